@@ -1,4 +1,4 @@
-"""Let Spark's Ivy fetch the connector for Kafka into a folder: `python compose/fetch_connector.py FOLDER`."""
+"""Download of the connector for Kafka into a folder, by Spark's Ivy: `python compose/fetch_connector.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from txbridge_audit.read.spark_session import CONNECTOR
 
 folder = Path(sys.argv[1])
-# Beside it, so that a folder that is there is complete.
+# Fetched into a folder beside it and renamed, so that a folder of this name is always complete.
 part = folder.with_suffix(".part")
 shutil.rmtree(part, ignore_errors=True)
 session = (

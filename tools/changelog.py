@@ -1,4 +1,4 @@
-"""`python -m tools.changelog [VERSION]` checks the fragments in changes/; a release moves them into CHANGELOG.md."""
+"""Check of the fragments in changes/, and their move into CHANGELOG.md: `python -m tools.changelog [VERSION]`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ ROOT = Path(__file__).parents[1]
 KINDS = ("added", "changed", "deprecated", "removed", "fixed", "security")
 UNRELEASED = "## [Unreleased]"
 _NAME = re.compile(rf"[a-z0-9]+(?:-[a-z0-9]+)*\.(?:{'|'.join(KINDS)})\.md")
-#: As long as the lines that are there.
+#: Width of the existing lines.
 _WIDTH = 132
 
 
 class FragmentError(Exception):
-    """A file in changes/ that is no fragment, or a changelog without a place for it."""
+    """A file in changes/ is not a fragment, or the changelog has no place for it."""
 
 
 def fragments(folder: Path) -> dict[Path, str]:
-    """The files and their texts, in the order of their names."""
+    """Map the names of the files to their texts, sorted by name."""
     found = {}
     for path in sorted(folder.iterdir()):
         if path.name == "README.md":
@@ -39,13 +39,13 @@ def fragments(folder: Path) -> dict[Path, str]:
 
 
 def released(changelog: str, texts: dict[Path, str], version: str, day: dt.date) -> str:
-    """The changelog with these in the sections of what was not released, which becomes this version."""
+    """The changelog with a new section for this version: the unreleased entries and these fragments."""
     before, mark, rest = changelog.partition(f"{UNRELEASED}\n")
     if not mark:
         raise FragmentError(f"CHANGELOG.md has no section {UNRELEASED}")
     end = rest.find("\n## ")
     ours, others = (rest, "") if end < 0 else (rest[: end + 1], rest[end + 1 :])
-    # What stands before a heading belongs to none.
+    # Text before the first heading belongs to no section and is dropped.
     parts = re.split(r"^### (\w+)\n", ours, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
     for path, text in texts.items():
@@ -60,7 +60,7 @@ def released(changelog: str, texts: dict[Path, str], version: str, day: dt.date)
 
 
 def main(arguments: list[str]) -> int:
-    """Check, and with a version move them. 1 and a sentence when something is not right."""
+    """Check the fragments, and with a version move them. Return 1 after a message when something is wrong."""
     try:
         found = fragments(ROOT / "changes")
         if arguments:

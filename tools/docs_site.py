@@ -1,4 +1,4 @@
-"""Hooks of the docs site: anchors as on GitHub, links into the repository, nothing loaded from another host."""
+"""Hooks of the docs site: anchors as on GitHub, links into the repository, and nothing loaded from another host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 #: A link whose text is the name of a page. On the site its text is the page's title.
 _NAMED = re.compile(r"\[(?:[\w-]+/)*[\w-]+\.md\](?=\(([\w./-]+\.md)[#)])")
 _LINK = re.compile(r"(\]\()((?:\.\./)+)([^)\s#]+)")
-#: What a browser fetches by itself. A link that a reader may follow is no such thing.
+#: Addresses that a browser fetches by itself. Links that a reader may follow are not among them.
 _LOADED = re.compile(r"""<(?:script|img|iframe|source|video)\b[^>]*\bsrc\s*=\s*["']?((?:https?:)?//[^"'\s>]+)""")
 _LINKED = re.compile(r"<link\b[^>]*>")
 _STYLE_IMPORT = re.compile(r"""(?:@import|url\()\s*["']?((?:https?:)?//[^"'\s)]+)""")
@@ -26,7 +26,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Lead links that leave docs/ to the file in the repository, and name pages by their titles."""
+    """Point links that leave docs/ to the file in the repository, and name linked pages by their titles."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def leading(match: re.Match[str]) -> str:
@@ -50,14 +50,14 @@ def _title(page: Path) -> str:
 
 
 def loaded_from_elsewhere(html: str) -> list[str]:
-    """The addresses on other hosts that a browser fetches to show this page."""
+    """Addresses on other hosts that a browser fetches to show this page."""
     links = [one for one in _LINKED.findall(html) if not re.search(r'rel="?(canonical|prev|next|edit)\b', one)]
     hrefs = [found for one in links for found in re.findall(r'href="?((?:https?:)?//[^"\s>]+)', one)]
     return _LOADED.findall(html) + hrefs + _STYLE_IMPORT.findall(html)
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Material's script asks GitHub how many stars the repository has, on each page, where it finds this mark."""
+    """Remove the mark on which Material's script asks GitHub for the repository's stars on each page."""
     return output.replace(' data-md-component="source"', "")
 
 

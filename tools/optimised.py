@@ -10,9 +10,10 @@ import sysconfig
 
 
 def is_optimised() -> bool:
-    """Whether this CPython was built with profile-guided optimisation; without it is a third slower.
+    """Whether this CPython was built with profile-guided optimisation; without it, it is a third slower.
 
-    A build tells by configure's option. Debian's is optimised and does not tell, so a distribution's own is believed.
+    A build shows it by configure's option. Debian's is optimised without that option, so a distribution's own Python
+    counts as optimised.
     """
     return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
 

@@ -34,14 +34,14 @@ _PLACES = {
 
 
 def words(state: TransactionState) -> str:
-    """The name of a state in prose."""
+    """Name of a state in prose."""
     return state.value.replace("_", " ")
 
 
 def arrows() -> dict[tuple[TransactionState, TransactionState], list[str]]:
-    """The changes of state, with the events that cause them; refused events change nothing.
+    """Changes of state, with the events that cause them; refused events are left out.
 
-    A state that an event leaves as it is has an arrow to itself only if checks are among these events.
+    An event without a change of state is drawn only when checks are among these events.
     """
     found: dict[tuple[TransactionState, TransactionState], list[Event]] = {}
     for (state, event), transition in TRANSITIONS.items():
@@ -57,7 +57,7 @@ def arrows() -> dict[tuple[TransactionState, TransactionState], list[str]]:
 def _edge(
     start: tuple[int, int], end: tuple[int, int], aside: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The ends of an arrow between two boxes, moved to its left by `aside`."""
+    """Ends of an arrow between two boxes, moved to its left by `aside`."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = hypot(dx, dy)
     ox, oy = dy / length * aside, -dx / length * aside
@@ -91,12 +91,12 @@ def _arrow(state: TransactionState, after: TransactionState, label: str, *, both
         return [*drawn, _text(x1 + (10 if right else -10), height + 5, label, anchor="start" if right else "end")]
     if y1 == y2:
         return [*drawn, _text(middle, height - 9, label)]
-    # To the right of the line: below it where it rises, above it where it falls.
+    # The text is on the right of the line: below it where it rises, above it where it falls.
     return [*drawn, _text(middle + 12, height + (16 if y2 < y1 else -4), label, anchor="start")]
 
 
 def draw() -> str:
-    """The diagram, as SVG."""
+    """Draw the diagram as SVG."""
     found = arrows()
     x, y = _PLACES[TransactionState.PENDING]
     left = x - _BOX[0] / 2 - 4

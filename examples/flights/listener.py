@@ -1,4 +1,4 @@
-"""The demo's local transaction: a row in SQLite, as an application with a database of its own would write it."""
+"""The demo's local transaction: a row in SQLite, as an application with its own database would write it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = tuple[str, str, str, str]
 
 
 class FlightLog(AsyncTransactionListener):
-    """Writes departed flights. A cancelled one is rolled back; one without an air time is left for the check.
+    """Stores departed flights. A cancelled one is rolled back; one without an air time is left to the check.
 
     Local transactions that run at the same time share one transaction of the database: while one is being committed,
     the rows of the next gather. Each of them is decided only when its row is committed.
@@ -34,7 +34,7 @@ class FlightLog(AsyncTransactionListener):
         )
         self._waiting: list[tuple[Row, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
-        #: Transactions of the database.
+        #: Number of database transactions.
         self.commits = 0
 
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
@@ -44,12 +44,12 @@ class FlightLog(AsyncTransactionListener):
             return LocalTransactionState.ROLLBACK_MESSAGE
         await self._insert((message.transaction_id, flight.carrier, flight.flight, flight.row["time_hour"]))
         if not flight.has_air_time:
-            # As if the application did not know yet: it will be asked.
+            # Stands for an application that does not know the result yet, so that a check asks again.
             return LocalTransactionState.UNKNOW
         return LocalTransactionState.COMMIT_MESSAGE
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """The row is there exactly if the local transaction was committed."""
+        """Commit exactly if the row is there."""
         loop = asyncio.get_running_loop()
         is_there = await loop.run_in_executor(self._thread, self._is_there, message.transaction_id)
         return LocalTransactionState.COMMIT_MESSAGE if is_there else LocalTransactionState.ROLLBACK_MESSAGE
@@ -59,7 +59,7 @@ class FlightLog(AsyncTransactionListener):
         self._connection.close()
 
     async def _insert(self, row: Row) -> None:
-        """Returns when the row is committed; raises what SQLite says against it, or against one beside it."""
+        """Return when the row is committed. Raises SQLite's error about this row or another of the same transaction."""
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((row, committed))
         if self._writing is None:

@@ -15,16 +15,15 @@ from confluent_kafka import Consumer
 from txbridge.config.sources import without_options
 from txbridge.errors import EnvironmentProblemError
 
-#: Starting Python and Faust, joining the group and taking over takes 3 s on an idle machine, several times that on a
-#: busy one.
+#: Python, Faust, the join and the take-over need 3 s on an idle machine, and several times that on a busy one.
 _SERVING_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
-#: Check-back within the run of a few minutes instead of RocketMQ's 6 s and 30 s: what is shown is the same.
+#: Shorter times than RocketMQ's 6 s and 30 s, so that checks happen within the few minutes of the run.
 _TIMES = ("--transaction-timeout=3000", "--transaction-check-interval=10000")
 
 
 class DemoWorker:
-    """A `txbridge worker` process; what it logs goes into a file."""
+    """A `txbridge worker` process with its log in a file."""
 
     def __init__(self, number: int, bootstrap_servers: str, folder: Path) -> None:
         self.number = number
@@ -45,7 +44,7 @@ class DemoWorker:
         return self._process.pid
 
     def wait_assigned(self) -> None:
-        """Wait until it is a member of the group. Raises EnvironmentProblemError with the log's last line."""
+        """Wait until the worker is a member of the group. Raises EnvironmentProblemError with the log's last line."""
         deadline = time.monotonic() + _SERVING_TIMEOUT_S
         while "partitions_assigned" not in self.log_file.read_text():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -54,12 +53,12 @@ class DemoWorker:
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """Kill -9."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and wait; a worker that does not end is killed."""
+        """Send SIGTERM and wait; a worker that does not end is killed."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -69,7 +68,7 @@ class DemoWorker:
 
 
 class CountingReader(threading.Thread):
-    """What any consumer of the real topic sees: a read_committed reader that counts copies by transaction id."""
+    """Thread that reads the real topic as any consumer does (read_committed), and counts copies by transaction id."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         super().__init__(name="demo-reader", daemon=True)
@@ -90,7 +89,7 @@ class CountingReader(threading.Thread):
 
     @property
     def delivered(self) -> int:
-        """Different transactions seen."""
+        """Number of different transactions seen."""
         return len(self.copies)
 
     def run(self) -> None:

@@ -33,37 +33,38 @@ from txbridge.topics.plan import PlanOptions
 _PARTITIONS = 4
 #: Sends in flight, as the requests of a service would be.
 _TASKS = 500
-#: Of docs/performance.md, transactions of 100 B a second: this client, and RocketMQ with the threads that suit it best.
+#: Figures of docs/performance.md, in transactions of 100 B a second: this client, and RocketMQ with its best number of
+#: threads.
 BENCH_PER_SECOND, ROCKETMQ_PER_SECOND = 32_900, 10_800
-#: A worker is killed at this part of the run.
+#: Part of the flights after which a worker is killed.
 _KILL_AT = 1 / 3
-#: Nothing new for this long, with transactions missing: the demo has failed. A take-over and a check take 10 to 15 s.
+#: The demo fails after so long without a new message while some are missing. A take-over and a check take 10 to 15 s.
 _STALLED_S = 120.0
-#: How often the progress bars move.
+#: Interval of the progress bars.
 _SHOW_EVERY_S = 0.2
-#: Kafka's own operations on topics.
+#: Limit of Kafka's own operations on topics.
 _ADMIN_TIMEOUT_S = 30.0
-#: The longest that a client takes.
+#: Limit of one send.
 _SEND_TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What `build/demo/report.json` holds. Counts are the audit's unless they say otherwise."""
+    """The content of `build/demo/report.json`. Counts are the audit's unless their comment names another source."""
 
     transactions: int
     delivered: int
-    #: By the audit or by the reader, whichever saw more.
+    #: The higher count of the audit's and the reader's.
     delivered_more_than_once: int
     rolled_back: int
     rolled_back_but_visible: int
     answered_by_check: int
     violations: int
-    #: From the first prepare until the read_committed reader had seen the last committed record.
+    #: Rate from the first prepare until the read_committed reader had seen the last committed record.
     committed_per_second: int
     #: Process id of the worker that was killed with -9; None on a cluster with workers of its own.
     worker_killed: int | None
-    #: Different transactions that the reader saw.
+    #: Number of different transactions that the reader saw.
     seen_by_reader: int
     fates: dict[str, int]
     #: Counted from the data alone.
@@ -73,16 +74,17 @@ class DemoReport:
 
 
 class DemoStalledError(TxBridgeError):
-    """Nothing was delivered any more although transactions are missing."""
+    """Transactions are missing, but nothing more was delivered."""
 
 
 def run_demo(folder: Path, limit: int | None, console: Console, bootstrap_servers: str | None = None) -> DemoReport:
-    """Run all of it; everything that is written goes below `folder`, which is emptied first.
+    """Run the whole demo. All output goes below `folder`, which is emptied first.
 
-    Given `bootstrap_servers`, it uses that cluster with its topics and workers, which it leaves alone; nobody else may
-    have used txbridge there, or the counts are not the expected ones. Otherwise it starts its own, and kills a worker.
+    Given `bootstrap_servers`, it uses that cluster with its topics and workers, which it leaves alone. Nobody else may
+    have used txbridge there, or the counts are not the expected ones. Otherwise it starts its own cluster and workers,
+    and kills a worker.
 
-    Raises TxBridgeError when a part does not start or nothing moves any more.
+    Raises TxBridgeError when a part does not start or nothing more is delivered.
     """
     started = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
@@ -104,7 +106,7 @@ def run_demo(folder: Path, limit: int | None, console: Console, bootstrap_server
         stack.callback(listener.close)
 
         def replace_worker() -> None:
-            """Kill -9 the first worker of ours; a new one joins."""
+            """Kill the first worker with SIGKILL, and start a new one."""
             if not workers:
                 return
             workers[0].kill()
@@ -140,7 +142,7 @@ def run_demo(folder: Path, limit: int | None, console: Console, bootstrap_server
 
 
 def _start_kafka(stack: ExitStack, folder: Path, console: Console) -> str:
-    """A Kafka of our own, with its topics; returns its address."""
+    """Start a Kafka with its topics; return its address."""
     kafka = stack.enter_context(EmbeddedKafka(data_dir=folder / "kafka", heap="1g", jvm_profile="throughput"))
     servers = kafka.bootstrap_servers
     console.print(f"Kafka runs on {servers} (process {kafka.pid})")
@@ -161,7 +163,7 @@ def _start_workers(stack: ExitStack, servers: str, folder: Path, console: Consol
 
 
 def _make_real_topic(admin: AdminClient) -> None:
-    """Raises EnvironmentProblemError when it cannot be made, above all because it is there already."""
+    """Create the real topic. Raises EnvironmentProblemError when it cannot, above all because it exists already."""
     try:
         admin.create_topics([NewTopic(TOPIC, _PARTITIONS)])[TOPIC].result(_ADMIN_TIMEOUT_S)
     except KafkaException as failure:
@@ -177,11 +179,11 @@ async def _run_flights(
     wanted: Expected,
     limit: int | None,
 ) -> float:
-    """Send every flight, kill a worker on the way, wait until all is delivered; returns the seconds it took."""
+    """Send every flight, kill a worker in between, and wait until all are delivered; return the seconds taken."""
     sending = progress.add_task("prepared and decided", total=wanted.transactions)
     delivered = progress.add_task("seen by a reader", total=wanted.delivered)
     started = time.monotonic()
-    # Nobody waits for a single flight: a machine that is busy, or a Kafka that was just started, may take its time.
+    # No caller waits for a single flight, and a busy machine or a fresh Kafka may need the time.
     settings = {"bootstrap.servers": servers, "message.timeout.ms": _SEND_TIMEOUT_MS}
     async with AsyncTransactionProducer("flights", listener, settings) as producer:
         flights = read_flights(limit)
@@ -206,7 +208,7 @@ async def _run_flights(
             await senders
         finally:
             senders.cancel()
-        # The producer stays: it has checks to answer.
+        # The producer stays open, because it has checks to answer.
         while reader.delivered < wanted.delivered:
             progress.update(delivered, completed=reader.delivered)
             if time.monotonic() - reader.last_seen > _STALLED_S:
@@ -217,7 +219,7 @@ async def _run_flights(
             await asyncio.sleep(_SHOW_EVERY_S)
         progress.update(delivered, completed=reader.delivered)
         seconds = reader.last_seen - started
-        # Rollbacks are not seen by a reader: wait until the last decision has surely been applied.
+        # A reader does not see rollbacks, so wait until the last decision was surely sent.
         await producer.flush()
     return seconds
 
@@ -227,12 +229,12 @@ def _audit(servers: str, console: Console) -> AuditReport:
         try:
             return run_audit(servers, progress=lambda text: status.update(f"audit: {text}"))
         except CouldNotAuditError as error:
-            # Of another package, which knows nothing of ours.
+            # This error is of another package, which does not use our base class.
             raise EnvironmentProblemError(f"the demo ran, but could not be audited: {error}") from error
 
 
 def _matches(audit: AuditReport, reader: CountingReader, wanted: Expected) -> bool:
-    """What the audit and the reader saw is what the data says."""
+    """Whether the counts of the audit and the reader are those of the data."""
     return (
         audit.transactions == wanted.transactions
         and audit.delivered == reader.delivered == wanted.delivered
@@ -252,7 +254,7 @@ def _progress(console: Console) -> Progress:
 
 
 def print_summary(report: DemoReport, folder: Path, console: Console) -> None:
-    """The table at the end."""
+    """Print the table of results."""
     table = Table("what", "expected", "found", title="flights.departures, 2013")
     wanted = report.expected
     for what, expected_count, found in (

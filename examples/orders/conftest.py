@@ -20,7 +20,7 @@ def listener(tmp_path: Path) -> OrderListener:
 
 @pytest.fixture
 def service(txbridge: Sandbox, txbridge_worker: RunningWorker, listener: OrderListener) -> Iterator[OrderService]:
-    """The service as it runs in production, on the sandbox's Kafka; a worker serves."""
+    """The service as it runs in production, on the sandbox's Kafka, with a worker."""
     txbridge.create_topic(TOPIC)
     with OrderService(listener, txbridge.settings, txbridge.namespace) as service:
         yield service

@@ -1,6 +1,6 @@
-"""An order service: an order and the message that tells about it come to be together, or neither does.
+"""An order service: an order and the message about it are stored together, or neither is.
 
-The whole of it: a table of orders in SQLite, a listener that writes and looks up, and a producer.
+It consists of a table of orders in SQLite, a listener that writes and looks up, and a producer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OrderListener(TransactionListener):
         return LocalTransactionState.COMMIT_MESSAGE
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """The order is there, or it will never be."""
+        """Commit if the order is there; otherwise it was never stored."""
         with closing(self._connect()) as connection:
             found = connection.execute(
                 "SELECT 1 FROM orders WHERE transaction_id = ?",
@@ -58,13 +58,13 @@ class OrderListener(TransactionListener):
 
 
 class OrderService:
-    """What the rest of the application uses."""
+    """The interface for the rest of the application."""
 
     def __init__(self, listener: TransactionListener, kafka: Mapping[str, Any], namespace: str = "") -> None:
         self._producer = TransactionProducer("orders", listener, kafka, namespace=namespace)
 
     def place(self, number: str, amount: int) -> TransactionSendResult:
-        """Place an order; consumers of `orders.placed` hear of it if it could be stored."""
+        """Place an order; consumers of `orders.placed` get a message exactly if it was stored."""
         order = {"number": number, "amount": amount}
         message = Message(TOPIC, json.dumps(order), key=number)
         return self._producer.send_message_in_transaction(message, order)

@@ -1,4 +1,4 @@
-"""What the order service promises, whatever breaks."""
+"""Tests of the order service's promises, with failures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The audit: what became of every transactional message, recomputed from the Kafka topics alone with PySpark.
+"""The audit: the fate of every transactional message, computed again from the Kafka topics alone with PySpark.
 
-It shares the names of topics and headers with txbridge and no code besides. docs/audit.md has its rules, and
-docs/architecture.md the way of one row from Kafka to the ledger.
+It shares the names of topics and headers with the worker, and none of the worker's logic. Its rules are in
+docs/audit.md, and the way of one row from Kafka to the ledger is in docs/architecture.md.
 """
 
 from __future__ import annotations

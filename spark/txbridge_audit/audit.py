@@ -30,11 +30,11 @@ from txbridge_audit.report import delta, formats, overview, parquet
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
-#: Half messages at most for which our own Spark starts quickly rather than runs fast. Offsets are good enough to choose
-#: by; nothing that is reported rests on them.
+#: Number of half messages below which our own Spark is started for a short run, not for high speed. Offsets are counted
+#: instead of messages. That is exact enough for this choice, and no result depends on it.
 _SMALL = 600_000
-#: An audit during which a leader changed is made again; so many times in all. A rolling restart of three brokers
-#: changes each leader twice.
+#: Number of times in all that an audit is made while leaders change. A rolling restart of three brokers changes each
+#: leader twice.
 _TRIES = 4
 
 _T = TypeVar("_T")
@@ -56,18 +56,21 @@ def run_audit(
     with_overview: bool = False,
     progress: Progress = lambda _: None,
 ) -> AuditReport:
-    """Audit every transaction that HALF still holds; nothing is written to Kafka.
+    """Audit every transaction that HALF still holds. Nothing is written to Kafka.
 
-    `kafka_options` are librdkafka's names (`java.<name>` for Spark's consumer alone). The real topics are those that
-    half messages name; `real_topics` adds others in which to look for phantoms. With `spark` that session is used, else
-    a local one is started and stopped. `selection` says which transactions, if not all. `settle_timeout` is how many
-    seconds each cut waits for open Kafka transactions; what they may hide after that is not judged, and a finding.
-    `limits` are the workers' settings that say what is overdue. `ledger_path` is a new folder, or a URI that Spark can
-    write to, for the ledger in `ledger_format`. With `continued` the folder may hold the ledger of an audit that was
-    `continued`, too: only what came since is read, and the report is that of all together. With `with_overview` the
-    report has the summaries that the page shows. `progress` is told, in words, what is going on.
+    `kafka_options` have librdkafka's names (`java.<name>` for Spark's consumer alone). The real topics are those that
+    half messages name. `real_topics` adds others, which are searched for phantoms. With `spark` that session is used,
+    else a local one is started and stopped. `selection` says which transactions are audited, if not all.
 
-    Raises CouldNotAuditError when no verdict can be given; the message says what to do. May be run at any time, beside
+    `settle_timeout` is the number of seconds that each cut waits for open Kafka transactions. Records that these hide
+    after that are not judged, and are a finding. `limits` are the workers' settings on which STUCK depends.
+
+    `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger in `ledger_format`. With `continued`
+    it may be the ledger of an earlier `continued` audit. Then only newer records are read, and the report is about all
+    of them. With `with_overview` the report has the summaries that the page shows. `progress` is called with a short
+    text for each phase.
+
+    Raises CouldNotAuditError when no verdict can be given. The message says what to do. May be run at any time, beside
     running workers and clients.
     """
     started = time.time()
@@ -81,7 +84,7 @@ def run_audit(
         formats.refuse_existing_locally(ledger_path)
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = Cluster(settings)
-    topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
+    topics = context.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
     small, in_delta = is_small(cluster, topics[names.half]), ledger_format is LedgerFormat.DELTA
     with spark_session(spark, progress, small=small, with_delta=in_delta) as session:
         source = Source(session, cluster, settings, names, topics, progress)
@@ -109,7 +112,7 @@ def run_audit(
 
 
 def named(namespace: str) -> Names:
-    """The names of a namespace. Raises CouldNotAuditError when there can be no topics of such a name."""
+    """The names of a namespace. Raises CouldNotAuditError when the names of its topics would not be valid."""
     names = Names(namespace)
     if not is_topic(names.check("x")):
         raise CouldNotAuditError(
@@ -119,13 +122,13 @@ def named(namespace: str) -> Names:
 
 
 def is_small(cluster: Cluster, half: Collection[TopicPartition]) -> bool:
-    """Whether there is so little to read that Spark ends before optimising its code would pay."""
+    """Whether HALF is so small that the audit ends before optimised code would pay off."""
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
     return sum(ends[key] - starts[key] for key in half) < _SMALL
 
 
 def until_leaders_stay(spark: SparkSession, say: Progress, audit: Callable[[], _T]) -> _T:
-    """Audit, and again when a leader changed meanwhile. What an audit or a step has written it writes over."""
+    """Run an audit or a step, and repeat it when a leader changed meanwhile. A repetition overwrites files."""
     attempt = 1
     while True:
         try:
@@ -145,7 +148,7 @@ def refuse_to_continue(
     *,
     with_overview: bool,
 ) -> None:
-    """Raise CouldNotAuditError for what a continued audit cannot give."""
+    """Raise CouldNotAuditError for options that a continued audit does not take."""
     if ledger_path is None:
         raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
     refuse_without_rename(scheme_of(ledger_path))
@@ -163,12 +166,12 @@ def refuse_to_continue(
 def _audit(
     source: Source, plan: Plan, ledger_path: str | None, ledger_format: LedgerFormat, *, with_overview: bool
 ) -> AuditReport:
-    """Everything that the topics hold, at once."""
+    """One audit of everything that the topics hold."""
     with FrameCache(source.spark) as cache:
         gathered = gather(source, cache, plan)
         frames, plain = gathered.frames, None
         if ledger_path is None and not with_overview:
-            # Only the ledger and the page need a row of each.
+            # Only the ledger and the page need a row for every transaction.
             plain = split(cache, source.names, frames, gathered.facts, plan.selection)
             frames = plain.rest
         rows = cache.keep(ledger.build(source.spark, source.names, frames, gathered.facts))
@@ -181,7 +184,7 @@ def _audit(
         gathered.refuse_moved(source.cluster)
         if ledger_path is not None:
             source.say("writing the ledger")
-            # There was none when we began; what is there now is of an attempt during which a leader changed.
+            # There was no ledger at the start. One that is there now comes from an attempt that was repeated.
             table = parquet.ledger_rows(source.names, chosen, frames, judgement.stray_entries)
             (delta if ledger_format is LedgerFormat.DELTA else parquet).write(table, ledger_path)
         if plain is not None:

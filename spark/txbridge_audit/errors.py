@@ -1,4 +1,4 @@
-"""The error of the audit: no verdict can be given."""
+"""The errors of an audit that can give no verdict."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from __future__ import annotations
 class CouldNotAuditError(Exception):
     """The audit gives no verdict: the cluster, the log or this machine lacks something. The message says what to do.
 
-    Never raised because of what was found: violations are a result (`AuditReport.violations`), not an error.
+    Never raised for violations. They are a result (`AuditReport.violations`), not an error.
     """
 
 
 class ElectionError(CouldNotAuditError):
-    """A leader changed meanwhile, or was being elected: the same audit, made again, can give a verdict."""
+    """A leader changed during the audit, or was being elected. The same audit, repeated, can give a verdict."""

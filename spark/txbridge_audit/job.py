@@ -1,7 +1,7 @@
 """`txbridge audit` for `spark-submit job.py ...` and `python -m txbridge_audit.job ...`, with the same options.
 
-spark-submit gives this file alone, not the package around it, and puts its folder first on the path, where our module
-names would hide other people's. Both are put right before anything else is imported.
+spark-submit passes this file alone, not the package around it. It puts the folder of this file first on the path, where
+our modules would hide other modules of the same name. Both are corrected before anything else is imported.
 """
 
 from __future__ import annotations

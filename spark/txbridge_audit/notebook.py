@@ -1,4 +1,4 @@
-"""The audit for notebooks: transactions and violations as DataFrames, to be joined with tables of one's own.
+"""The audit for notebooks: transactions and violations as DataFrames, to be joined with other tables.
 
 The schemas are documented and stable (docs/audit.md): a column changes its meaning only with the ledger's.
 """
@@ -39,7 +39,7 @@ TRANSACTIONS = (
     "op_rollback_offset bigint, op_discard_offset bigint, op_abandon_offset bigint, "
     f"discard_records array<struct<{_DISCARD}>>, resumed_end bigint, day date, real_topic string"
 )
-#: A row per violation: those that the report lists.
+#: A row per violation that the report lists.
 VIOLATIONS = (
     "kind string, says string, transaction string, group string, real_topic string, "
     f"evidence array<struct<role: string, {_PLACE}>>"
@@ -48,7 +48,7 @@ VIOLATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """One audit: its report, and the same as DataFrames. All are of the same cuts."""
+    """One audit: its report, and its rows as DataFrames. All have the same cuts."""
 
     report: AuditReport
     #: A row per transaction (TRANSACTIONS).
@@ -68,7 +68,7 @@ def audited(
     limits: Limits | None = None,
     ledger_path: str | None = None,
 ) -> Audited:
-    """Audit once (see `run_audit` for the options). Nothing of it changes when records are written later.
+    """Audit once (see `run_audit` for the options). Records that are written later do not change the result.
 
     The rows are in a ledger: a new folder at `ledger_path`, or one of this machine that is deleted when Python ends.
     Raises CouldNotAuditError.
@@ -83,7 +83,7 @@ def audited(
         limits=limits,
         ledger_path=(path := ledger_path or _own_folder(spark)),
     )
-    # With its schema: Spark would guess the type of a real topic from its name.
+    # With a schema: Spark would infer the type of `real_topic` from the names of the topics.
     return Audited(report, spark.read.schema(TRANSACTIONS).parquet(path), _entries(spark, report.violations.listed))
 
 

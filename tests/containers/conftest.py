@@ -1,4 +1,7 @@
-"""Tests of the images, in containers: `make test-containers`. They are no part of `make test`, and need Docker."""
+"""Fixtures for the tests of the images in containers (`make test-containers`).
+
+`make test` leaves these tests out, because they need Docker.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from txbridge.testing.containers import WORKER_IMAGE, ContainerBackend
 
 @pytest.fixture(scope="session")
 def backend() -> Iterator[ContainerBackend]:
-    """Kafka and workers in containers. Without Docker nothing here could tell anything: the run ends."""
+    """Kafka and workers in containers. Without Docker no test here proves anything, so the run ends."""
     backend = ContainerBackend(WORKER_IMAGE)
     try:
         backend.start()

@@ -1,4 +1,4 @@
-"""The worker's image: what is in it, that it serves, and how it ends."""
+"""The worker's image: its content, its service and its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txbridge.topics.plan import PlanOptions
 
 
 class Deciding(TransactionListener):
-    """The local transaction is what the test says; every check is answered with commit."""
+    """The test gives the result of the local transaction; every check is answered with commit."""
 
     def execute_local_transaction(self, message, arg):
         return arg
@@ -118,7 +118,7 @@ def test_nothing_is_left_behind(backend: ContainerBackend):
 
 
 def test_the_image_has_a_worker_that_ends_when_it_is_told_to_without_kafka():
-    """It waits for Kafka, says so, and SIGTERM is heard at once (it is process 1)."""
+    """The worker logs that it waits for Kafka, and ends at once on SIGTERM although it is process 1."""
     container = DockerContainer(WORKER_IMAGE).with_env("TXBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     with container:
         wrapped = container.get_wrapped_container()

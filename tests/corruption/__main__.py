@@ -1,6 +1,6 @@
-"""Planted corruption: `python -m tests.corruption` writes topics of a known content, audits them and compares.
+"""Planted corruption: `python -m tests.corruption` writes topics with known content, audits them and compares.
 
-Prints the corruption matrix. Exit code 1 when anything planted was not found, or anything else was.
+It prints the corruption matrix. The exit code is 1 when the audit missed something planted, or reported anything else.
 """
 
 from __future__ import annotations

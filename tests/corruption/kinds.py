@@ -1,4 +1,4 @@
-"""What can be planted: transactions whose whole history is written down by hand, with what the audit must say of them.
+"""Kinds of planted transactions: the whole history of each, and the verdict that the audit must reach, written by hand.
 
 A transaction lives through three rounds. In each, its END entries are written first, and then its records in a Kafka
 transaction together with those of all the others.
@@ -18,40 +18,41 @@ class Round:
 
     #: Decision and source of an END entry.
     end: tuple[int, str] | None = None
-    #: It states another transaction id than that of the half message.
+    #: Whether the END entry states a wrong transaction id.
     forged: bool = False
-    #: Visible copies.
+    #: Number of visible copies.
     copies: int = 0
-    #: Of a kind that holds several messages those that are delivered, from 1.
+    #: Numbers (from 1) of the delivered messages, for a kind that holds several.
     parts: tuple[int, ...] = ()
-    #: What is changed in the copies: key, value, timestamp or header; or a reserved header is added.
+    #: Part that is changed in the copies: key, value, timestamp or header; or a reserved header is added.
     altered: str | None = None
-    #: The copies are not where their key belongs.
+    #: Whether the copies are in another partition than their key belongs to.
     misplaced: bool = False
-    #: Copies in a Kafka transaction of its own that is aborted, before.
+    #: Number of copies in an earlier Kafka transaction, which is aborted.
     aborted: int = 0
-    #: OP says that its Kafka transaction has applied the decision, or that it had not come to it. None: as it was.
+    #: True: OP names the range of ENDs that its Kafka transaction has applied. False: it names an empty range. None: it
+    #: names the range exactly if this round has an END entry.
     in_turn: bool | None = None
     #: Outcome named in OP; a discard also writes its discard record.
     op: str | None = None
     #: State of a parked entry, with fields of its value; None is a tombstone.
     parked: tuple[str | None, Mapping[str, object]] | None = None
-    #: A check request is sent, after the ENDs of this round have been applied.
+    #: Whether a check request is sent, after the ENDs of this round were applied.
     check: bool = False
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of transaction."""
+    """A kind of transaction, with the verdict that the audit must reach."""
 
     name: str
     rounds: tuple[Round, ...]
     fate: str
-    #: Violations beside the fate, and findings.
+    #: Violations and findings besides the fate.
     says: tuple[str, ...] = ()
     #: Changed headers of the half message.
     half: Mapping[str, str] = field(default_factory=dict)
-    #: How many it holds, when it holds several.
+    #: Number of messages, when it holds several.
     messages: int = 0
 
 
@@ -65,7 +66,7 @@ _HELD = Round(end=(COMMIT, "client"), parked=("held", {"error": "no such topic"}
 _ABANDONED = Round(end=(UNKNOWN, "abandon"), op="abandon", parked=_GONE)
 _RESUMED = Round(end=(UNKNOWN, "resume"), parked=("pending", {}))
 
-#: Times of delivery (ms): long ago, and long after any test.
+#: Times of delivery (ms): long ago, and long after any run.
 _LONG_AGO, _FAR_AWAY = "1000000000000", "5000000000000"
 
 
@@ -76,7 +77,7 @@ def _scheduled(time: str) -> Round:
 COMMITTED = _kind("committed", "delivered", Round(end=(COMMIT, "client"), copies=1, op="commit"))
 ROLLED_BACK = _kind("rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), op="rollback"))
 
-#: Legal, and more or less odd: nothing but findings may come of these.
+#: Legal histories, some of them odd. The audit may report findings for them, and no violations.
 LEGAL = (
     _kind(
         "answered a check",
@@ -154,7 +155,7 @@ LEGAL = (
     ),
 )
 
-#: Broken promises.
+#: Histories that break a promise.
 CORRUPT = (
     _kind("recorded, not delivered", "LOST", Round(end=(COMMIT, "client"), op="commit")),
     _kind("passed over", "LOST", Round(end=(COMMIT, "client"))),

@@ -1,4 +1,4 @@
-"""The corruption matrix: planted, found and false alarms of each kind."""
+"""The corruption matrix: planted, found and falsely reported cases of each kind."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Line:
 
 
 def compare(truth: Truth, report: AuditReport) -> list[Line]:
-    """Violations and findings by transaction, and the number of transactions of each fate.
+    """Compare violations and findings by transaction, and the number of transactions by fate.
 
-    Planted ones must be listed, which up to 1,000 of a kind are (10,000 for violations); the report's counts are exact.
+    A planted case counts as found if the report lists it. The report lists up to 1,000 findings and 10,000 violations
+    of a kind; its counts are exact.
     """
     listed = Counter(
         (entry.kind, entry.transaction or "") for entry in (*report.violations.listed, *report.findings.listed)
@@ -45,7 +46,7 @@ def compare(truth: Truth, report: AuditReport) -> list[Line]:
 
 
 def table(lines: list[Line]) -> str:
-    """As text; a line that is not right begins with `!`."""
+    """Text of the matrix; a line that is not right begins with `!`."""
     rows = [f"  {'kind':24} {'planted':>9} {'found':>9} {'false alarms':>13}"]
     rows += [
         f"{' ' if line.right else '!'} {line.kind:24} {line.planted:>9,} {line.found:>9,} {line.false_alarms:>13,}"

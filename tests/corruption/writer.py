@@ -1,4 +1,7 @@
-"""Writes the topics as docs/protocol.md says, with none of the worker's code: only the names are shared."""
+"""Writer of topics as docs/protocol.md describes them.
+
+It shares the names with the worker, and none of the worker's code.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from tests.support.message_frames import Framed, write
 from txbridge.core.names import Names
 
 PARTITIONS = 2
-#: Transactions of one batch: each of its rounds is one Kafka transaction.
+#: Transactions of one batch. Each round of a batch is one Kafka transaction.
 _BATCH = 5_000
-#: In each partition: half messages that retention removes in the end, and how many of them were still open.
+#: Per partition: half messages that retention removes in the end, and those of them that were still open.
 _AGED, _EXPIRED = 40, 10
 _GROUPS = ("billing", "shipping", "mail")
 _VALUE = bytes(100)
@@ -34,7 +37,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Truth:
-    """What was planted, by hand: the audit must find this and nothing else."""
+    """Everything that was planted by hand. The audit must find this and nothing else."""
 
     fates: Counter[str] = field(default_factory=Counter)
     #: Violations and findings: kind and the first 8 characters of the transaction id.
@@ -49,14 +52,14 @@ class _Transaction:
     group: str
     topic: str
     key: bytes
-    #: Timestamp that the user has set, ms.
+    #: Timestamp set by the user (ms).
     dated: int
 
 
 class Writer:
-    """Plants `transactions` of them, `each` of every kind that is not plain, at places that the seed chooses.
+    """Plants `transactions` of them: `each` of every special kind, at random places that the seed chooses.
 
-    With 0 of each all is as it should be, and nothing is gone.
+    With `each` 0 all transactions are as they should be, and retention has removed nothing.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Writer:
         self._random, self._now = Random(seed), time.time_ns() // 1_000_000
         self._admin = AdminClient(quiet(servers))
         self.topics = [f"{namespace}.orders", f"{namespace}.payments"]
-        #: Half messages to here are old: retention has removed the beginning of this topic.
+        #: Real topic whose beginning retention has removed.
         self._aged = f"{namespace}.aged"
         settings = {**quiet(servers), "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
         self._plain = Producer({**settings, "enable.idempotence": True})
@@ -81,7 +84,7 @@ class Writer:
         self._worker.init_transactions()
         self._half = dict.fromkeys(range(PARTITIONS), 0)
         self._end = dict.fromkeys(range(PARTITIONS), 0)
-        #: Up to where the Kafka transactions so far have applied END.
+        #: END offsets below which the Kafka transactions so far have applied the decisions.
         self._applied = dict.fromkeys(range(PARTITIONS), 0)
         self._numbers = itertools.count(1)
 
@@ -94,7 +97,7 @@ class Writer:
             raise ValueError(f"{transactions} transactions cannot hold {len(kinds)} that are not plain")
         kinds += self._random.choices([COMMITTED, ROLLED_BACK], weights=[4, 1], k=transactions - len(kinds))
         self._random.shuffle(kinds)
-        # Behind these a loss can be proved in every partition of every topic.
+        # Transactions before all others, so that a loss can be proved in every partition of every topic.
         first = [COMMITTED] * (8 * len(self.topics) * PARTITIONS)
         for chosen in (first, *(kinds[at : at + self._size] for at in range(0, len(kinds), self._size))):
             for partition in range(PARTITIONS):
@@ -106,7 +109,7 @@ class Writer:
         self._tail(each)
 
     def more(self, transactions: int) -> int:
-        """Plain transactions, half of them in each half partition; how many they are."""
+        """Plant more plain transactions, half of them in each half partition; return their number."""
         kinds = self._random.choices([COMMITTED, ROLLED_BACK], weights=[4, 1], k=transactions)
         for partition in range(PARTITIONS):
             self._batch(partition, kinds[partition::PARTITIONS])
@@ -116,7 +119,7 @@ class Writer:
     # Steps
 
     def create_topics(self) -> None:
-        """Those of the namespace and the real ones, empty."""
+        """Create the topics of the namespace and the real topics, all empty."""
         names, stamped = self.names, {"message.timestamp.type": "LogAppendTime"}
         topics = [NewTopic(name, PARTITIONS, 1, config=stamped) for name in (names.half, names.end, names.op)]
         topics.append(NewTopic(names.offset, PARTITIONS, 1, config=stamped | {"cleanup.policy": "compact"}))
@@ -126,7 +129,7 @@ class Writer:
             future.result()
 
     def _plant_aged(self) -> None:
-        """Retention: these half messages go, and what was delivered of others that stay."""
+        """Plant what retention removes: the first half messages, and the copies of others whose half messages stay."""
         for partition in range(PARTITIONS):
             old = [self._new(partition, COMMITTED, self.topics[0]) for _ in range(_AGED - _EXPIRED)]
             for transaction in old:
@@ -143,7 +146,7 @@ class Writer:
             self.truth.fates["delivered"] -= _AGED
             self.truth.fates["unverifiable"] += _AGED
         ends = [TopicPartition(self.names.half, partition, _AGED) for partition in range(PARTITIONS)]
-        # -1: all of it.
+        # -1 deletes all records.
         ends += [TopicPartition(self._aged, partition, -1) for partition in range(PARTITIONS)]
         for future in self._admin.delete_records(ends).values():
             future.result()
@@ -155,7 +158,7 @@ class Writer:
         )
 
     def _strays(self, each: int) -> None:
-        """Visible records that no half message stands behind, and such as other producers write."""
+        """Write visible records that have no half message, and records as other producers write them."""
         known = range(_AGED, min(self._half.values()))
 
         def write() -> None:
@@ -170,7 +173,7 @@ class Writer:
         self._transaction(write)
 
     def _tail(self, each: int) -> None:
-        """What the worker has not read yet."""
+        """Write half messages and decisions that the worker has not read yet."""
         for partition in range(PARTITIONS):
             for decision in (None, 8, 12):
                 for _ in range(each):
@@ -186,7 +189,7 @@ class Writer:
 
     def _new(self, partition: int, kind: Kind, topic: str) -> _Transaction:
         identity = self._id()
-        # Of a key that belongs to partition 0 nothing explains a copy in partition 1.
+        # This key belongs to partition 0, so that a copy in partition 1 has no explanation.
         key = b"foobar" if any(step.misplaced for step in kind.rounds) else identity[:4].encode()
         dated = self._now - self._random.randrange(60_000)
         one = _Transaction(kind, identity, self._half[partition], self._random.choice(_GROUPS), topic, key, dated)
@@ -204,11 +207,11 @@ class Writer:
         return one
 
     def _forget(self, one: _Transaction) -> None:
-        """Its half message will be gone."""
+        """Take a transaction out of the expected fates, because its half message will be gone."""
         self.truth.fates[one.kind.fate] -= 1
 
     def _play(self, partition: int, chosen: Sequence[_Transaction]) -> None:
-        """All rounds of the transactions of one partition."""
+        """Write all rounds of these transactions of one partition."""
         for number in range(max(len(one.kind.rounds) for one in chosen)):
             rounds = [(one, one.kind.rounds[number]) for one in chosen if number < len(one.kind.rounds)]
             ends: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -230,7 +233,7 @@ class Writer:
         for one, step in rounds:
             self._write(partition, one, step)
             if step.op is not None:
-                # What was decided earlier, and comes late by right, is named apart.
+                # A held or scheduled commit was decided earlier and rightly comes late, so OP names it without a range.
                 applies = step.end is not None if step.in_turn is None else True
                 ends = f"{since}-{since if step.in_turn is False else until}"
                 named[step.op, ends if applies and step.op == "commit" else None].append(one.half)
@@ -242,7 +245,7 @@ class Writer:
                 self._produce(self._worker, self.names.op, value, None, partition, ours)
 
     def _write(self, partition: int, one: _Transaction, step: Round) -> None:
-        """Everything of a round but END and OP."""
+        """Write everything of a round but END and OP."""
         names, where = self.names, f"{partition}:{one.half}"
         for _ in range(step.copies):
             self._copy(partition, one, step)
@@ -285,7 +288,7 @@ class Writer:
         self._worker.produce(one.topic, value, key, where, headers=[*users, *ours], timestamp=dated)
 
     def _messages(self, one: _Transaction) -> list[Framed]:
-        """Those of one that holds several, for its topic and the next by turns."""
+        """Messages of a transaction that holds several, alternately for its own topic and the next."""
         first = self.topics.index(one.topic)
         topics = (self.topics[(first + number) % len(self.topics)] for number in range(one.kind.messages))
         return [
@@ -341,7 +344,7 @@ class Writer:
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's hash of a key, without its sign."""
+    """Kafka's hash of a key, without its sign bit."""
     factor, word, whole = 0x5BD1E995, 0xFFFFFFFF, len(key) // 4 * 4
     found = 0x9747B28C ^ len(key)
     for at in range(0, whole, 4):

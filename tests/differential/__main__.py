@@ -36,10 +36,10 @@ def main() -> int:
     parser.add_argument("--side", choices=list(OURS), action="append", help="only this side of ours; may be repeated")
     arguments = parser.parse_args()
     chosen = [_BY_NAME[name] for name in arguments.scenario or _BY_NAME]
-    # So that what was started is ended, too.
+    # A SIGTERM, too, must end all processes that were started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     LOGS.mkdir(parents=True, exist_ok=True)
-    # The client logs the exceptions that scenarios want.
+    # The client logs the exceptions that some scenarios raise on purpose.
     logging.basicConfig(filename=LOGS / "txbridge.log", filemode="w", format="%(asctime)s %(message)s")
     started = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Judges what RocketMQ and a side of ours did with a transaction against what was written down before."""
+"""Comparison of the fates on RocketMQ and on a side of txbridge with the fates that were written down before."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.differential.scenario import Expected, Fate
 
 class Verdict(StrEnum):
     SAME = "same"
-    #: Another fate, as the row of the parity table says.
+    #: The fates differ as the row of the parity table says.
     BETTER = "better"
-    #: We did something else than we promise.
+    #: txbridge did not do what it promises.
     OURS_IS_WRONG = "TXBRIDGE IS WRONG"
     #: RocketMQ did something that is not written down.
     UNEXPECTED = "UNEXPECTED DIFFERENCE"
-    #: RocketMQ did as we do, where the parity table says that it does not.
+    #: RocketMQ did the same as txbridge, where the parity table names a difference.
     MISSING = "DIFFERENCE NOT FOUND"
     #: A step of the script could not be played on one side.
     FAILED = "NOT PLAYED"
@@ -27,11 +27,11 @@ GOOD = frozenset({Verdict.SAME, Verdict.BETTER})
 
 @dataclass(frozen=True)
 class Result:
-    """One transaction of one scenario on RocketMQ and on one side of ours."""
+    """One transaction of one scenario, on RocketMQ and on one side of txbridge."""
 
     scenario: str
     transaction: str
-    #: "txbridge", by its own client, or "door", by RocketMQ's.
+    #: "txbridge": through its own client. "door": through RocketMQ's client.
     side: str
     rocketmq: Fate | None
     ours: Fate | None
@@ -46,7 +46,7 @@ class Result:
 
 
 def judge(rocketmq: Fate, ours: Fate, expected: Expected) -> Verdict:
-    """Ours must be as it is written; RocketMQ's as ours, or one of those that are written."""
+    """Compare the fates: ours must be the written one; RocketMQ's must be the same, or one of those written for it."""
     if ours != expected.txbridge:
         return Verdict.OURS_IS_WRONG
     if rocketmq in (expected.rocketmq or (expected.txbridge,)):

@@ -1,4 +1,4 @@
-"""Scenarios through the front door: the Java client that RocketMQ's side has, a door, a real worker and Kafka."""
+"""Scenarios through the front door: the same Java client as on RocketMQ's side, a door, a real worker and Kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txbridge.embedded.java import find_java
 
 @contextlib.contextmanager
 def door(kafka: EmbeddedKafka) -> Iterator[Callable[[str], Stage]]:
-    """A running door, as a function that makes the stage for a scenario of this name."""
+    """Start a door; yield a function that makes the stage for a scenario of this name."""
     with (
         running(kafka, "door") as (bridge, worker),
         Door(bridge) as opened,
@@ -41,7 +41,7 @@ def door(kafka: EmbeddedKafka) -> Iterator[Callable[[str], Stage]]:
 
 
 class DoorStage(RocketMqStage):
-    """RocketMQ's client, and what became of its transactions in Kafka."""
+    """RocketMQ's client, with the fates of its transactions as read from Kafka."""
 
     def __init__(self, client: PeerClient, bridge: Bridge, worker: WorkerProcess, topic: str, scenario: str) -> None:
         self._bridge, self._worker, self._topic = bridge, worker, topic
@@ -68,7 +68,7 @@ class DoorStage(RocketMqStage):
                 copies[body.encode()],
                 checks.get(body, 0),
                 set_aside[body.encode()],
-                # A door answers an END before the worker has seen it. What it refuses itself it answers at once.
+                # A door answers an END before the worker reads it. Only what the door itself refuses is in its answer.
                 self._refused[name] + refused[prepared.partition, prepared.offset],
             )
         return found

@@ -16,7 +16,7 @@ _QUEUES = 2
 
 @contextlib.contextmanager
 def rocketmq() -> Iterator[Callable[[str], Stage]]:
-    """A running RocketMQ, as a function that makes the stage for a scenario of this name."""
+    """Start a RocketMQ; yield a function that makes the stage for a scenario of this name."""
     with peer(FAST_CHECKS) as running, PeerClient(running, "PeerClient", _TOPIC, _QUEUES) as client:
         yield lambda scenario: RocketMqStage(client, scenario)
 

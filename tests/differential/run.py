@@ -1,4 +1,4 @@
-"""Plays scenarios on all sides at once, one after the other on each, and judges what became of them."""
+"""Runner of the scenarios. All sides play at the same time, each one scenario after the other."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.differential.scenario import Fate, Scenario, Stage
 from tests.differential.txbridge_side import txbridge
 from txbridge.embedded import EmbeddedKafka
 
-#: Our sides: by txbridge's own client, and by RocketMQ's through the front door.
+#: The sides of txbridge: through its own client, and through the front door with RocketMQ's client.
 OURS = {"txbridge": txbridge, "door": door}
 
-# Looking whether a side has ended; only so that Ctrl-C is noticed meanwhile.
+# Interval of the looks at the threads. Without them Ctrl-C would not be noticed.
 _POLL_S = 0.5
 
 
 @dataclass
 class _Side:
-    """What a side has played so far: the fates of a scenario, or the error that ended it."""
+    """All that a side has played so far: per scenario its fates, or the error that ended it."""
 
     name: str
     stages: Callable[[str], Stage]
@@ -42,7 +42,7 @@ class _Side:
             print(f"{time.strftime('%H:%M:%S')} {self.name}: {scenario.name}: {shown}", file=sys.stderr, flush=True)
 
     def _play(self, scenario: Scenario) -> Mapping[str, Fate] | Exception:
-        """Whatever goes wrong is the outcome of this scenario, and the others are played all the same."""
+        """Play a scenario. An error becomes its outcome, so that the others are played nevertheless."""
         try:
             with contextlib.closing(self.stages(scenario.group)) as stage:
                 scenario.play(stage)
@@ -52,7 +52,7 @@ class _Side:
 
 
 def run(scenarios: Sequence[Scenario], sides: Sequence[str] = tuple(OURS)) -> list[Result]:
-    """Start RocketMQ and these sides of ours, play all, and end them.
+    """Start RocketMQ and the chosen sides of txbridge, play all scenarios, and end them.
 
     Raises:
         TxBridgeError: a side could not be started.
@@ -63,7 +63,7 @@ def run(scenarios: Sequence[Scenario], sides: Sequence[str] = tuple(OURS)) -> li
         kafka = stack.enter_context(EmbeddedKafka())
         ours = [_Side(name, stack.enter_context(OURS[name](kafka))) for name in sides]
         peer = _Side("rocketmq", stack.enter_context(rocketmq()))
-        # Daemons: after Ctrl-C the process must not wait for what they are playing.
+        # Daemon threads: after Ctrl-C the process must not wait for the scenarios at hand.
         threads = [threading.Thread(target=side.play, args=(scenarios, stop), daemon=True) for side in (peer, *ours)]
         try:
             for thread in threads:
@@ -84,7 +84,7 @@ def run(scenarios: Sequence[Scenario], sides: Sequence[str] = tuple(OURS)) -> li
 def compare(
     scenario: Scenario, side: str, rocketmq: Mapping[str, Fate] | Exception, ours: Mapping[str, Fate] | Exception
 ) -> list[Result]:
-    """The results of a scenario, one for each transaction that was expected."""
+    """Results of a scenario, one for each expected transaction."""
     results = []
     for name, expected in scenario.expected.items():
         their, error = (None, f"RocketMQ: {rocketmq!r}") if isinstance(rocketmq, Exception) else (rocketmq[name], "")

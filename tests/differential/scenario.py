@@ -1,4 +1,4 @@
-"""What a scenario is made of: answers, the fate of a transaction, and the stage on which either side plays it."""
+"""Parts of a scenario: answers, the fate of a transaction, and the stage on which each side plays."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from enum import StrEnum
 
 from tests.support.harness import eventually
 
-# The longest silence between two events of one transaction: RocketMQ's rounds are 1 to 2.1 s apart (an interval, and a
-# second's sleep when OP has nothing new), ours 1 s and a turn of the commit loop. Three times that is for a machine
-# that is loaded.
+# The longest silence between two events of one transaction. RocketMQ's rounds are 1 to 2.1 s apart (an interval, and a
+# second's sleep when OP has nothing new). Ours are 1 s and a turn of the commit loop apart. Three times that allows for
+# a loaded machine.
 _QUIET_S = 6.0
-# Something that never comes to rest: more than all checks of a message take, twenty times over.
+# Limit for a scenario that does not settle: twenty times as long as all checks of a message take.
 _SETTLED_TIMEOUT_S = 180.0
-# A check or a discard comes within 10 s on either side (see above, times three checks); the rest is for the machine.
+# A check or a discard comes within 10 s on either side (three checks, see above); the rest allows for a loaded machine.
 _AWAIT_TIMEOUT_S = 60.0
 _POLL_S = 0.5
 
 
 class Answer(StrEnum):
-    """What a local transaction or a check answers, or somebody decides by hand."""
+    """Answer of a local transaction or a check, or decision by hand."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -33,11 +33,11 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a transaction, as people outside can see it."""
+    """Fate of a transaction, as seen from outside."""
 
     #: Copies that a consumer of the real topic sees.
     copies: int
-    #: How often the producer's listener was asked.
+    #: Number of checks that the producer's listener got.
     checks: int
     #: Copies in TRANS_CHECK_MAX_TIME_TOPIC.
     set_aside: int = 0
@@ -53,7 +53,7 @@ class Fate:
 
 
 class Stage(ABC):
-    """One scenario on one side, with a producer group of its own. Transactions go by a name within the scenario."""
+    """One scenario on one side, with a producer group of its own. Its transactions are known by name."""
 
     @abstractmethod
     def send(
@@ -65,39 +65,40 @@ class Stage(ABC):
         immunity: int | None = None,
         lost: bool = False,
     ) -> None:
-        """Store a half message and run its local transaction, which answers this; a check answers the next of `checks`.
+        """Store a half message and run its local transaction, which answers `answer`.
 
-        The last one is repeated. `immunity` is CHECK_IMMUNITY_TIME_IN_SECONDS. With `lost` the answer to the SEND gets
-        lost, and the client sends again by itself.
+        Checks get the answers in `checks` in turn; the last one is repeated. `immunity` is
+        CHECK_IMMUNITY_TIME_IN_SECONDS. With `lost` the answer to the SEND is lost, and the client sends again by
+        itself.
         """
 
     @abstractmethod
     def decide(self, name: str, decision: Answer, *, stranger: bool = False) -> None:
-        """Send a decision by hand, naming the half message as the producer does; a stranger is of another group."""
+        """Send a decision by hand, with the half message named as the producer does. A stranger is of another group."""
 
     @abstractmethod
     def answer_again(self, name: str, decision: Answer) -> None:
-        """Send once more, by hand, an answer to the last check of this transaction."""
+        """Send another answer to the last check of this transaction, by hand."""
 
     @abstractmethod
     def resume(self, name: str) -> None:
-        """Resume what was set aside, by the side's own means."""
+        """Resume a discarded message by the side's own means."""
 
     @abstractmethod
     def leave(self) -> None:
-        """The producer goes away, and nobody of its group is left."""
+        """End the producer, so that nobody of its group is left."""
 
     @abstractmethod
     def come_back(self) -> None:
-        """A producer of the same group starts."""
+        """Start a producer of the same group."""
 
     @abstractmethod
     def checks(self, name: str) -> int:
-        """How often the listener was asked about this transaction until now; quick, because the next check is near."""
+        """Number of checks of this transaction so far. This call is quick, because the next check is near."""
 
     @abstractmethod
     def fates(self) -> Mapping[str, Fate]:
-        """What has become of all transactions until now."""
+        """Fates of all transactions at this moment."""
 
     @abstractmethod
     def close(self) -> None:
@@ -121,7 +122,7 @@ class Stage(ABC):
         eventually(lambda: reached(self.fates()[name]), _AWAIT_TIMEOUT_S, f"{name} {failure}")
 
     def settled(self) -> Mapping[str, Fate]:
-        """The fates once nothing has happened for longer than anything takes."""
+        """Return the fates once nothing has happened for longer than any event takes."""
         last, since = self.fates(), time.monotonic()
         deadline = since + _SETTLED_TIMEOUT_S
         while time.monotonic() - since < _QUIET_S:
@@ -134,28 +135,28 @@ class Stage(ABC):
 
 @dataclass(frozen=True)
 class Expected:
-    """What is to become of one transaction on either side, written by hand."""
+    """Expected fates of one transaction on both sides, written by hand."""
 
     txbridge: Fate
-    #: What RocketMQ may do; empty is the same. When timing decides there are several.
+    #: Fates that RocketMQ may reach; empty means the same as ours. There are several where timing decides.
     rocketmq: tuple[Fate, ...] = ()
-    #: Key of the row of docs/parity.md that says why we differ.
+    #: Key of the row of docs/parity.md that explains the difference.
     row: str = ""
-    #: With several fates: what the timing is.
+    #: The timing that decides between several fates.
     tolerance: str = ""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A script for either side, and what is to become of its transactions."""
+    """A script for each side, and the expected fates of its transactions."""
 
     name: str
     play: Callable[[Stage], None]
     expected: Mapping[str, Expected]
-    #: Not for txbridge's own client, in which librdkafka sends again.
+    #: True if txbridge's own client is left out, because its librdkafka repeats a send by itself.
     only_rocketmqs_client: bool = False
 
     @property
     def group(self) -> str:
-        """The name as a producer group, which both sides take."""
+        """The name in the form of a producer group that both sides accept."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower())

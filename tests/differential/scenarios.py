@@ -1,7 +1,7 @@
-"""The scenarios, and what is to become of each transaction, written by hand from RocketMQ's source and docs/parity.md.
+"""The scenarios and their expected fates, written by hand from RocketMQ's source and docs/parity.md.
 
-Both sides check after 1 s, then every second (RocketMQ: every round of 1 to 2 s), at most three times, and then set
-aside. A fate is (visible copies, checks, set aside, refused).
+Both sides check after 1 s, then every second (RocketMQ: every round of 1 to 2 s), at most three times, and then
+discard. The numbers of a fate are: visible copies, checks, discard records, refusals.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from tests.differential.scenario import Answer, Expected, Fate, Scenario, Stage
 
 COMMIT, ROLLBACK, UNKNOWN, EXCEPTION = Answer.COMMIT, Answer.ROLLBACK, Answer.UNKNOWN, Answer.EXCEPTION
 
-# RocketMQ's END of the producer is one-way: a decision by hand that shall come after it has to wait. It is executed
-# within milliseconds; and the half message is not checked for another half second.
+# RocketMQ's producer sends its END one-way, so a decision by hand that must come after it waits. The broker executes
+# the END within milliseconds, and does not check the half message for another half second.
 _AFTER_END_S = 0.5
-# RocketMQ has made its four rounds (three checks and the discard) after 1 s of time-out and 2.1 s each; ours 4 s.
+# RocketMQ makes its four rounds (three checks and the discard) after 1 s of time-out and 2.1 s each; ours take 4 s.
 _ALL_CHECKS_S = 12.0
 _IMMUNITY_S = 15
 
@@ -212,7 +212,7 @@ SCENARIOS = (
     Scenario(
         "SEND whose answer gets lost",
         send_is_repeated,
-        # The worker sets the copy aside, with the reason COPY.
+        # The worker writes the copy to the discard topic, with the reason COPY.
         {"a": Expected(Fate(1, 0, 1), (Fate(2, 1),), "C.13")},
         only_rocketmqs_client=True,
     ),

@@ -21,16 +21,16 @@ _STATES = {
     Answer.UNKNOWN: LocalTransactionState.UNKNOW,
 }
 _DECISIONS = {Answer.COMMIT: COMMIT, Answer.ROLLBACK: ROLLBACK}
-# The END goes to a broker on this machine; librdkafka's 5 minutes would only hide that it is gone.
+# The END goes to a broker on this machine. With librdkafka's 5 minutes a dead broker would be noticed too late.
 _END_TIMEOUT_S = 30.0
 
-#: What the worker has logged; kept, for whoever has to explain a difference.
+#: Folder of the workers' logs. They are kept, to explain a difference.
 LOGS = Path("build/differential")
 
 
 @contextlib.contextmanager
 def txbridge(kafka: EmbeddedKafka) -> Iterator[Callable[[str], Stage]]:
-    """A running txbridge, as a function that makes the stage for a scenario of this name."""
+    """Start a txbridge; yield a function that makes the stage for a scenario of this name."""
     with running(kafka, "differential") as (bridge, worker):
         topic = bridge.create_topic("real")
         yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
@@ -38,20 +38,20 @@ def txbridge(kafka: EmbeddedKafka) -> Iterator[Callable[[str], Stage]]:
 
 @contextlib.contextmanager
 def running(kafka: EmbeddedKafka, namespace: str) -> Iterator[tuple[Bridge, WorkerProcess]]:
-    """A namespace with a worker."""
+    """A namespace with a running worker."""
     with Bridge(kafka.bootstrap_servers, namespace) as bridge:
-        # With the times of `harness.FAST`, which are also RocketMQ's here.
+        # The default times are those of `harness.FAST`, which RocketMQ has here, too.
         worker = bridge.worker()
         try:
             yield bridge, worker
         finally:
             (LOGS / f"worker-{namespace}.log").write_text(worker.log)
-    # Its clients end here: while a stage still knows them they would complain that Kafka is gone.
+    # The clients end here. A stage may still refer to them, and they would log errors once Kafka is gone.
     del bridge.admin, bridge._producer
 
 
 def refusals(worker: WorkerProcess) -> Counter[object]:
-    """The decisions that the worker has refused, by partition and offset of the half message."""
+    """Count the decisions that the worker has refused, by partition and offset of the half message."""
     refused: Counter[object] = Counter()
     for event in worker.events("end_refused"):
         refused[event["partition"], event["half_offset"]] += int(str(event["count"]))
@@ -60,7 +60,7 @@ def refusals(worker: WorkerProcess) -> Counter[object]:
 
 @dataclass
 class _Transaction:
-    """What the application knows of one transaction."""
+    """State of one transaction in the application."""
 
     answer: Answer
     checks: Sequence[Answer]
@@ -69,7 +69,7 @@ class _Transaction:
 
 
 class _Listener(TransactionListener):
-    """Answers as the script says. Transactions are known by the value of their message."""
+    """Gives the answers of the script. A transaction is found by the value of its message."""
 
     def __init__(self) -> None:
         self.transactions: dict[str, _Transaction] = {}
@@ -128,7 +128,7 @@ class TxBridgeStage(Stage):
             Message(self._topic, self._body(name), check_immunity_time=immunity)
         )
         transaction.prepared = Prepared(result.half_partition, result.half_offset, result.transaction_id)
-        # So that a decision by hand stands behind that of the producer in END.
+        # Wait, so that a decision by hand comes after the producer's in END.
         result.wait(_END_TIMEOUT_S)
 
     def decide(self, name: str, decision: Answer, *, stranger: bool = False) -> None:

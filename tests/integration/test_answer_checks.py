@@ -1,4 +1,4 @@
-"""`txbridge answer-checks` as a process: it answers from the table what the application cannot answer any more."""
+"""`txbridge answer-checks` as a process: it answers from the table for applications that no longer run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command(*words):
 
 @contextmanager
 def answering(bridge, url, *more):
-    """The process; killed at the end unless it was ended."""
+    """Start the process; kill it at the end unless it has ended."""
     where = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
     environment = {**os.environ, "TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
     session = ("--kafka", "session.timeout.ms=6000")
@@ -53,7 +53,7 @@ def answering(bridge, url, *more):
 
 
 class Dying(TransactionListener):
-    """An application that never decides and answers no check: its process stops before."""
+    """Stops before its process decides, and answers no check."""
 
     def __init__(self, engine):
         self._listener = SqlTransactionListener(engine, place)
@@ -72,7 +72,7 @@ def page(port, path):
 
 
 def test_p2_p4_a_dead_application_is_answered_for_by_its_table(bridge, url):
-    """Committed, rolled back, never begun: with nobody of the group alive but this process."""
+    """Committed, rolled back and never begun, while this process is the only live member of the group."""
     topic = bridge.create_topic("orders")
     engine = create_engine(url)
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
@@ -101,7 +101,7 @@ def test_p2_p4_a_dead_application_is_answered_for_by_its_table(bridge, url):
         assert process.returncode == 0, said
         assert "Traceback" not in said
     with engine.connect() as connection:
-        # Whoever stood still before its transaction cannot commit it any more.
+        # A process that paused before its local transaction cannot commit it any more.
         assert sorted(connection.execute(select(transactions.c.state)).scalars()) == ["committed"] + ["rolled back"] * 2
         assert connection.execute(select(orders.c.id)).scalars().all() == [1]
     engine.dispose()
@@ -114,7 +114,7 @@ def test_a_database_that_goes_away_is_told_and_decides_nothing(bridge, url, tmp_
     bridge.worker(transaction_check_max=30)
     with answering(bridge, url, "--group", GROUP, "--metrics-port", str(port)):
         eventually(lambda: page(port, "/readyz").status == 200, 60)
-        # As if its server had come back without it.
+        # Stands for a database server that came back without the table.
         with engine.begin() as connection:
             connection.exec_driver_sql("ALTER TABLE txbridge_transactions RENAME TO away")
         eventually(lambda: page(port, "/readyz").status == 503, 60)

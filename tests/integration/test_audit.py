@@ -1,4 +1,4 @@
-"""The audit on a real Kafka that holds what tests/support/audit_cases.py plants: it finds that and nothing else."""
+"""The audit on a real Kafka with the violations of tests/support/audit_cases.py: it finds these and nothing else."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster of our own: half messages of other namespaces would explain phantoms away."""
+    """A cluster of its own, because half messages of other namespaces would explain phantoms."""
     with EmbeddedKafka() as broker:
         yield broker
 
@@ -122,7 +122,7 @@ def test_finds_what_was_planted_and_nothing_else(
 
 
 def claims(report: AuditReport) -> set[tuple[object, ...]]:
-    """Of each phantom the id, the half coordinates that it claims, and where it is."""
+    """For each phantom: its id, the half coordinates that it claims, and the place of the copy."""
     found: set[tuple[object, ...]] = set()
     for entry in report.violations.listed:
         if entry.kind == "PHANTOM":
@@ -133,7 +133,7 @@ def claims(report: AuditReport) -> set[tuple[object, ...]]:
 
 
 def ledger_says_the_same(rows: list[Row], halves: dict[str, Half | None]) -> None:
-    """Every planted transaction has one row of the Parquet ledger, with its fate and its history."""
+    """Compare the Parquet ledger with the planted transactions: one row each, with fate and history."""
     by_place = {(row.partition, row.half): row for row in rows}
     assert len(by_place) == len(rows)
     named = {name: by_place[half.partition, half.offset] for name, half in halves.items() if half is not None}
@@ -188,11 +188,11 @@ def test_evidence(planted: tuple[KafkaLog, dict[str, Half | None]], kafka: Embed
     (entry,) = [entry for entry in report.violations.listed if entry.kind == "PHANTOM"]
     assert [(place.role, place.topic, place.partition, place.offset) for place in entry.evidence] == [
         ("copy", log.real(ORDERS), 0, phantom.offset),
-        # What it claims to be.
+        # The half coordinates that the copy claims.
         ("claims", log.names.half, PLAIN, 7),
     ]
     assert entry.transaction == "F" * 8
-    # Whoever knows all of an id may decide: a report never shows one.
+    # A complete transaction id is the right to decide, so a report never shows one.
     text = report.to_json()
     assert half.id not in text
     assert half.id[:8] in text
@@ -205,7 +205,7 @@ def test_clean_and_empty(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     assert (report.transactions, report.exit_code, dict(report.findings.by_kind)) == (0, 0, {})
     assert log.real(ORDERS) in report.cuts
     log.transaction(log.copy(Half(PLAIN, 0, "F" * 32, "billing", log.real(ORDERS))))
-    # No half message names the topic; it was given as an option.
+    # No half message names the topic, so the audit reads it only when an option names it.
     assert audit(log, spark).clean
     assert audit(log, spark, real_topics=[log.real(ORDERS)]).violations.by_kind["PHANTOM"] == 1
 
@@ -249,11 +249,11 @@ def test_open_kafka_transaction_in_end_hides_decisions_and_is_told(kafka: Embedd
 def test_poll_is_not_waited_out_where_only_markers_are_left(
     kafka: EmbeddedKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or every audit would take as long as the greatest silence of a broker that it allows."""
+    """Otherwise each audit would take as long as the greatest silence of a broker that it allows."""
     monkeypatch.setattr(kafka_source, "POLL_TIMEOUT_MS", 120_000)
     log = KafkaLog(kafka.bootstrap_servers)
     record = Record(log.real(ORDERS), 0, b"k", b"v", [])
-    log.transaction(record)  # and its marker behind it
+    log.transaction(record)  # with its marker after it
     log.aborted(Record(log.real(ORDERS), 0, b"k", b"v", []))
     since = time.monotonic()
     for start, end, count in ((0, 4, 1), (1, 2, 0), (1, 4, 0), (3, 4, 0)):
@@ -275,14 +275,14 @@ def test_retention_and_deleted_records_raise_no_false_alarm(kafka: EmbeddedKafka
     log.delete_records(log.real(ORDERS), 0, copies[2].offset)
     report = audit(log, spark)
     assert (report.delivered, report.unverifiable, report.fates["LOST"]) == (2, 2, 1)
-    # Now the half messages go too, and all of END: nothing is left to accuse anybody with.
+    # Now the half messages and all of END are removed, too, so no evidence against any copy is left.
     log.delete_records(log.names.half, 0, kept.offset)
     log.delete_records(log.names.end, 0, 5)
     log.transaction(log.copy(expired), log.copy(Half(PLAIN, removed.offset, "E" * 32, "billing", log.real(ORDERS))))
     report = audit(log, spark)
     assert (report.transactions, report.delivered, report.fates["LOST"]) == (3, 2, 1)
     assert dict(report.findings.by_kind) == {"HALF_GONE": 2, "HALF_RANGE_GONE": 1, "BLIND": 5}
-    # The real topic is deleted and created again: what it held was not lost by anybody here.
+    # The real topic is deleted and created again, so the loss of its records is not txbridge's.
     log.delete(log.real(ORDERS))
     log.create(NewTopic(log.real(ORDERS), 2, 1))
     report = audit(log, spark)
@@ -292,7 +292,7 @@ def test_retention_and_deleted_records_raise_no_false_alarm(kafka: EmbeddedKafka
 
 @pytest.mark.long
 def test_a_discard_topic_that_retention_has_emptied_blinds_no_rule(kafka: EmbeddedKafka, spark: SparkSession) -> None:
-    """A healthy system whose last discard is 30 days old: all but what was discarded is judged as before."""
+    """In a healthy system the last discard may be 30 days old. All other transactions are judged as before."""
     log = KafkaLog(kafka.bootstrap_servers)
     old, leaked, undecided, first, lost, fine = (log.half() for _ in range(6))
     discard = log.discard(old)
@@ -307,7 +307,7 @@ def test_a_discard_topic_that_retention_has_emptied_blinds_no_rule(kafka: Embedd
     log.transaction(log.op("commit", lost))
     log.transaction(log.progress(PLAIN, half=6), log.progress(PASSED, half=0))
     before = audit(log, spark)
-    # The last offset is that of the marker: nothing is left.
+    # -1 also removes the marker, which has the last offset.
     log.delete_records(log.names.discard, 0, -1)
     of_all = txbridge_audit.audited(spark, log.servers, namespace=log.names.namespace)
     frames_say_the_same(spark, of_all, {leaked: "LEAKED", undecided: "LEAKED", lost: "LOST", fine: "delivered"})
@@ -315,18 +315,18 @@ def test_a_discard_topic_that_retention_has_emptied_blinds_no_rule(kafka: Embedd
     assert (report.fates, dict(report.violations.by_kind)) == (before.fates, dict(before.violations.by_kind))
     assert (report.fates["LEAKED"], report.fates["LOST"], report.discarded) == (2, 1, 1)
     assert before.unjudged == {}
-    # The one that was discarded: what came after its discard cannot be told.
+    # Only the discarded transaction is not judged, because what followed its discard is unknown.
     assert report.unjudged == {"LOST": {"DISCARD_GONE": 1}, "WRONG_WINNER": {"DISCARD_GONE": 1}}
     assert report.to_dict()["unjudged"] == report.unjudged
     assert "BLIND" not in report.findings.by_kind
 
 
 def frames_say_the_same(spark: SparkSession, of_all: txbridge_audit.Audited, fates: dict[Half, str]) -> None:
-    """DataFrames of the documented schemas, which can be joined with one's own tables."""
+    """Compare the DataFrames with the documented schemas, and join them with a table of the user's own."""
     table, wrong = of_all.transactions, of_all.violations
     assert table.schema == StructType.fromDDL(notebook.TRANSACTIONS)
     assert wrong.schema == StructType.fromDDL(notebook.VIOLATIONS)
-    # What was written is what is read: nothing is null because its name or type is another one.
+    # The files have the same columns: no column is null because of a different name or type.
     written = spark.read.parquet(table.inputFiles()[0].rpartition("/day=")[0])
     assert {(field.name, field.dataType) for field in written.schema} == {(f.name, f.dataType) for f in table.schema}
     own = spark.sql(f"select explode(array({', '.join(str(half.offset) for half in fates)})) as my_order")
@@ -356,7 +356,7 @@ def test_a_rule_that_judges_nothing_is_a_finding_and_strict_fails(kafka: Embedde
     assert report.findings.by_kind["BLIND"] == len(blind)
     says = "LEAKED could judge none of 1: END no longer holds all decisions of their time"
     assert says in [entry.says for entry in report.findings.listed]
-    # Nothing is left of HALF: "clean" would be said of nothing.
+    # HALF is empty, so a verdict "clean" would be about nothing.
     log.delete_records(log.names.half, PLAIN, -1)
     report = audit(log, spark)
     assert (report.transactions, report.strict_exit_code) == (0, 1)
@@ -367,8 +367,8 @@ def test_a_rule_that_judges_nothing_is_a_finding_and_strict_fails(kafka: Embedde
 def test_range_of_time_and_chosen_topics(
     kafka: EmbeddedKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not chosen is not judged, and accuses nobody: neither its copies nor its ENDs are taken for strays."""
-    # The one broker has one clock; with an hour's margin everything here would be read.
+    """Transactions outside the choice are not judged. Their copies and ENDs do not count as strays."""
+    # One broker has one clock. The usual margin of an hour would make the audit read everything here.
     monkeypatch.setattr(selection, "CLOCK_MARGIN_MS", 0)
     log = KafkaLog(kafka.bootstrap_servers)
     leaked, old = log.half(), log.half(partition=PASSED)
@@ -412,7 +412,7 @@ def test_two_namespaces_share_a_real_topic(kafka: EmbeddedKafka, spark: SparkSes
 
 @pytest.mark.long
 def test_live_system_raises_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSession) -> None:
-    """Transactions start, are decided and are delivered all the time while audits run: no order of events accuses."""
+    """Transactions start, are decided and are delivered while audits run. No order of events is a violation."""
     log = KafkaLog(kafka.bootstrap_servers)
     stop = threading.Event()
     written = Counter[str]()

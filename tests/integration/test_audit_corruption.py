@@ -1,6 +1,6 @@
-"""Planted corruption on a real Kafka, a few thousand transactions of each seed; `make corruption` plants a million.
+"""Planted corruption on a real Kafka, a few thousand transactions for each seed; `make corruption` plants a million.
 
-The audit of everything, the one that is continued and the one that follows must all find it.
+A full audit, a continued one and one that follows must each find all of it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ pytestmark = [
 VIOLATIONS = {"ALTERED", "CHECKED_AFTER_DECISION", "DUPLICATED", "EXPIRED", "LEAKED", "LOST", "PHANTOM"}
 VIOLATIONS |= {"BEFORE_DECISION", "EARLY", "MISPLACED", "OUT_OF_ORDER", "OVERDUE", "OVERTAKEN", "PARTIAL"}
 VIOLATIONS |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
-#: Kafka transactions after which the writer lets retention remove a beginning. Who had read it would know more.
+#: Number of Kafka transactions after which the writer lets retention remove a beginning. An audit before that would
+#: know more.
 RETENTION = 6
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster of our own: half messages of other namespaces would explain phantoms away."""
+    """A cluster of its own, because half messages of other namespaces would explain phantoms."""
     with EmbeddedKafka() as broker:
         yield broker
 
@@ -65,7 +66,7 @@ def said(entries: tuple[Entry, ...]) -> Counter[tuple[object, ...]]:
 
 
 def assert_agree(some: AuditReport, other: AuditReport) -> None:
-    """The same verdicts, with the same evidence."""
+    """Compare the verdicts and the evidence of two reports."""
     assert (some.fates, some.pending_states) == (other.fates, other.pending_states)
     for tally, others in ((some.violations, other.violations), (some.findings, other.findings)):
         assert dict(tally.by_kind) == dict(others.by_kind)
@@ -75,7 +76,7 @@ def assert_agree(some: AuditReport, other: AuditReport) -> None:
 
 
 def read_all(servers: str, topic: str) -> list[bytes]:
-    """The committed records of a topic of one partition."""
+    """Committed records of a topic with one partition."""
     settings = {**quiet(servers), "group.id": "test", "enable.auto.commit": False}
     consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -88,7 +89,7 @@ def read_all(servers: str, topic: str) -> list[bytes]:
     return found
 
 
-# All of this file is long. In `make test` tests/support/audit_cases.py stands for it, in memory and on Kafka.
+# All tests of this file are long. In `make test` tests/support/audit_cases.py covers the rules, in memory and on Kafka.
 @pytest.mark.long
 @pytest.mark.parametrize(("seed", "transactions", "each"), [(5, 400, 2), (1, 3_000, 20)])
 def test_finds_all_that_was_planted_and_nothing_else(
@@ -101,16 +102,17 @@ def test_finds_all_that_was_planted_and_nothing_else(
 
 
 def place_of(row: Row) -> tuple[object, ...]:
-    """What identifies a row of the ledger: a phantom may claim the coordinates of a transaction."""
+    """Key of a row of the ledger. A phantom's key has its id, because it may claim a transaction's coordinates."""
     return (row.partition, row.half, None if row.fate else row.transaction)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> None:
-    """Audits in the middle of the life of transactions, and one at the end, each of what is new.
+    """Audit in the middle of the transactions' lives and at the end, each time only the new records.
 
-    The first of them begins behind what retention removes, as one who had read that would know more.
+    The first audit starts after the records that retention removes, because an audit that has read them would know
+    more.
     """
     places = [7, 22]
     folder, namespace, steps = str(tmp_path / "ledger"), "increments", len(places) + 1
@@ -134,20 +136,20 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
     assert_finds_all(writer, full, 3)
     assert len(reports) == steps
     assert_agree(reports[-1], full)
-    # Each increment read what came since the one before, and nothing twice.
+    # Each increment starts where the one before has ended.
     for first, second in pairwise(reports):
         for topic, partitions in first.cuts.items():
             for partition, span in partitions.items():
                 assert second.cuts[topic][partition]["start"] == span["end"]
     numbers = {row.step for row in spark.read.parquet(folder).select("step").distinct().collect()}
     assert numbers == set(range(1, steps + 1))
-    # Of each transaction the row of the highest step counts.
+    # The row of the highest step counts for each transaction.
     last = {place_of(row): row.asDict() for row in spark.read.parquet(folder).orderBy("step").collect()}
     whole = {place_of(row): row.asDict() for row in spark.read.parquet(str(tmp_path / "full")).collect()}
     beside = Counter(kind for row in whole.values() if row["fate"] is None for kind in row["violations"])
     assert beside == Counter({kind: full.violations.by_kind[kind] for kind in ("EXPIRED", "PHANTOM")})
     assert {key: {name: row[name] for name in row if name != "step"} for key, row in last.items()} == whole
-    # What is carried on are those that are open, not all of them.
+    # Only open transactions are carried on.
     carried = spark.read.parquet(Store(spark, folder).rows(steps)).where("table = 'halves'").count()
     assert full.pending <= carried < full.transactions / 5
     with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already"):
@@ -159,7 +161,7 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
 
 
 class KilledError(Exception):
-    """In place of kill -9."""
+    """Stands for kill -9."""
 
 
 @pytest.mark.long
@@ -167,7 +169,7 @@ class KilledError(Exception):
 def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It follows while all is written, dies after alarms were written and before its step counts, and goes on."""
+    """It follows while records are written, dies between its alarms and its step, and goes on."""
     topic, folder = "violations", str(tmp_path / "ledger")
     admin = AdminClient(quiet(kafka.bootstrap_servers))
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()

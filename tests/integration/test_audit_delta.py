@@ -1,4 +1,4 @@
-"""The ledger as a Delta Lake table: steps are merged, and time travel tells what was known earlier."""
+"""The ledger as a Delta Lake table: steps are merged, and time travel shows what was known earlier."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from txbridge.embedded import EmbeddedKafka
 PATHS = os.pathsep.join([str(Path(txbridge_audit.__file__).parents[1]), str(Path.cwd())])
 
 
-# Long: a Spark of its own, with jars that are fetched the first time. The table after two steps has to be that of
-# one audit of everything.
+# A long test, because it starts a Spark of its own and fetches jars the first time. The table after two steps must
+# equal that of a single audit of everything.
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(3_600)

@@ -1,4 +1,4 @@
-"""Leaders that change or are away: the audit asks again, and judges nothing by the word of a former one."""
+"""Leaders that change or are away: the audit repeats its questions, and bases no verdict on a former leader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-#: Prints the numbers of the errors that Kafka's own client repeats.
+#: Java program that prints the numbers of the errors that Kafka's own client repeats.
 RETRIABLE = """
 import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.protocol.Errors;
@@ -45,7 +45,7 @@ public class Retriable {
 
 
 def test_what_is_repeated_is_what_kafkas_own_client_repeats(kafka, tmp_path):
-    """`kafka` only because it fetches the jars."""
+    """The fixture `kafka` is here only because it fetches the jars."""
     source = tmp_path / "Retriable.java"
     source.write_text(RETRIABLE)
     command = [find_java().executable, "-cp", JarCache().class_path, source]
@@ -53,7 +53,7 @@ def test_what_is_repeated_is_what_kafkas_own_client_repeats(kafka, tmp_path):
     assert {int(code) for code in told.split()} == kafka_admin.RETRIABLE
 
 
-#: A real topic with a partition on each broker.
+#: Real topic with one partition on each broker.
 SPLIT = "orders.split"
 
 
@@ -68,7 +68,7 @@ def leader(servers, topic, partition=0):
 
 
 def bring_back(servers, second, *topics):
-    """The second broker, and its leaders."""
+    """Start the second broker, and give it its leaderships again."""
     second.start()
     for topic in topics:
         eventually(lambda topic=topic: set(leader(servers, topic).isrs) == {FIRST, SECOND}, 60)
@@ -79,7 +79,7 @@ def bring_back(servers, second, *topics):
 
 @pytest.mark.long
 def test_ends_are_told_after_the_leader_died_and_after_it_came_back(brokers):
-    """librdkafka goes on asking the leader that it knows: one that is gone, then one of an older epoch."""
+    """librdkafka goes on asking the leader that it knows: first one that is dead, then one of an older epoch."""
     first, second = brokers
     servers = first.bootstrap_servers
     log = KafkaLog(servers)
@@ -89,7 +89,7 @@ def test_ends_are_told_after_the_leader_died_and_after_it_came_back(brokers):
     log.transaction(log.copy(half, partition=0))
     asked = Cluster(kafka_settings(servers))
     (key,) = partitions_of("moved", 1)
-    # The record and its marker, on both brokers.
+    # The record and its marker are on both brokers.
     eventually(lambda: asked.stable_offsets([key]) == {key: 2}, 30)
     second.kill()
     assert asked.high_watermarks([key]) == {key: 2}
@@ -105,7 +105,7 @@ def test_ends_are_told_after_the_leader_died_and_after_it_came_back(brokers):
 
 @pytest.mark.long
 def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers, spark):
-    """Every transaction is as it should be, and that is the verdict; what was begun before is begun again."""
+    """The verdict is clean, as it should be; steps that the election interrupted are repeated."""
     first, second = brokers
     log = KafkaLog(first.bootstrap_servers, replicas=2)
     for _ in range(20):
@@ -127,9 +127,9 @@ def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers, spark):
 
 @pytest.mark.long
 def test_half_of_the_brokers_away_is_no_verdict(brokers, spark):
-    """The audit says which partitions nobody can read."""
+    """The audit names the partitions that no broker can serve."""
     first, second = brokers
-    # All but the real topic is on both brokers.
+    # All topics but the real one are on both brokers.
     log = KafkaLog(first.bootstrap_servers, replicas=2)
     log.create(NewTopic(SPLIT, 2, replica_assignment=[[FIRST], [SECOND]]))
     for partition in (0, 1):
@@ -144,7 +144,7 @@ def test_half_of_the_brokers_away_is_no_verdict(brokers, spark):
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=800, check=False)
     second.start()
     assert done.returncode == 2, done.stdout + done.stderr
-    # No report that somebody could take for one.
+    # Nothing on stdout can be taken for a report.
     assert done.stdout == ""
     assert f"{SPLIT}/1" in done.stderr
     assert "no verdict is possible" in done.stderr
@@ -153,7 +153,7 @@ def test_half_of_the_brokers_away_is_no_verdict(brokers, spark):
 
 
 def test_kafkas_errors_that_pass_are_told_from_others_in_spark(spark):
-    """Of the driver here: nobody listens on that port."""
+    """The driver raises this error, because no broker listens on that port."""
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "1000"}
     options |= {"kafka.request.timeout.ms": "500", "fetchOffset.numRetries": "1"}
     lost = spark.read.format("kafka").options(**options).option("assign", '{"t":[0]}').load()

@@ -1,4 +1,4 @@
-"""`txbridge audit --follow` as a program: it raises a new violation within seconds, and signals end it cleanly."""
+"""`txbridge audit --follow` as a program: it reports a new violation within seconds, and signals end it cleanly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from txbridge.embedded import EmbeddedKafka
 NAMESPACE, ALARMS = "program", "alarms"
 SPARK_FOLDER = Path(txbridge_audit.__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SPARK_FOLDER.parent), str(Path.cwd())])}
-#: What the machine may do beside: on a quiet one it takes a few seconds.
+#: Limit for a loaded machine (s); on an idle one it takes a few seconds.
 PATIENCE = 400
 
 
@@ -39,7 +39,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def raised(servers: str) -> list[dict[str, str]]:
-    """The alarms that are committed."""
+    """The committed alarms."""
     settings = {"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False}
     consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(ALARMS, 0, 0)])
@@ -67,7 +67,7 @@ def following(servers: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended_by(process: subprocess.Popen[str], number: int) -> dict[str, object]:
-    """The report that it prints in the end."""
+    """End the program by this signal, and return the report that it prints."""
     process.send_signal(number)
     out, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, told[-3000:]
@@ -77,7 +77,7 @@ def ended_by(process: subprocess.Popen[str], number: int) -> dict[str, object]:
 
 
 def stray(servers: str, topic: str, half: int) -> None:
-    """A visible record of a half message that never was, in an ordinary Kafka client's words."""
+    """Write a visible record with the headers of a half message that does not exist, by an ordinary Kafka client."""
     producer = Producer({"bootstrap.servers": servers})
     headers: list[tuple[str, str | bytes | None]] = [("TXB_HALF", b"0:%d" % half), ("UNIQ_KEY", b"F" * 32)]
     producer.produce(topic, b"value", headers=headers)
@@ -85,14 +85,14 @@ def stray(servers: str, topic: str, half: int) -> None:
 
 
 def planted_topics(servers: str) -> tuple[Writer, int]:
-    """Topics with one violation of each kind; how many an audit raises for them."""
+    """Plant one violation of each kind; return the writer and the number of violations that an audit must report."""
     writer = Writer(servers, NAMESPACE, seed=5, batch=200)
     writer.plant(transactions=200, each=1)
     return writer, sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
 
 
 def report_stands(folder: Path) -> bool:
-    """A step has ended: its alarms are raised, and the files written."""
+    """Whether a step has ended: its alarms and files are written."""
     return (folder / "report").exists()
 
 
@@ -120,7 +120,7 @@ def test_program_raises_a_violation_that_comes_and_is_ended_by_a_signal(kafka: E
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_program_goes_on_where_it_was_ended(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """A follower in this process that goes on is in test_audit_corruption.py."""
+    """tests/integration/test_audit_corruption.py tests the same with a follower in the test's process."""
     servers = kafka.bootstrap_servers
     writer, planted = planted_topics(servers)
     with following(servers, tmp_path) as process:

@@ -13,9 +13,9 @@ from txbridge_audit.report.overview import Group, Waiting
 from tests.support.browser import browser
 from tests.unit.audit.test_audit_page import OVERVIEW, START, VIOLATED
 
-#: As long as Kafka and the protocol let names be, without a place to break them at.
+#: The longest names that Kafka and the protocol allow, without a place for a line break.
 TOPIC, GROUP = "t" * 249, "g" * 200
-#: Wider than one pixel, no part of the page reaches over its edge. Rounded sizes may.
+#: Elements that reach more than one pixel over the page's edge; rounded sizes may reach one pixel.
 _OUTSIDE = """[...document.querySelectorAll('body *')].filter(one => {
     const box = one.getBoundingClientRect();
     return box.width && box.right > window.innerWidth + 1 && !one.closest('svg');
@@ -39,7 +39,7 @@ def test_page_is_whole_on_a_phone_with_the_longest_names(tmp_path: Path) -> None
             assert tab.run("window.innerWidth") == width
             assert tab.run("document.documentElement.scrollWidth") <= width, name
             assert tab.run(_OUTSIDE) == [], name
-            # Evidence before the plots, and all of it.
+            # All evidence is shown, before the plots.
             told = tab.text("body")
             assert told.index("123456789012") < told.index("Over time")
             assert all(kind in told for kind in VIOLATIONS)

@@ -1,4 +1,4 @@
-"""The audit as a program of its own: `txbridge audit`, `spark-submit`, and what they refuse before Spark starts."""
+"""The audit as a program of its own: `txbridge audit`, `spark-submit`, and errors that end it before Spark starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.harness import eventually
 from tests.support.quick_spark import INTERPRETED
 from txbridge.embedded import EmbeddedKafka
 
-#: HotSpot's quick compiler alone: the other one does not pay within seconds.
+#: Only HotSpot's quick compiler; the optimising one does not pay within seconds.
 QUICK = "-XX:TieredStopAtLevel=1"
 BIN = Path(sys.executable).parent
 SPARK_FOLDER = Path(txbridge_audit.__file__).parent
@@ -30,7 +30,7 @@ SPARK_FOLDER = Path(txbridge_audit.__file__).parent
 
 @pytest.fixture(scope="module")
 def log(kafka: EmbeddedKafka) -> KafkaLog:
-    """With every case in it: test_audit.py judges them one by one."""
+    """Topics with every case; test_audit.py judges the cases one by one."""
     made = KafkaLog(kafka.bootstrap_servers)
     plant(made)
     return made
@@ -38,7 +38,7 @@ def log(kafka: EmbeddedKafka) -> KafkaLog:
 
 @pytest.mark.long
 def test_command_line(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path) -> None:
-    """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
+    """`txbridge audit` with its own Spark prints only the report on stdout, and writes JSON to the given file."""
     target, page, numbers = tmp_path / "report.json", tmp_path / "report.html", tmp_path / "audit.prom"
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
     arguments += ["--html", str(page), "--prometheus", str(numbers)]
@@ -68,7 +68,7 @@ def test_command_line(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which a Spark of its own does not compile code for a handful of rows either."""
+    """An environment in which Spark interprets instead of compiling, because the test has only a few rows."""
     folder = tmp_path_factory.mktemp("conf")
     quick = {**INTERPRETED, "spark.driver.extraJavaOptions": QUICK, "spark.executor.extraJavaOptions": QUICK}
     quick |= {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -79,7 +79,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a standalone master with two workers of one core each."""
+    """Address of a standalone master with two workers of one core each."""
     folder = tmp_path_factory.mktemp("standalone")
     environment = os.environ | interpreted | {"SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m"}
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -111,7 +111,7 @@ def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFac
 
 
 def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
-    """The JSON form that `spark-submit` prints."""
+    """The JSON report that `spark-submit` prints."""
     done = subprocess.run(
         [
             *(BIN / "spark-submit", *options, SPARK_FOLDER / "job.py"),
@@ -131,7 +131,7 @@ def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options
 
 @pytest.mark.long
 def test_spark_submit(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path) -> None:
-    """The same job as a plain Spark application; it has Spark fetch the connector when it was not given."""
+    """The same job as a plain Spark application. Spark fetches the connector when the user has not given it."""
     form = submitted(log, interpreted, tmp_path, "--master", "local[2]")
     assert form["violations"]["by_kind"] == VIOLATIONS
 
@@ -179,6 +179,6 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
     ):
         refused = run(*arguments)
         assert refused.returncode == 2
-        # Below it, at most, what it is about.
+        # The line below the error may only name the place that it is about.
         assert re.fullmatch(rf"error: [^\n]+\n({about})?", refused.stderr), refused.stderr
         assert message in refused.stderr

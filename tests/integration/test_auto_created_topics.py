@@ -1,4 +1,4 @@
-"""Brokers that create a topic when somebody asks about it: txbridge asks, and none may spring up by that."""
+"""Brokers that create topics on request: the requests of txbridge must not create any."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def topics(kafka: EmbeddedKafka) -> set[str]:
-    """Of no topic in particular, so that this look creates none."""
+    """Names of the topics. The request names no topic, so it creates none."""
     found = AdminClient(quiet(kafka.bootstrap_servers)).list_topics(timeout=120).topics
     return {name for name in found if not name.startswith("__")}
 
@@ -50,7 +50,7 @@ def cli(kafka: EmbeddedKafka, *arguments: str) -> None:
     ids=lambda command: command[0],
 )
 def test_no_command_creates_a_topic_by_asking(kafka: EmbeddedKafka, command: list[str]) -> None:
-    """Neither a real one nor an internal one, with the wrong number of partitions and without its settings."""
+    """Neither a real topic, nor an internal one, which would have a wrong number of partitions and wrong settings."""
     before = topics(kafka)
     cli(kafka, *command, "--namespace", f"auto-{command[0]}")
     assert topics(kafka) - before == set()

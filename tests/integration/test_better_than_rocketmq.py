@@ -1,10 +1,10 @@
-"""What RocketMQ gets wrong, by the number of its issue, against a real worker on a real Kafka.
+"""RocketMQ's defects, by the number of their issues, against a real worker on a real Kafka.
 
-The pure half of it, with RocketMQ's own figures, is tests/unit/core/test_rocketmq_issues.py; docs/parity.md says for
-each behaviour which test shows it. Where a defect has no issue of its own, the name only tells it.
+The pure half of it, with RocketMQ's own figures, is tests/unit/core/test_rocketmq_issues.py. docs/parity.md names the
+test of each behaviour. A defect without an issue has only a name.
 
-Most tests share one worker: messages are checked after 1 s and then every 1.5 s, twice; those that stay undecided are
-discarded after 4 s.
+Most tests share one worker: messages are checked after 1 s and then every 1.5 s, twice; messages that stay undecided
+are discarded after 4 s.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def immunity(seconds: str) -> list[tuple[str, bytes]]:
 
 @dataclass
 class Scene:
-    """One namespace, one worker, and one producer group with somebody alive, for many tests."""
+    """One namespace, one worker and one producer group with a live member, for many tests."""
 
     bridge: Bridge
     worker: WorkerProcess
     member: CheckMember
     topic: str
-    #: 15 messages that nobody decides, born together, and one with an immunity longer than all checks take.
+    #: 15 messages of the same age that nobody decides, and one with an immunity longer than the time of all checks.
     doomed: list[Prepared]
     patient: Prepared
     _number: Iterator[int]
@@ -70,12 +70,12 @@ class Scene:
         return next(one.timestamp()[1] for one in halves if (one.partition(), one.offset()) == where)
 
     def checked_at(self, prepared: Prepared) -> list[int]:
-        """Milliseconds from birth to each check that was sent."""
+        """Milliseconds from birth to each check."""
         born = self.born(prepared)
         return [request.timestamp()[1] - born for request in self.member.requests(prepared)]
 
     def refusals(self, prepared: Prepared) -> list[tuple[object, object]]:
-        """(reason, count) of the refusals that the worker's log shows for this half message."""
+        """Pairs (reason, count) of the refusals of this half message in the worker's log."""
         return [
             (event["reason"], event["count"])
             for event in self.worker.events("end_refused")
@@ -83,14 +83,14 @@ class Scene:
         ]
 
     def refused(self, prepared: Prepared, decision: int, reason: str) -> None:
-        """This decision is refused for this reason, which the log tells and counts."""
+        """Send this decision, and expect one more logged refusal for this reason."""
         before = self.refusals(prepared)
         self.bridge.decide(prepared, decision)
         eventually(lambda: len(self.refusals(prepared)) > len(before), 20, f"no refusal of {decision} was logged")
         assert self.refusals(prepared) == [*before, (reason, 1)]
 
     def asked_no_more(self, prepared: Prepared) -> None:
-        """No check of this message comes, though one of a message born later does, a whole time-out from now."""
+        """Expect no further check, although a message that is born now gets its first one after a whole time-out."""
         before = len(self.member.checks(prepared))
         control = self.prepare(self.value("control"), prepared.partition)
         eventually(lambda: self.member.checks(control))
@@ -104,7 +104,7 @@ def scene(kafka: EmbeddedKafka) -> Iterator[Scene]:
         topic = bridge.create_topic("real")
         worker = bridge.worker(**TIMES)
         with bridge.member() as member:
-            # Its checks are due all the time and never sent: the worker looks for what is due without a pause.
+            # Its checks are always due but never sent, so the worker looks for due checks all the time.
             bridge.prepare(topic, b"of nobody", partition=1, group="nobody", extra=immunity("0"))
             patient = bridge.prepare(topic, b"patient", partition=1, extra=immunity("6"))
             doomed = bridge.prepare_many(topic, [b"doomed %d" % number for number in range(15)], partition=1)
@@ -148,7 +148,7 @@ def test_issues_2694_8158_an_end_of_the_producer_after_a_check_ends_the_checks(s
     eventually(lambda: scene.member.checks(prepared))
     scene.bridge.decide(prepared, COMMIT)
     scene.bridge.wait_visible(scene.topic, [value])
-    # The answer to the check, which somebody else gives meanwhile.
+    # Another answer to the check, which came later than the decision.
     scene.bridge.end([prepared.entry(ROLLBACK, 1)], 0, source="check")
     eventually(lambda: scene.refusals(prepared) == [("contradiction", 1)])
     scene.asked_no_more(prepared)
@@ -175,7 +175,7 @@ def test_issue_5574_two_ends_for_one_half_message_in_one_batch_are_one_decision(
     values = [scene.value("batch") for _ in range(4)]
     one, two, three, four = (scene.prepare(value) for value in values)
     headers = scene.bridge.end_headers()
-    # As entries of one record, and as records of one batch.
+    # Once as entries of one record, and once as records of one batch.
     entries = [one.entry(COMMIT), one.entry(ROLLBACK), two.entry(ROLLBACK), two.entry(COMMIT)]
     records = [[three.entry(COMMIT)], [three.entry(ROLLBACK)], [four.entry(ROLLBACK)], [four.entry(COMMIT)], entries]
     together = [("\n".join(record).encode(), headers) for record in records]
@@ -191,7 +191,7 @@ def test_issue_5574_two_ends_for_one_half_message_in_one_batch_are_one_decision(
 
 
 def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None:
-    """RocketMQ looks up whatever stands at the offset and dies of what it finds there."""
+    """RocketMQ reads the record at the offset, and one that is no half message causes an exception."""
     names, value, reports = scene.bridge.names, scene.value("stranger"), []
     headers = [*scene.bridge.half_headers(scene.topic), *immunity("600")]
     stranger = Producer(
@@ -207,12 +207,12 @@ def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None
     marker = Prepared(0, half.offset + 1, half.transaction_id)
     assert scene.bridge.bounds(names.half, 0)[1] == marker.offset + 1
     scene.refused(marker, COMMIT, "no_half_message")
-    # The message in front of it is none the worse.
+    # The message before the marker is not affected.
     scene.bridge.decide(half, COMMIT)
     scene.bridge.wait_visible(scene.topic, [value])
 
 
-# Numbers in between differ from these in nothing but their size.
+# Other numbers differ from these only in their size.
 @pytest.mark.parametrize(
     "beyond", [5, *(pytest.param(beyond, marks=pytest.mark.long) for beyond in (2**31, 2**60)), 2**63 - 1]
 )
@@ -225,7 +225,7 @@ def test_an_end_that_names_an_offset_beyond_the_log_is_refused(scene: Scene, bey
 
 
 def test_an_end_that_was_written_before_its_half_message_does_not_count(scene: Scene) -> None:
-    """The local transaction may run only once the half message is stored: this one is asked about."""
+    """The local transaction may run only after the half message is stored, so this message is checked."""
     headers = scene.bridge.half_headers(scene.topic)
     early = Prepared(1, scene.bridge.bounds(scene.bridge.names.half, 1)[1], dict(headers)["UNIQ_KEY"].decode())
     scene.refused(early, COMMIT, "no_half_message")
@@ -287,10 +287,10 @@ def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it(scene:
 
 
 def test_issues_386_7567_1694_nobody_alive_burns_no_check_and_the_first_to_come_gets_number_1(scene: Scene) -> None:
-    # There was somebody, so that there is a topic for the checks.
+    # A former member, so that the check topic exists.
     scene.bridge.member("orphans").leave()
     prepared = scene.bridge.prepare(scene.topic, b"orphan", partition=0, group="orphans")
-    # RocketMQ would have counted both checks, and discarded after 4 s.
+    # RocketMQ would count both checks and discard the message after 4 s.
     time.sleep(5)
     assert b"orphan" not in {record["value"] for record in scene.bridge.discarded()}
     assert scene.bridge.read(scene.bridge.names.check("orphans")) == []
@@ -302,14 +302,14 @@ def test_issues_386_7567_1694_nobody_alive_burns_no_check_and_the_first_to_come_
 
 
 def test_the_last_check_and_the_discard_are_a_full_interval_apart_for_15_messages_too(scene: Scene) -> None:
-    """RocketMQ evaluates the discard before the age: 15 at a time were discarded together with their last check."""
+    """RocketMQ decides about the discard before it looks at the age, so it discards 15 with their last check."""
     values = {b"doomed %d" % number: one for number, one in enumerate(scene.doomed)}
     eventually(lambda: values.keys() <= {record["value"] for record in scene.bridge.discarded()})
     discarded_at = {
         message.value(): message.timestamp()[1] for message in scene.bridge.read(scene.bridge.names.discard)
     }
     for value, prepared in values.items():
-        # The first of them may have been resumed by another test.
+        # Another test may have resumed the first one.
         first, last = scene.member.requests(prepared)[:2]
         assert dict(last.headers() or ())["TRANSACTION_CHECK_TIMES"] == b"2"
         assert last.timestamp()[1] - first.timestamp()[1] >= 1_500
@@ -317,7 +317,7 @@ def test_the_last_check_and_the_discard_are_a_full_interval_apart_for_15_message
 
 
 def test_issues_615_8311_an_immunity_longer_than_all_checks_burns_none_of_them(scene: Scene) -> None:
-    """RocketMQ: no check at all, discarded after 4 s, inside its immunity."""
+    """RocketMQ sends no check and discards the message after 4 s, within its immunity time."""
     eventually(lambda: b"patient" in {record["value"] for record in scene.bridge.discarded()})
     checks = scene.member.checks(scene.patient)
     assert [check["TRANSACTION_CHECK_TIMES"] for check in checks] == [b"1", b"2"]
@@ -349,7 +349,7 @@ def test_issues_2360_8003_no_check_once_a_decision_is_stored(bridge: Bridge) -> 
         decided = bridge.prepare(topic, b"decided", partition=0)
         open_one = bridge.prepare(topic, b"open", partition=0)
         bridge.decide(decided, COMMIT)
-        # Both are due by the time somebody looks, and nobody has applied the decision yet.
+        # Both messages are due when the owner starts, and the decision is not applied yet.
         time.sleep(0.5)
         with bridge.local_owner(transaction_timeout=200):
             eventually(lambda: member.checks(open_one))
@@ -379,7 +379,7 @@ def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_th
         assert is_shut.wait(120)
         prepared = bridge.prepare(topic, b"value", partition=0)
         bridge.decide(prepared, COMMIT)
-        # The check is due, again and again, and the worker only knows that END has grown.
+        # The check is due all the time, but the worker only knows that END has grown.
         time.sleep(2.5)
         assert bridge.visible(topic) == {}
         is_open.set()
@@ -395,7 +395,7 @@ def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_
     take_in = HalfLog.take_in
 
     def only_when_needed(log: HalfLog, limit: int, timeout: float) -> int:
-        # The commit loop reads what is there with time-out 0, and waits for what an END names.
+        # The commit loop reads available records with time-out 0. It waits only for a half message that an END names.
         return take_in(log, limit, timeout) if timeout else 0
 
     topic = bridge.create_topic("real")
@@ -410,7 +410,7 @@ def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_
 
 
 def test_issue_7709_a_decision_whose_topic_is_missing_is_held_across_a_crash(bridge: Bridge) -> None:
-    """RocketMQ: a commit that cannot be stored is lost, and neither side is told; only checks may repair it."""
+    """RocketMQ loses a commit that cannot be stored, and tells neither side; only checks may repair it."""
     missing = f"{bridge.namespace}.missing"
     worker = bridge.worker()
     with bridge.member() as member:
@@ -434,12 +434,12 @@ def test_issue_7709_a_decision_whose_topic_is_missing_is_held_across_a_crash(bri
 
 
 def test_issues_10199_2133_a_kill_right_after_a_commit_brings_no_check_and_no_second_copy(bridge: Bridge) -> None:
-    """RocketMQ keeps the marks of finished messages in memory for 3 s: after a crash they are checked again."""
+    """RocketMQ keeps the marks of finished messages in memory for 3 s, so it checks them again after a crash."""
     topic = bridge.create_topic("real")
     worker = bridge.worker(transaction_timeout=1_500)
     values = [b"%d" % number for number in range(20)]
     with bridge.member() as member:
-        # An open message in front: only OP can tell what became of those behind it.
+        # An open message before the others, so that only OP can tell their outcomes.
         bridge.prepare(topic, b"open", partition=0, extra=immunity("600"))
         prepared = bridge.prepare_many(topic, values, partition=0)
         bridge.decide_many(prepared, COMMIT)
@@ -453,7 +453,7 @@ def test_issues_10199_2133_a_kill_right_after_a_commit_brings_no_check_and_no_se
 
 
 def test_issue_388_several_half_partitions_share_the_work_and_keep_the_order_of_each_key(kafka: EmbeddedKafka) -> None:
-    """RocketMQ has one half queue per broker, and one thread for all of it."""
+    """RocketMQ has one half queue per broker, and one thread for all its messages."""
     with Bridge(kafka.bootstrap_servers, "issue 388", partitions=4) as bridge:
         topic = bridge.create_topic("real", 4)
         workers = [bridge.worker(wait=0) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The board's queries on a real Prometheus that scrapes a real worker and a real client: none stays empty."""
+"""The board's queries on a real Prometheus that scrapes a real worker and a real client: each returns data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txbridge.embedded.ports import free_port
 
 
 class _Listener(TransactionListener):
-    """The argument is what the local transaction comes to; a check commits."""
+    """The argument is the result of the local transaction; a check commits."""
 
     def execute_local_transaction(self, message, arg):
         return arg
@@ -36,7 +36,7 @@ def _answers(port: int) -> bool:
 
 
 def _load(bridge: Bridge, topic: str, producer: TransactionProducer) -> None:
-    """Something of everything that the board shows."""
+    """Cause at least one event for each number on the board."""
     for state in LocalTransactionState:
         producer.send_message_in_transaction(Message(topic, b"value"), state)
     refused = bridge.prepare(topic, partition=0)
@@ -67,7 +67,7 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
     ]
 
     def empty() -> list[str]:
-        # Division of nothing by nothing is NaN: Grafana draws nothing then.
+        # 0 / 0 is NaN, for which Grafana draws nothing.
         return [
             title
             for title, expression in expressions
@@ -83,7 +83,7 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
     try:
         eventually(lambda: _answers(port), 30, "Prometheus did not start")
         bridge.worker(metrics_port=worker)
-        # Rates need a change from one scrape to the next, so that it goes on until there is one of everything.
+        # Rates need a change between two scrapes, so the load is repeated until every query returns data.
         settings, metrics = {"bootstrap.servers": bridge.bootstrap_servers}, ClientMetrics(registry)
         deadline = time.monotonic() + 240
         with TransactionProducer(

@@ -1,4 +1,4 @@
-"""Settings of brokers that people have, each on a real one: what happens, as docs/operations.md tells it."""
+"""Broker settings that are in use, each on a real broker, with the effect that docs/operations.md describes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from txbridge.kafka.admin import Cluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
-#: Kafkas of their own.
+#: Each test has a Kafka of its own.
 pytestmark = pytest.mark.long
 
-#: All of these at once: a worker and a client have to live with each.
+#: Settings that are combined on one broker; a worker and a client must cope with all of them.
 NARROW = {
     "group.initial.rebalance.delay.ms": "3000",
     "message.max.bytes": "20000",
@@ -35,7 +35,7 @@ NARROW = {
 
 
 def configs(kafka: EmbeddedKafka, *arguments: str) -> None:
-    """kafka-configs.sh."""
+    """Run kafka-configs.sh."""
     java = [find_java().executable, "-cp", JarCache().class_path, "kafka.admin.ConfigCommand"]
     subprocess.run(
         [*map(str, java), "--bootstrap-server", kafka.bootstrap_servers, *arguments], check=True, capture_output=True
@@ -66,10 +66,10 @@ def test_a_commit_timeout_beyond_transaction_max_timeout_ms_is_told_with_what_to
 
 
 def test_small_limits_and_a_slow_first_rebalance(bridge: Bridge) -> None:
-    """A small message.max.bytes is the real topic's only: HALF has a limit of its own."""
+    """A small message.max.bytes limits only the real topic: HALF has a limit of its own."""
     topic = bridge.create_topic("orders")
     worker = bridge.worker(commit_timeout=4_000)
-    # Random: a worker compresses what it delivers.
+    # Random bytes, because a worker compresses what it delivers.
     values = random.randbytes(10_000), random.randbytes(100_000)
     small, large = (bridge.prepare(topic, value) for value in values)
     bridge.decide(large, COMMIT)
@@ -82,7 +82,7 @@ def test_small_limits_and_a_slow_first_rebalance(bridge: Bridge) -> None:
 
 
 def test_quotas_slow_down_and_lose_nothing(kafka: EmbeddedKafka, bridge: Bridge) -> None:
-    """8 KiB a second for each client, in and out: a prepare may fail in time, and nothing is doubled or lost."""
+    """8 KiB a second per client in both directions: a prepare may time out, but nothing is delivered twice or lost."""
     topic = bridge.create_topic("orders")
     bridge.worker(commit_timeout=4_000)
     rates = "producer_byte_rate=8192,consumer_byte_rate=8192"
@@ -111,7 +111,7 @@ def test_quotas_slow_down_and_lose_nothing(kafka: EmbeddedKafka, bridge: Bridge)
 
 
 def test_sasl_sessions_that_end(tmp_path: Path) -> None:
-    """connections.max.reauth.ms: librdkafka authenticates again, Faust's client comes by a new connection."""
+    """connections.max.reauth.ms: librdkafka authenticates again, Faust's client opens a new connection."""
     lifetime = {"listener.name.secure.connections.max.reauth.ms": "4000"}
     with secure_kafka(tmp_path, lifetime) as secure, Bridge(secure.plain, "reauth") as bridge:
         topic = bridge.create_topic("orders")
@@ -138,6 +138,6 @@ def test_sasl_sessions_that_end(tmp_path: Path) -> None:
                 time.sleep(0.4)
         bridge.wait_visible(topic, values)
         assert set(bridge.visible(topic).values()) == {1}
-        # Neither its partitions nor its membership were lost by it.
+        # The worker has lost neither its partitions nor its membership.
         assert len(worker.events("partition_taken_over")) == 2
         assert not worker.events("kafka_unavailable")

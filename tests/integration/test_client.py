@@ -75,9 +75,8 @@ def face(request):
         producer.end_loop()
 
 
-#: For what depends on how the listener is called.
-#: `make test` leaves these out. The pipelined API has the same checks as the blocking one, and all APIs have the same
-#: connection.
+#: For tests of the way in which the listener is called. `make test` leaves these out: the pipelined API has the same
+#: checks as the blocking one, and all APIs have the same connection.
 of_checks = pytest.mark.long_for("Pipelined")
 of_the_connection = pytest.mark.long_for("Pipelined", "Asyncio")
 #: Other answers that the same line of each API reads.

@@ -1,4 +1,4 @@
-"""What only one face of the client has, on a real Kafka: many transactions in flight, and their end in time."""
+"""Tests of a single API of the client on a real Kafka: many transactions in flight, and their end in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txbridge import AsyncTransactionListener, AsyncTransactionProducer, Message
 
 
 class Coroutines(AsyncTransactionListener):
-    """Commits what is even, and lets a check decide the rest."""
+    """Commits even numbers, and leaves the others to a check."""
 
     async def execute_local_transaction(self, message, arg):
         await asyncio.sleep(0)
@@ -41,7 +41,8 @@ def test_pipelined_from_one_thread_in_order(bridge):
     found = ends(bridge)
     assert Counter(entry[2] for entry in found) == Counter(result.transaction_id for result in results)
     assert len(bridge.read(bridge.names.end)) < 1_000
-    # One thread runs the local transactions: those of one key in the order of the calls, and so do their ENDs.
+    # One thread runs the local transactions, so those of a key run in the order of the calls. Their ENDs have the same
+    # order.
     for key in range(7):
         mine = [arg for _, arg in listener.executed if arg % 7 == key]
         assert mine == sorted(mine)

@@ -1,4 +1,4 @@
-"""A client whose half topic has too few replicas in sync, on two real brokers."""
+"""A client whose half topic has too few in-sync replicas, on two real brokers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_prepare_without_enough_replicas_fails_in_time_and_says_so(request):
         told: list[str] = []
 
         def all_say_why() -> bool:
-            """Soon: the controller must notice that the broker is gone, and each producer miss an acknowledgement."""
+            """Try until the controller has noticed the loss, and each producer has missed an acknowledgement."""
             failures = [_failure(producer, len(took)) for producer in producers]
             took.extend(seconds for seconds, _ in failures)
             told[:] = [text for _, text in failures]
@@ -50,8 +50,8 @@ def test_a_prepare_without_enough_replicas_fails_in_time_and_says_so(request):
             return all(words in text for text in told)
 
         eventually(all_say_why, 60, lambda: "\n".join(told))
-        # The time-out, the second that librdkafka has to say it itself, and what a busy machine takes. Without a
-        # deadline of its own a prepare took 9.8 s.
+        # The time-out, the second in which librdkafka may report it itself, and a reserve for a busy machine. Before
+        # the client had its own deadline a prepare took 9.8 s.
         assert max(took) < 3 + 1 + 5, took
         for producer in producers:
             producer.close(0)
@@ -59,7 +59,7 @@ def test_a_prepare_without_enough_replicas_fails_in_time_and_says_so(request):
 
 
 def _failure(producer, number):
-    """How long a send took to fail (s), and what it said."""
+    """Seconds until a send failed, and the text of its error."""
     began = time.monotonic()
     with pytest.raises(PrepareError) as failure:
         producer.send(Message("t", b"v", b"k%d" % number))
@@ -70,5 +70,5 @@ def _sends(producer):
     try:
         return producer.send(Message("t", b"v"))
     except (PrepareError, LayoutError):
-        # A broker learns of a new topic a moment later than another.
+        # Brokers learn of a new topic at different times.
         return None

@@ -1,4 +1,4 @@
-"""Every command takes cluster and namespace from flag, environment and file, and says which they were."""
+"""Options of every command from flag, environment and file, and the commands' statement of the values they use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
-#: Every command that is about a cluster, with the arguments that it cannot do without.
+#: Every command that uses a cluster, with the arguments that it needs.
 COMMANDS = {
     "worker": [],
     "topics plan": ["--format", "json"],
@@ -33,10 +33,10 @@ COMMANDS = {
     "topics apply": ["--format", "json"],
     "rocketmq": [],
 }
-#: Commands of the embedded Kafka, and the demo: that one empties what it uses, and only a flag may name a cluster.
-#: answer-checks wants a database with its table first: it has tests of its own.
+#: Commands of the embedded Kafka, and others without these options. The demo empties what it uses, so only a flag may
+#: name its cluster. answer-checks needs a database with its table, and has tests of its own.
 WITHOUT_CLUSTER = {"answer-checks", "kafka start", "kafka stop", "kafka status", "demo"}
-#: Those that print a report of a namespace without any topic; the others say which topic is missing.
+#: Commands that print a report for a namespace without topics; the others name the missing topic.
 REPORTS = {"topics plan", "topics apply", "doctor"}
 
 
@@ -56,7 +56,7 @@ def run(command: str, flags: list[str], variables: dict[str, str]) -> subprocess
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TXBRIDGE_")}
     return subprocess.run(
         [sys.executable, "-m", "txbridge.cli.main", *command.split(), *COMMANDS[command], *flags],
-        # The door needs one, and the others do not mind it.
+        # Only the door needs the secret; the other commands ignore it.
         env={**environment, "TXBRIDGE_ROCKETMQ_SECRET": "x" * 32, **variables},
         capture_output=True,
         text=True,
@@ -69,7 +69,7 @@ PLACES = ["flag", "environment", "file", "file named by the environment"]
 
 
 def cells() -> Iterator[object]:
-    """One command in each place, and each command in one: all options come in the same way."""
+    """Each command with each place. All options are read in the same way, so most are long tests."""
     for command in COMMANDS:
         for place in PLACES:
             marks = () if command == "topics plan" or place == "flag" else pytest.mark.long
@@ -78,7 +78,7 @@ def cells() -> Iterator[object]:
 
 @pytest.mark.parametrize(("command", "place"), list(cells()))
 def test_flag_over_environment_over_file(command: str, place: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Where a stronger place speaks, weaker ones name a cluster that is not there and a namespace that is not meant."""
+    """The weaker places name a cluster that does not exist and a wrong namespace."""
     namespace = f"n{secrets.token_hex(4)}"
     right = {"bootstrap_servers": kafka.bootstrap_servers, "namespace": namespace}
     wrong = {"bootstrap_servers": f"127.0.0.1:{free_port()}", "namespace": "wrong"}

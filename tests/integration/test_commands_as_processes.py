@@ -1,6 +1,6 @@
-"""Every command as a process of its own, where things go wrong around it: no Kafka, Ctrl-C, a lost output, no extras.
+"""Every command as a process in bad conditions: no Kafka, Ctrl-C, a lost output, missing extras.
 
-It ends with the exit code that is documented, and never with a trace.
+It ends with the documented exit code, and never with a traceback.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from txbridge.kafka.admin import Cluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
-#: Every command, with the arguments that it cannot do without. {folder} is one of the test's own.
+#: Every command, with the arguments that it needs. {folder} stands for the test's own folder.
 COMMANDS = {
     "worker": [],
     "topics plan": [],
@@ -57,17 +57,17 @@ COMMANDS = {
     "kafka stop": ["--data-dir", "{folder}/kafka"],
     "kafka status": ["--data-dir", "{folder}/kafka"],
 }
-#: Those that are about a cluster, which is given in the environment.
+#: Commands that use a cluster, which the environment names.
 ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "kafka"}]
-#: Those that wait for the cluster for as long as it takes.
+#: Commands that wait for the cluster without a limit.
 PATIENT = {"worker", "rocketmq"}
-#: Those that serve: once they do, Ctrl-C is the way to end them, with 0.
+#: Commands that serve until Ctrl-C ends them with exit code 0.
 SERVING = {"worker", "rocketmq", "answer-checks", "kafka start"}
-#: One for each way to wait for a Kafka: as processes that serve, by requests, by the audit's, and as an operator.
+#: One command for each way to wait for Kafka: serving, by requests, by the audit's requests, as an operator.
 WAITING = {"worker", "rocketmq", "answer-checks", "doctor", "audit", "resolve"}
-#: Those that print a report about a namespace in which nothing happened yet.
+#: Commands that print a report for a namespace without messages.
 REPORTS = ["topics plan", "topics apply", "doctor", "pending"]
-#: Of a process that SIGINT has ended, and of one that has ended because of it, as shells tell it.
+#: Exit codes after SIGINT: ended by the signal, and ended because of it in the form that shells show.
 INTERRUPTED = {-signal.SIGINT, 128 + signal.SIGINT}
 ESCAPE = b"\x1b["
 
@@ -115,14 +115,14 @@ def run(
 
 @pytest.fixture(scope="module")
 def namespace(kafka: EmbeddedKafka) -> str:
-    """One with its topics, in which nothing has happened."""
+    """A namespace with its topics and no messages."""
     name = f"p{secrets.token_hex(4)}"
     apply(Cluster.connect({"bootstrap.servers": kafka.bootstrap_servers}), Names(name), PlanOptions(partitions=1))
     return name
 
 
 def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
-    """All of them side by side: each waits for ten seconds, and does nothing meanwhile."""
+    """The commands run side by side, because each waits for ten seconds and does nothing meanwhile."""
     servers = f"127.0.0.1:{free_port()}"
     commands = [one for one in ON_CLUSTER if one not in PATIENT]
     with ThreadPoolExecutor(len(commands)) as pool:
@@ -134,13 +134,16 @@ def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         assert "cannot be reached" in errors + output.decode(), told
 
 
-#: Python's start takes a tenth of a second, and seconds on a machine that is very busy. A command that handles SIGINT
-#: itself does so soon: the moment between the two may be missed, and what is waited for be long over.
+#: Limit for Python's start, which takes 0.1 s, and seconds on a busy machine. A command may handle SIGINT itself so
+#: early that this loop misses the moment between the two.
 _STARTED_S = 20.0
 
 
 def wait_for_main(process: subprocess.Popen[bytes]) -> None:
-    """Until our own code runs: its first act is to have SIGINT end the process. Before, Ctrl-C meets Python's start."""
+    """Wait until the program's own code runs; before that, SIGINT meets Python's start.
+
+    Its first act is to give SIGINT its default effect.
+    """
     caught, deadline = False, Deadline(_STARTED_S)
     while process.poll() is None and not deadline.is_over:
         try:
@@ -155,7 +158,7 @@ def wait_for_main(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.002)
 
 
-#: Seconds after our code has begun: modules load, the command works.
+#: Seconds after the program's code has begun: modules are loading, or the command works.
 @pytest.mark.parametrize(
     "delay", [0.6, *(pytest.param(delay, marks=pytest.mark.long) for delay in (0.0, 0.2, 1.5, 3.0))]
 )
@@ -176,12 +179,12 @@ def test_ctrl_c_ends_every_command_without_a_trace(
         time.sleep(delay)
         ended = process.poll()
         if ended is None:
-            # As a terminal does it: to the process and to its children.
+            # A terminal sends SIGINT to the process and its children.
             os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=300)
         text = f"{command} after {delay} s: {process.returncode}\n{errors.decode()}"
         assert b"Traceback" not in errors, text
-        # One that served has ended as it should: with 0.
+        # A command that served has ended properly, with 0.
         fine = INTERRUPTED | ({0} if command in SERVING else set())
         assert ended is not None or process.returncode in fine | {0, 1, 2}, text
         if ended is None and command in {"audit", "demo", "doctor"} and delay < 1:
@@ -190,7 +193,7 @@ def test_ctrl_c_ends_every_command_without_a_trace(
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, threading.Event]]:
-    """An address that takes connections and answers nothing, and whether somebody has connected."""
+    """Address that accepts connections and never answers, and an event for the first connection."""
     connected = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept = []
@@ -208,7 +211,7 @@ def silent() -> Iterator[tuple[str, threading.Event]]:
         one.close()
 
 
-#: librdkafka waits for ten seconds, and hears no signal meanwhile.
+#: librdkafka waits for ten seconds, and does not notice a signal during that time.
 @pytest.mark.parametrize(
     "command", [one if one in WAITING else pytest.param(one, marks=pytest.mark.long) for one in ON_CLUSTER]
 )
@@ -230,7 +233,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
     output, errors = process.communicate(timeout=300)
     took = time.monotonic() - began
     assert process.returncode == 130, errors
-    # A second is the rule; the rest is for a machine that has other work.
+    # It usually takes a second; the rest is reserve for a loaded machine.
     assert took < 5, f"{took:.1f} s"
     assert b"Traceback" not in errors
     said = [line for line in errors.decode().splitlines() if not line.startswith("{")]
@@ -238,7 +241,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
     assert output == b""
 
 
-#: Seconds after Spark is being started: its JVM starts, its context is made, it reads and plans.
+#: Seconds after the start of Spark: its JVM starts, makes its context, reads and plans.
 @pytest.mark.parametrize(
     "delay", [pytest.param(1.0, marks=pytest.mark.long), pytest.param(4.0, marks=pytest.mark.long), 8.0]
 )
@@ -261,17 +264,17 @@ def test_ctrl_c_ends_the_audit_quietly_while_spark_works(
         os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=300)
     assert is_over or process.returncode == 130, errors
-    # What it was at, and nothing else.
+    # stderr has the lines about progress, and no error.
     assert [line for line in errors.splitlines() if line.startswith((" ", "Traceback", "ERROR", "error"))] == []
     eventually(lambda: not alive_in(process.pid), 30, "its JVM was left behind")
 
 
 def alive_in(group: int) -> list[str]:
-    """The processes of a process group, but for those that have ended and that nobody has asked about."""
+    """Processes of a process group, without zombies."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name, in parentheses, may have blanks in it; behind it come state, parent and group.
+            # The name, in parentheses, may contain blanks. After it come state, parent and group.
             state, _, its_group = status.read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state != "Z":
                 found.append(status.parent.name)
@@ -318,7 +321,7 @@ def test_a_shell_completes_commands_options_and_choices(words: str, completions:
 def test_a_reader_that_has_enough_ends_a_command_quietly(
     command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
-    """As `txbridge pending | head` does; the code is that of a program which SIGPIPE ends."""
+    """As in `txbridge pending | head`. The exit code is that of a program ended by SIGPIPE."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -353,7 +356,7 @@ def test_no_escape_sequence_on_a_terminal_with_no_color(
 
 
 def on_terminal(command: str, folder: Path, variables: Mapping[str, str]) -> bytes:
-    """What a command writes to a terminal, on both of its outputs."""
+    """All that a command writes to a terminal, on stdout and stderr."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         arguments(command, folder), env=dict(variables), stdin=slave, stdout=slave, stderr=slave, close_fds=True
@@ -381,7 +384,7 @@ def chunks(master: int, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         yield found
 
 
-#: Stands for an installation with the extra `cli` alone: what only the others bring cannot be imported.
+#: Simulates an installation with only the extra `cli`: modules of the other extras cannot be imported.
 BLOCKER = """
 import sys
 
@@ -404,7 +407,7 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
     (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(blocked=PLAIN))
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     servers = f"127.0.0.1:{free_port()}" if command == "demo" else kafka.bootstrap_servers
-    # For the worker a namespace without topics: it ends at once.
+    # The worker gets a namespace without topics, so that it ends at once.
     variables = environment(servers, "none" if command == "worker" else namespace, PYTHONPATH=path)
     code, _, errors = run(command, tmp_path, variables)
     extra = {**{one: one for one in ("answer-checks", "audit", "demo", "rocketmq", "worker")}, "doctor": "worker"}.get(
@@ -423,7 +426,7 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
 def test_the_audits_program_loses_its_output_as_the_commands_do(
     words: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
-    """As spark-submit runs it. Its help costs no Spark, a report does: one of each."""
+    """The program as spark-submit runs it, once with its help, which needs no Spark, and once with a report."""
     command = [sys.executable, "-m", "txbridge_audit.job", *words.split()]
     variables = environment(kafka.bootstrap_servers, namespace)
 
@@ -433,7 +436,7 @@ def test_the_audits_program_loses_its_output_as_the_commands_do(
         )
         said = ended.stderr.decode().splitlines()
         assert not any(line.startswith(("Traceback", "Exception ignored")) for line in said), said
-        # What it is at comes first.
+        # The lines about progress come first.
         return ended.returncode, "\n".join(line for line in said if line.startswith("error"))
 
     if words != "--format json":

@@ -1,4 +1,4 @@
-"""Requests about topics, when the broker that librdkafka takes for the controller is killed; two real brokers."""
+"""Requests about topics after a kill of the broker that librdkafka takes for the controller, with two real brokers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_clients_that_knew_the_killed_broker_are_answered_by_the_other():
         admin = AdminClient(settings)
         admin.create_topics([NewTopic(TOPIC, 1, 2)])[TOPIC].result(120)
         eventually(lambda: is_described(ControllerRequests(lambda: AdminClient(settings))), 20)
-        # Each takes one of the two brokers for the controller.
+        # Each client takes one of the two brokers for the controller.
         clients = [ControllerRequests(lambda: AdminClient(settings)) for _ in range(8)]
         assert all(is_described(client) for client in clients)
         second.kill()
-        # Until the cluster has noticed, a new client may choose the dead broker as well.
+        # A new client may also choose the dead broker until the cluster has noticed the death.
         eventually(lambda: all(is_described(client) for client in clients), 90)
 
 

@@ -1,4 +1,4 @@
-"""P13 on a real Kafka: a message that names a time is delivered once when it has come, and never before."""
+"""P13 on a real Kafka: a message with a delivery time is delivered once when it has come, and never before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connect(bridge: Bridge) -> Connection:
 
 
 def now() -> int:
-    """Kafka's clock is this machine's."""
+    """Milliseconds of this machine's clock, which is Kafka's as well."""
     return time.time_ns() // 1_000_000
 
 
@@ -42,7 +42,7 @@ def scheduled(bridge: Bridge, count: int) -> None:
 
 
 def delivered_at(bridge: Bridge, prepared: Prepared) -> int:
-    """When OP named it, in the Kafka transaction that delivered it."""
+    """Append time of the OP record that names the message, from the Kafka transaction that delivered it."""
     [record] = [
         record
         for record in bridge.read(bridge.names.op)
@@ -52,7 +52,7 @@ def delivered_at(bridge: Bridge, prepared: Prepared) -> int:
 
 
 class Clock(Outside):
-    """Lets the time pass, as a test may."""
+    """A clock that the test moves ahead."""
 
     ahead = 0
 
@@ -74,7 +74,7 @@ def test_p13_it_is_delivered_when_its_time_comes_and_an_earlier_commit_waits(bri
         bridge.decide(never, ROLLBACK)
         bridge.wait_visible(topic, [b"at once"])
         scheduled(bridge, 2)
-        # Its decision stands.
+        # The stored commit stands.
         bridge.decide(soon, ROLLBACK)
         eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
         assert bridge.visible(topic) == {b"at once": 1}
@@ -96,7 +96,7 @@ def test_p13_a_worker_that_is_killed_while_it_is_scheduled_neither_loses_nor_dou
     with bridge.local_owner(outside=clock, park_after=500):
         eventually(lambda: len(bridge.parked_states(0)) == 21)
     with bridge.local_owner(outside=clock):
-        # It knows the time from the parked entry alone.
+        # The new owner knows the time from the parked entry alone.
         bridge.decide(undecided, COMMIT)
         scheduled(bridge, 21)
         assert bridge.visible(topic) == {}
@@ -132,7 +132,7 @@ def test_one_whose_topic_is_missing_when_it_is_due_is_held_and_delivered_later(b
 
 
 def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_meanwhile(bridge: Bridge) -> None:
-    """Scheduled by a worker that is killed, held by the next one when they are due, delivered by a third."""
+    """A worker that is killed schedules them, the next one holds them when they are due, a third one delivers them."""
     orders, mail, clock = bridge.create_topic("orders", partitions=1), f"{bridge.namespace}.mail", Clock()
     messages = [
         Message(orders, b"1", b"k", deliver_at=now() + HOUR),
@@ -164,7 +164,7 @@ def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_
     ]
     assert numbers == [[(b"1/3", b"1"), (b"3/3", b"3")], [(b"2/3", b"2")]]
     assert bridge.outcomes()[where, sent.half_offset] == ["commit"]
-    # One transaction for a person, too.
+    # The history, too, shows one transaction.
     history = read_history(connect(bridge), f"{where}:{sent.half_offset}")
     assert [step.what for step in history.steps] == ["prepared", "END commit", "delivered"]
     assert history.steps[0].detail == f"{waiting.size} bytes, 3 messages for {orders},{mail}, by group group"
@@ -177,7 +177,7 @@ def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridg
         for one in (gone, later):
             bridge.decide(one, COMMIT)
         scheduled(bridge, 2)
-    # As retention does, of a half topic that is not kept for as long as the longest delay.
+    # Stands for retention of a half topic that is kept for a shorter time than the longest delay.
     end = TopicPartition(bridge.names.half, 0, gone.offset + 1)
     bridge.admin.delete_records([end])[end].result(60)
     with bridge.local_owner(outside=clock):

@@ -1,6 +1,6 @@
-"""The demo on its first 6,000 flights: what `make demo` prints and writes, and that it leaves no process behind.
+"""The demo on its first 6,000 flights: the output and files of `make demo`, and the end of all its processes.
 
-And the notebook beside it, on what it leaves.
+Also the notebook beside it, on the demo's results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "flights" / "audit.ipynb"
 
 
 def _processes_with(output: str) -> list[str]:
-    """Command lines of processes that mention the address of the demo's Kafka: the broker and the workers."""
+    """Command lines of running processes with the address of the demo's Kafka: the broker and the workers."""
     found = re.search(r"Kafka runs on (127\.0\.0\.1:\d+)", output)
     assert found, output
     lines = []
@@ -70,7 +70,7 @@ def test_first_flights(tmp_path: Path) -> None:
 
 
 def notebook_answers(servers: str, folder: Path) -> None:
-    """The five answers of examples/flights/audit.ipynb, on what the demo has left."""
+    """The five answers of examples/flights/audit.ipynb about the demo's results."""
     ask = {
         "fates": "fates",
         "twice": "twice",
@@ -82,19 +82,19 @@ def notebook_answers(servers: str, folder: Path) -> None:
         "asked": "[[row.carrier, row.flight, row.checks_sent, row.waited_s] for row in asked.collect()]",
     }
     found, printed = run_notebook(NOTEBOOK, ask, folder, ENVIRONMENT | {"TXBRIDGE_BOOTSTRAP_SERVERS": servers}, 1_200)
-    # 1. Every flight that departed, exactly once.
+    # 1. Every departed flight, exactly once.
     assert found["fates"] == {"delivered": 5968, "rolled_back": 32}
     assert found["twice"] == found["unseen"] == found["violations"] == 0
-    # 2. Who has decided.
+    # 2. The sources of the decisions.
     assert found["decided"] == [["check", "commit", 21], ["client", "commit", 5947], ["client", "rollback", 32]]
-    # 3. Each airline; JetBlue has the most departures among the first flights of the year.
+    # 3. The airlines; JetBlue has the most departures among the first flights of the year.
     assert found["airlines"][0][:2] == ["B6", 1075]
     assert sum(departures for _, departures, _, _ in found["airlines"]) == 5968
     assert all(0 <= median <= slow for _, _, median, slow in found["airlines"])
-    # 4. The longest pauses, one of them while a worker took over.
+    # 4. The longest pauses, one of them during a take-over.
     assert found["pauses"] == sorted(found["pauses"], reverse=True)
     assert found["pauses"]
-    # 5. Those without an air time were asked about.
+    # 5. The flights without an air time, which were checked.
     assert len(found["asked"]) == 21
     assert all(checks >= 1 and waited > 0 for _, _, checks, waited in found["asked"])
     assert "twice: 0 delivered and not seen: 0 violations: 0" in printed

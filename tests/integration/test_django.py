@@ -24,7 +24,7 @@ from txbridge.embedded.ports import free_port
 
 PROJECT = Path(__file__).parents[2] / "examples" / "django"
 
-#: In the process of a web worker that dies when its transaction is committed, and nothing has been sent of that.
+#: Program of a web worker that dies after its transaction is committed and before its decision is sent.
 DYING = """
 import os, signal, django
 django.setup()
@@ -48,7 +48,7 @@ send_message_in_transaction(Message(settings.TOPIC, sys.argv[1]), place_and_die,
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def environment(request, tmp_path):
-    """The project's variables, for a database of its own."""
+    """Variables of the project, with a database of its own."""
     made = {name: value for name, value in os.environ.items() if not name.startswith("SHOP_")}
     made |= {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONWARNINGS": "error::RuntimeWarning"}
     made["PYTHONPATH"] = os.pathsep.join([str(PROJECT), made.get("PYTHONPATH", "")])
@@ -98,20 +98,20 @@ def database_of(environment):
 
 
 def post(port, number):
-    """The status; 0 while nobody answers."""
+    """HTTP status; 0 while nothing answers."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/{number}", b"", method="POST")
     return http.ask_if_there(request, timeout=120).status
 
 
 def test_the_tests_of_the_project_pass(environment):
-    # One of them waits as long for a lock.
+    # One of the tests waits this long for a lock.
     said = manage({**environment, "SHOP_SQLITE_TIMEOUT": "2"}, "test", "--noinput")
     assert "Ran 14 tests" in said
     assert said.rstrip().splitlines()[-2] == "OK" or "\nOK\n" in said
 
 
 def test_its_table_is_the_one_of_sqlalchemy(environment):
-    """So `txbridge answer-checks` serves a Django project, too."""
+    """The tables are equal, so `txbridge answer-checks` serves a Django project, too."""
     manage(environment, "migrate", "--verbosity", "0")
     engine = database_of(environment)
     listener = SqlTransactionListener(engine, place)
@@ -125,7 +125,7 @@ def test_its_table_is_the_one_of_sqlalchemy(environment):
 
 @pytest.mark.parametrize("environment", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True)
 def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, environment):
-    """Orders by HTTP; two that die in and after their transaction; and `manage.py txbridge_answer_checks`."""
+    """Orders by HTTP, two of which die in and after their transaction, and `manage.py txbridge_answer_checks`."""
     topic = bridge.create_topic("orders")
     environment |= {
         "SHOP_TOPIC": topic,
@@ -160,7 +160,7 @@ def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, 
 @pytest.mark.long
 @pytest.mark.parametrize("environment", ["sqlite"], indirect=True)
 def test_p2_p4_a_web_process_that_lives_answers_for_those_that_died(bridge, environment):
-    """No command runs: a process answers for its group from its first send on."""
+    """No command runs: a live web process answers checks of its group after its first send."""
     environment |= {
         "SHOP_TOPIC": bridge.create_topic("orders"),
         "SHOP_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""`txbridge doctor` on a real Kafka: each finding, from the trouble that it is about."""
+"""`txbridge doctor` on a real Kafka: each finding, after the fault that it reports was caused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ EVERY = {
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster with an authorizer that allows what no ACL speaks of."""
+    """A cluster with an authorizer that allows everything without an ACL."""
     config = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -69,7 +69,7 @@ def settings(bridge: Bridge, **options: object) -> WorkerSettings:
 
 
 class Seen:
-    """The findings of one examination."""
+    """Findings of one examination."""
 
     def __init__(self, bridge: Bridge, questions: Questions | None = None, later: int = 0, **options: object) -> None:
         clock = {"now": lambda: now_ms() + later} if later else {}
@@ -79,7 +79,7 @@ class Seen:
         return [(one.level.value, one.text) for one in self.report.findings if one.check.value == check]
 
     def one(self, check: str, level: str) -> str:
-        """The text of the only finding of this check and level, which says what to do unless it is good."""
+        """Text of the only finding of this check and level. A finding that is not good must say what to do."""
         [found] = [one for one in self.report.findings if (one.check.value, one.level.value) == (check, level)]
         assert found.do or found.level in {Level.OK, Level.NOTE}
         return found.text
@@ -120,7 +120,7 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
         assert text["workers"] == "1 alive (/127.0.0.1), and they have all 2 partitions"
         assert text["producers"] == "alive, with so many processes: orders (1)"
         assert text["transactions"] == "the transactional ids of all 2 partitions are known, none hangs"
-        # The same for a person: one line each.
+        # The text for people: one line for each finding.
         code, output = run(bridge)
         assert code == 0
         about, *lines = output.splitlines()
@@ -224,7 +224,7 @@ def test_retention_against_the_greatest_age(bridge: Bridge) -> None:
     assert "those that still wait would vanish" in Seen(bridge).one("retention", "problem")
     bridge.alter_topic(names.half, retention_ms=str(8 * DAY))
     bridge.alter_topic(names.discard, retention_ms=str(DAY))
-    # Beside the note about bodies of discarded messages.
+    # There is also the note about bodies of discarded messages.
     eventually(lambda: len(Seen(bridge).lines("retention")) == 4)
     texts = [text for level, text in Seen(bridge).lines("retention") if level != "note"]
     assert f"{names.end} keeps its records for 7d, shorter than {names.half}: finished messages" in texts[0]
@@ -252,7 +252,7 @@ def allowed(
     pattern: ResourcePatternType = ResourcePatternType.LITERAL,
     denied: Sequence[AclOperation] = (),
 ) -> Iterator[None]:
-    """Until the end only these operations are allowed there to everybody; all are ANONYMOUS here."""
+    """Allow only these operations on the resource to everybody inside the block; all users are ANONYMOUS here."""
     wanted = [(operation, AclPermissionType.ALLOW) for operation in operations]
     wanted += [(operation, AclPermissionType.DENY) for operation in denied]
     bindings = [AclBinding(kind, name, pattern, "User:*", "*", *one) for one in wanted]
@@ -284,16 +284,16 @@ def test_missing_rights_are_named_one_by_one(bridge: Bridge) -> None:
             ("problem", f"missing right READ on group {names.worker_group}"),
             ("problem", f"missing right WRITE on transactional id {names.transactional_id(0)} and 1 more"),
         ]
-        # An operator has all he needs: he writes to END and reads the others.
+        # An operator has all rights that the role needs: WRITE for END and READ for the others.
         text = Seen(bridge, Questions(Role.OPERATOR)).one("rights", "ok")
         assert text == "this user has the rights of the role operator"
-    # The probe of a right has made no producer, and fenced nobody.
+    # The probe of a right has neither made a producer nor fenced anyone.
     eventually(lambda: Seen(bridge, questions).lines("rights")[0][0] == "ok")
     assert "no worker has served partitions 0, 1" in Seen(bridge).one("transactions", "note")
 
 
 def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) -> None:
-    cluster = ResourceType.BROKER  # what confluent-kafka calls the cluster in an ACL
+    cluster = ResourceType.BROKER  # confluent-kafka's name for the cluster in an ACL
     denied = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
     with allowed(bridge, cluster, "kafka-cluster", AclOperation.ALL, denied=denied):
         eventually(lambda: Seen(bridge).lines("clock")[0][0] == "unknown")
@@ -314,7 +314,7 @@ def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) ->
 
 
 def test_a_hidden_topic_is_not_taken_for_a_missing_one(bridge: Bridge) -> None:
-    """Doctor, plan, pending, audit and worker name the right; nobody is told to delete or create anything."""
+    """Doctor, plan, pending, audit and worker name the missing right, and tell nobody to delete or create a topic."""
     hidden = bridge.names.half
     with allowed(bridge, ResourceType.TOPIC, hidden, denied=[AclOperation.ALL]):
         eventually(lambda: Seen(bridge).lines("topics")[0][0] == "unknown")
@@ -411,14 +411,15 @@ def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge) -> None:
     foreign.begin_transaction()
     foreign.produce(bridge.names.discard, b"stranger", partition=0)
     foreign.flush(120)
-    # A transaction that has just begun is no trouble; one that says nothing for longer than a worker's may is.
+    # A young transaction is no fault. One that is silent for longer than a worker's transaction may last is.
     assert Seen(bridge).lines("transactions")[0][0] == "ok"
     text = Seen(bridge, later=30_000, commit_timeout=10_000).one("transactions", "problem")
     assert text.startswith(f"{bridge.names.discard}[0] has an open Kafka transaction at offset 0 (producer id ")
     assert ", of no worker) with nothing new for " in text
     foreign.abort_transaction(10)
     assert Seen(bridge, later=30_000).lines("transactions")[0][0] == "ok"
-    # END and HALF must not be written in one at all; who did is known when it is over, too.
+    # END and HALF must not be written in Kafka transactions at all. Doctor names the writer even after the
+    # transaction's end.
     bridge.produce(bridge.names.end, value=b"outside", partition=1)
     foreign.begin_transaction()
     foreign.produce(bridge.names.end, b"stranger", partition=0)

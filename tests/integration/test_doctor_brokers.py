@@ -15,7 +15,7 @@ from tests.support.second_broker import SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 
-#: Kafka's own topics are made when they are first needed, with as many copies as this says.
+#: Kafka creates its own topics at their first use, with this number of copies.
 COPIES = {"offsets.topic.replication.factor": "2", "transaction.state.log.replication.factor": "2"}
 
 
@@ -51,7 +51,7 @@ def unclean(admin: AdminClient, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[tuple[EmbeddedKafka, SecondBroker]]:
-    """With the topics of the default namespace on both."""
+    """Two brokers with the topics of the default namespace on both."""
     with EmbeddedKafka(config={**SESSION, **COPIES}) as first, SecondBroker(first, COPIES) as second:
         applied = cli(both(first, second), "topics", "apply", "--min-insync-replicas", "2")
         assert applied.returncode == 0, applied.stderr
@@ -70,7 +70,7 @@ def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -
         "ok: the brokers accept commit_timeout and session_timeout, and elect no unclean leaders"
     ]
     assert found["replication"] == ["ok: all topics have 2 copies or more, all of them in sync"]
-    # Nothing is left but that nobody works here.
+    # The only problem left is that no worker runs.
     levels = {line.partition(":")[0] for lines in found.values() for line in lines}
     assert (code, levels, found["workers"][0][:7]) == (1, {"ok", "note", "problem"}, "problem")
 
@@ -80,7 +80,7 @@ def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -
     plan = cli(servers, "topics", "plan", "--min-insync-replicas", "2", "--format", "json")
     assert plan.returncode == 0, plan.stderr
     notes = {one["topic"]: one["notes"] for one in json.loads(plan.stdout)["topics"]}
-    # By default discarded messages outlive their bodies, which is told as well.
+    # By default discarded messages outlive their bodies, which the plan notes, too.
     assert [topic for topic, told in notes.items() if told] == [Names().op, Names().discard]
     assert notes[Names().op][0].startswith("unclean.leader.election.enable is true: ")
 
@@ -90,7 +90,7 @@ def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -
 def test_without_a_controller_there_is_no_verdict_and_no_trace(
     brokers: tuple[EmbeddedKafka, SecondBroker], lost: str
 ) -> None:
-    """Kafka names any broker as the controller to clients: which of the two sentences comes is by chance."""
+    """Kafka names any broker as the controller to clients, so either of the two sentences may come."""
     first, second = brokers
     first_address = first.bootstrap_servers
     if lost == "hangs":

@@ -1,4 +1,4 @@
-"""A real cluster of three brokers: what it survives, and that each node can be killed, paused and cut off by itself."""
+"""A real cluster of three brokers that survives a loss, and in which each node can be killed, paused and cut off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPIC = "orders"
 
 @pytest.fixture(scope="module")
 def kafka():
-    # So that a broker that does not answer is replaced soon.
+    # A short session, so that a silent broker is replaced soon.
     with EmbeddedKafka(brokers=3, can_cut_off=True, config={"broker.session.timeout.ms": "3000"}) as cluster:
         topic = NewTopic(TOPIC, 1, replica_assignment=[[1, 2, 3]])
         admin = AdminClient(quiet(cluster.bootstrap_servers))
@@ -30,7 +30,7 @@ def kafka():
 
 
 def known_to(kafka: EmbeddedKafka, broker: int) -> Metadata:
-    """As this broker alone tells it."""
+    """Metadata as this broker alone reports them."""
     return eventually(lambda: ask(int(kafka.brokers[broker - 1].bootstrap_servers.rpartition(":")[2])))
 
 

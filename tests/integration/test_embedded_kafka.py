@@ -1,6 +1,6 @@
-"""A real broker: its life, its deaths, and what is said when it cannot live.
+"""A real broker: its life, its deaths, and its messages when it cannot start.
 
-Everything that looks for processes looks at the whole machine: at all command lines that name the folder of the test.
+The tests search all processes of the machine for command lines that name the folder of the test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARTIFACTS = kafka_jars(KAFKA_VERSION)
 
 
 def processes(folder: Path) -> list[int]:
-    """Every living process whose command line names the folder. A zombie has none."""
+    """All live processes whose command line names the folder. A zombie has no command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -247,7 +247,7 @@ def test_data_folder_in_use(kafka, tmp_path):
     with pytest.raises(EnvironmentProblemError) as caught:
         other.start()
     assert f"is in use by the broker on {kafka.bootstrap_servers} (process {kafka.pid})" in str(caught.value)
-    # The same without our own file, as from another container.
+    # The same without the file broker.json, as from another container.
     (tmp_path / "data" / "broker.json").unlink()
     with pytest.raises(EnvironmentProblemError, match="is in use by another process"):
         other.start()
@@ -301,7 +301,7 @@ def real_cache():
 
 @pytest.fixture
 def mirror(real_cache, tmp_path, monkeypatch):
-    """A repository on this machine, of the real jars (hard links): where each of them lies."""
+    """A repository on this machine with the real jars (hard links); the path of each jar by its name."""
     root = tmp_path / "mirror"
     paths = {}
     for one in ARTIFACTS:
@@ -310,12 +310,12 @@ def mirror(real_cache, tmp_path, monkeypatch):
         os.link(real_cache.folder / one.file_name, path)
         paths[one.file_name] = path
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=root))
-    server.handle_error = lambda *_: None  # a fetch that is given up hangs up
+    server.handle_error = lambda *_: None  # a client that gives up a fetch hangs up
     thread = threading.Thread(target=server.serve_forever, args=[0.05])
     thread.start()
     monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://127.0.0.1:{server.server_port}/")
     with warnings.catch_warnings():
-        # jgo leaves the answer open when a file is not there: it would be found and blamed on a later test.
+        # jgo does not close the answer when a file is missing. The warning would appear in a later test.
         warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
         yield paths
         server.shutdown()
@@ -474,7 +474,7 @@ def test_ctrl_c_stops_cleanly_and_leaves_no_process(tmp_path):
 
 @pytest.mark.long
 def test_ctrl_c_before_it_is_ready_leaves_no_process(tmp_path):
-    EmbeddedKafka(data_dir=tmp_path).start().stop()  # archive and format are done, so that Java is next
+    EmbeddedKafka(data_dir=tmp_path).start().stop()  # makes archive and format, so that Java is next
     with start_in_foreground(tmp_path) as foreground:
         while not (tmp_path / "broker.json").exists():
             assert foreground.poll() is None

@@ -1,4 +1,4 @@
-"""The example of docs/testing-your-service.md, as its readers run it."""
+"""The example of docs/testing-your-service.md, run as its readers do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.long
 def test_the_orders_example_passes_where_no_docker_daemon_answers(tmp_path: Path):
-    """By itself it takes the embedded Kafka then; what Docker's client leaves open would be an error there."""
+    """Without options it takes the embedded Kafka. A connection that Docker's client leaves open is an error."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],

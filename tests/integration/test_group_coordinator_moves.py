@@ -16,10 +16,10 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
-#: Both brokers have a copy of every group, so that either can be its coordinator.
+#: Both brokers have a copy of every group, so that either one can be its coordinator.
 COPIES = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "4"}
-#: Above broker.session.timeout.ms, after which the controller names another leader; below the time after which a
-#: question that is not answered is given up.
+#: Above broker.session.timeout.ms, after which the controller names another leader. Below the time after which an
+#: unanswered question is given up.
 PAUSE_S = 6.0
 
 
@@ -30,10 +30,10 @@ def brokers() -> Iterator[tuple[EmbeddedKafka, SecondBroker]]:
 
 
 def coordinator(servers: str, check_group: str) -> int:
-    """Node id, asked by a client that remembers nothing; -1 when there is none."""
+    """Node id of the group's coordinator, as a new client finds it; -1 when there is none."""
     admin = AdminClient(quiet(servers))
     try:
-        # A request of this kind that times out in librdkafka may abort the process (kafka/group_membership.py).
+        # A time-out of this request in librdkafka may abort the process (kafka/group_membership.py).
         description = admin.describe_consumer_groups([check_group], request_timeout=3_600)[check_group].result(120)
     except (KafkaException, TimeoutError):
         return -1
@@ -42,9 +42,10 @@ def coordinator(servers: str, check_group: str) -> int:
 
 @pytest.mark.long
 def test_p8_checks_go_on_when_the_coordinator_moves_and_the_former_one_still_answers(brokers):
-    # A broker stood still (a long pause of its virtual machine), another became coordinator of the group, and the first
-    # came back with its connections unbroken. librdkafka remembers the coordinator of a group for as long as it is
-    # asked about it, and asks the one that answers "not me": the group counted as dead until the worker was restarted.
+    # A broker paused for a long time (its virtual machine stopped), and another one became coordinator of the group.
+    # Then the first one came back with its connections unbroken. librdkafka remembers a group's coordinator while it is
+    # asked about the group. It went on asking the former one, which answers "not me". So the group counted as dead
+    # until the worker was restarted.
     kafka, second = brokers
     servers, names = kafka.bootstrap_servers, Names()
     admin = AdminClient(quiet(servers))

@@ -32,13 +32,13 @@ def shipped(database: Path) -> list[bytes]:
     with closing(sqlite3.connect(database)) as connection:
         try:
             return [what for (what,) in connection.execute("SELECT what FROM shipments ORDER BY rowid")]
-        except sqlite3.OperationalError:  # its tables are not there yet
+        except sqlite3.OperationalError:  # the tables do not exist yet
             return []
 
 
 def test_the_consumer_in_python_does_the_work_of_each_transaction_once(bridge: Bridge, tmp_path: Path) -> None:
     topic = bridge.create_topic("placed", partitions=1)
-    # As a consumer finds it that died before it had committed its offset: the first one comes twice.
+    # A consumer that died before it had committed its offset gets the first record twice.
     for value, number in ((b"one", 1), (b"one", 1), (b"two", 2)):
         bridge.produce(topic, value=value, headers=[("UNIQ_KEY", f"{number:032}".encode())])
     program = (
@@ -80,7 +80,7 @@ def test_messages_that_are_delivered_later(bridge: Bridge) -> None:
         begun = int(time.time() * 1_000)
         page["place"](producer, "A1").wait(120)
         ended = int(time.time() * 1_000)
-        # Years ahead, which nobody has allowed.
+        # The time is years ahead, which no setting allows.
         with pytest.raises(UsageError, match="timer_max_delay"):
             page["remind"](producer, "A1")
     [half] = bridge.read(bridge.names.half)

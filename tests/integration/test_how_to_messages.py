@@ -1,4 +1,4 @@
-"""The programs of the how-to pages about what is in a message, each delivered by a real worker and read again."""
+"""The programs of the how-to pages about the content of messages, each delivered by a real worker and read again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txbridge import LocalTransactionState, Message, TransactionListener, Transa
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
-#: What `protoc --python_out=.` makes of the page's orders.proto, without protoc.
+#: Module that `protoc --python_out=.` generates from the page's orders.proto, written without protoc.
 ORDERS_PB2 = """
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -27,7 +27,7 @@ pool = descriptor_pool.Default()
 pool.Add(file)
 OrderPlaced = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.OrderPlaced"))
 """
-#: Makes a message, or reads a value, in a process of its own: a program is not a test's business to import.
+#: Code that makes a message or reads a value, in a process of its own because a test should not import the programs.
 MAKE = """
 import base64, json
 made = order_placed({order})
@@ -55,7 +55,7 @@ def programs(page):
 
 
 def run(program, folder):
-    # Libraries below the serializers warn of what is going to change in others.
+    # Libraries of the serializers print deprecation warnings about others.
     words = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ def make(program, folder, topic, order='"A1", 250'):
 
 
 def deliver(bridge, messages):
-    """The records of these messages, by topic."""
+    """Send these messages and return their delivered records by topic."""
     bridge.worker()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with TransactionProducer("shop", Committing(), settings, namespace=bridge.namespace) as producer:
@@ -85,7 +85,7 @@ def test_the_programs_about_schemas(bridge, tmp_path):
     (tmp_path / "orders_pb2.py").write_text(ORDERS_PB2, "utf-8")
     with schema_registry() as (url, subjects):
         with_registry = {
-            # A topic for each: the subject follows from it.
+            # A topic for each, because the subject's name follows from it.
             name: found[name]
             .replace("http://127.0.0.1:8081", url)
             .replace("orders.placed", bridge.create_topic(name[:4]))
@@ -96,7 +96,7 @@ def test_the_programs_about_schemas(bridge, tmp_path):
         assert sorted(subjects) == sorted(f"{topic}-value" for topic in topics.values())
         for name, program in with_registry.items():
             record = records[topics[name]]
-            # Untouched: the magic byte of Confluent's framing comes first.
+            # The value is unchanged: it begins with the magic byte of Confluent's framing.
             assert record.value()[:1] == b"\0"
             assert record.key() == b"A1"
             value = base64.b64encode(record.value()).decode()
@@ -123,7 +123,7 @@ def test_the_programs_about_pydantic_and_cloudevents(bridge, tmp_path):
     assert dict(plain.headers())["content-type"] == b"application/json"
     headers = dict(binary.headers())
     assert json.loads(binary.value()) == {"number": "A1", "amount": 250}
-    # What the binding requires of every event.
+    # Attributes that the binding requires for every event.
     assert {name: headers[name] for name in ("ce_specversion", "ce_source", "ce_type")} == {
         "ce_specversion": b"1.0",
         "ce_source": b"/orders",

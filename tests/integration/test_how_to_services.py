@@ -1,4 +1,4 @@
-"""The services of the pages about FastAPI and Flask, as a reader starts and ends them."""
+"""The services of the pages about FastAPI and Flask, started and ended as a reader does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txbridge.embedded.ports import free_port
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
-#: The page, its program, how its console begins to serve it, and what it answers to a second order of one number.
+#: Page, program, the command line that serves it, and the status of a second order with the same number.
 SERVICES = {
     "fastapi": ("fastapi.md", "orders.py", ("uvicorn", "orders:app", "--port"), 409),
     "fastapi-async": ("fastapi.md", "orders_async.py", ("uvicorn", "orders_async:app", "--port"), 201),
@@ -35,7 +35,7 @@ def program_of(page, name):
 
 
 def post(port, number):
-    """The status; 0 while nobody answers."""
+    """HTTP status; 0 while nothing answers."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/{number}", b"", method="POST")
     return http.ask_if_there(request, timeout=120).status
 
@@ -47,7 +47,7 @@ def test_the_service_of_the_page(bridge, tmp_path, service):
     page, name, command, again = SERVICES[service]
     topic = bridge.create_topic("orders.placed")
     program = program_of(page, name).replace("orders.placed", topic)
-    # The namespace of the test, and its Kafka; the pages do without the one, and have another.
+    # Insert the namespace and the Kafka of the test; the pages have no namespace and another address.
     program, times = re.subn(r"(TransactionProducer)\(\"orders\", listener, (.*?})\)", ADDRESSED, program)
     program, more = re.subn(r"(TransactionProducer)\(\"orders\", listener, (settings)\)", ADDRESSED, program)
     program = program.replace("NAMESPACE", bridge.namespace).replace("127.0.0.1:9092", bridge.bootstrap_servers)

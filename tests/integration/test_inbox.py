@@ -1,4 +1,4 @@
-"""A consumer with an inbox that is killed: every effect of what a real worker has delivered happens once."""
+"""A consumer with an inbox that is killed: every effect of the records that a real worker delivered happens once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def order(number):
 
 
 def deliver(bridge, topic, count):
-    """So many orders, one in ten of them not from txbridge; their numbers."""
+    """Deliver this many orders, one in ten of them not by txbridge; return their numbers."""
     bridge.worker()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     numbers = [f"A{number}" for number in range(count)]
@@ -72,18 +72,18 @@ def kill(bridge, url, count, kills):
 
 
 def test_p3_effects_happen_once_though_the_consumer_is_killed(bridge, url):
-    """Once at each point between poll and the commit of the offset, and once anywhere."""
+    """Kills: one at each point between poll and the commit of the offset, and one anywhere."""
     kill(bridge, url, 400, 7)
 
 
 @pytest.mark.long
 def test_p3_effects_happen_once_through_many_kills(bridge, url):
-    # A commit takes SQLite longer, and shows the same.
+    # A commit is slower on SQLite, so fewer orders prove the same there.
     kill(bridge, url, *((5_000, 20) if url.startswith("sqlite") else (20_000, 50)))
 
 
 def test_the_programs_of_the_page(bridge, tmp_path):
-    """Both, as a reader starts and ends them, on what they have to work on and to set aside."""
+    """Both programs, started and ended as a reader does, with good records and one for the table `set_aside`."""
     topic = bridge.create_topic("orders.placed", PARTITIONS)
     bridge.produce_together(topic, [(order("A1").encode(), ()), (order("A2").encode(), ())], partition=0)
     for name, driver in (("billing.py", "sqlite"), ("billing_async.py", "sqlite+aiosqlite")):
@@ -104,7 +104,7 @@ def test_the_programs_of_the_page(bridge, tmp_path):
                 process.kill()
                 process.wait()
 
-        # Ended and started again with something new each time, so that it has come to its loop before it is ended.
+        # Each run gets a new record, so that the program has reached its loop before it is ended.
         if name == "billing.py":
             run(["A1", "A2"])
             bridge.produce_together(topic, [(b"no order", ()), (order("A3").encode(), ())], partition=1)
@@ -123,5 +123,5 @@ def invoiced(database):
         try:
             return sorted(number for (number,) in connection.execute("SELECT number FROM invoices"))
         except sqlite3.OperationalError:
-            # The tables are not there yet.
+            # The tables do not exist yet.
             return None

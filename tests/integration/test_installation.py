@@ -1,4 +1,4 @@
-"""The wheel alone in a fresh environment, as `pip install txbridge` makes it: what comes along, and that it works."""
+"""The wheel in a fresh environment, as `pip install txbridge` makes it: the packages that it brings, and first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.support.harness import Bridge
 
 ROOT = Path(__file__).parents[2]
-#: A service that sends has these packages more than before, and no others.
+#: Packages of a service that sends, besides those of the plain environment.
 PACKAGES = {"confluent-kafka", "txbridge"}
 
 PROGRAM = """
@@ -49,7 +49,7 @@ def pip(*words: str | Path) -> None:
 
 
 def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the Python of an environment, which sees nothing of the checkout."""
+    """Run the Python of an environment, without access to the checkout."""
     return subprocess.run(
         [folder / "bin" / "python", *words],
         cwd=folder,
@@ -63,7 +63,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with nothing but the wheel and what pip brings along for it, in the locked versions."""
+    """Environment with only the wheel and the packages that pip installs for it, in the locked versions."""
     folder = tmp_path_factory.mktemp("installation")
     pip("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT)
     [wheel] = folder.glob("txbridge-*.whl")

@@ -1,4 +1,4 @@
-"""The main scenarios on every release of Kafka that can be started; docs/compatibility.md has the table."""
+"""The main scenarios on every release of Kafka that the embedded Kafka offers; docs/compatibility.md has the table."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-#: All other tests run on the latest.
+#: All other tests run on the latest release.
 RELEASES = [name for name in KAFKA_VERSIONS if name != "4.3"]
-#: By each API, a fifth of them with each fate of ByNumber: committed, rolled back, checked (two answers), undecided.
+#: Messages per API, a fifth of them for each fate of ByNumber: committed, rolled back, checked (two answers),
+#: undecided.
 EACH = 20
 
 
@@ -33,7 +34,7 @@ EACH = 20
 def test_the_main_scenarios(release: str, running_spark: SparkSession) -> None:
     """P1 to P4, P7, P8, P13: every API, a take-over after kill -9, checks, a held commit, doctor, audit."""
     with (
-        # A start of it is rare: an archive of its classes would cost more than it saves.
+        # This release starts rarely, so an archive of its classes would cost more than it saves.
         EmbeddedKafka(kafka_version=release, class_data_archive=False) as kafka,
         Bridge(kafka.bootstrap_servers, f"release {release}") as bridge,
     ):
@@ -45,12 +46,12 @@ def test_the_main_scenarios(release: str, running_spark: SparkSession) -> None:
         _doctor_finds_no_fault(bridge)
         report = run_audit(kafka.bootstrap_servers, namespace=bridge.namespace, spark=running_spark)
         assert (report.exit_code, report.delivered) == (0, len(committed) + 1)
-        if not release.startswith("3."):  # where it is a preview
+        if not release.startswith("3."):  # where the new protocol is a preview
             _a_consumer_of_the_new_group_protocol_reads(bridge, topic, len(committed))
 
 
 def _send_by_every_api(bridge: Bridge, topic: str) -> None:
-    """The worker is killed behind the first of them."""
+    """Send by every API, and kill the worker after the first one."""
     worker = bridge.worker()
     listener = ByNumber()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
@@ -83,7 +84,7 @@ def _a_commit_waits_for_its_topic(bridge: Bridge) -> None:
 
 
 def _doctor_finds_no_fault(bridge: Bridge) -> None:
-    """But what one node lacks, that the applications have ended, and the messages that they could not decide."""
+    """Expect no finding except about a single node, ended applications and their undecided messages."""
     arguments = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace, "--json"]
     command = [sys.executable, "-m", "txbridge.cli.main", "doctor", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -92,7 +93,7 @@ def _doctor_finds_no_fault(bridge: Bridge) -> None:
 
 
 def _a_consumer_of_the_new_group_protocol_reads(bridge: Bridge, topic: str, count: int) -> None:
-    """KIP-848."""
+    """Read with a consumer of the new group protocol (KIP-848)."""
     settings = {"group.id": f"{bridge.namespace}-new", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
     reader = Consumer({**quiet(bridge.bootstrap_servers), **settings, "isolation.level": "read_committed"})
     reader.subscribe([topic])

@@ -1,4 +1,4 @@
-"""A partition of END without a leader: a worker asks who leads from time to time, and goes on when somebody does."""
+"""A partition of END without a leader: a worker asks for the leader at intervals, and goes on when there is one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _leader_becomes(cluster: Any, partition: TopicPartition, broker: int) 
 
 
 async def _rounds_without_a_leader(kafka: EmbeddedKafka) -> int:
-    """How often the consumer that a worker uses asks who leads, in WATCHED_S; then it has to find the leader again."""
+    """Number of requests for the leader by a worker's consumer within WATCHED_S. Then it must find the leader again."""
     app = create_app(WorkerSettings(bootstrap_servers=kafka.bootstrap_servers))
     consumer = app.consumer._thread._create_worker_consumer(app.transport)
     cluster, asked = consumer._client.cluster, 0
@@ -52,14 +52,14 @@ async def _rounds_without_a_leader(kafka: EmbeddedKafka) -> int:
         await asyncio.to_thread(kafka.brokers[2].start)
         await _leader_becomes(cluster, partition, 3)
     finally:
-        # A fetch that is to be repeated is cancelled, and aiokafka's `stop` raises that.
+        # aiokafka's `stop` raises the cancellation of a fetch that was to be repeated.
         with suppress(asyncio.CancelledError):
             await consumer.stop()
     return rounds
 
 
 def test_the_leader_is_asked_for_ten_times_a_second_at_most() -> None:
-    """Faust's consumer by itself asks thousands of times a second, as long as it lasts."""
+    """Faust's unchanged consumer asks thousands of times a second as long as there is no leader."""
     with EmbeddedKafka(brokers=3, config={"broker.session.timeout.ms": "3000"}) as kafka:
         topic = NewTopic(TOPIC, 1, replica_assignment=[[3]])
         admin = AdminClient(quiet(kafka.bootstrap_servers))

@@ -1,4 +1,4 @@
-"""Brokers that lack what txbridge needs: doctor and worker say which request it is, and what to do."""
+"""Brokers without requests that txbridge needs: doctor and worker name the request and the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.old_broker import OldBroker
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
-#: A Kafka of its own.
+#: Each test has a Kafka of its own.
 pytestmark = pytest.mark.long
 
 ADVICE = "use brokers of Apache Kafka 3.9 or later, or a service that speaks all of its transactions"
@@ -32,9 +32,9 @@ def old_broker() -> Iterator[OldBroker]:
 @pytest.mark.parametrize(
     ("hidden", "what"),
     [
-        # As Kafka 2.8 and older.
+        # Requests that Kafka 2.8 and older do not have.
         ({61, 65, 66}, "DescribeTransactions 0 of Kafka 3.0 (hanging transactions are found; found none)"),
-        # As a service that speaks Kafka without its transactions.
+        # A service that speaks Kafka's protocol without its transactions.
         ({24, 25, 26}, "AddPartitionsToTxn 0 of Kafka 0.11 (Kafka transactions; found none), EndTxn 0 of Kafka 0.11 "),
     ],
     ids=["2.8", "no transactions"],

@@ -1,4 +1,4 @@
-"""`txbridge pending | resolve | resume` on a real Kafka: what is told, what is written, and what becomes of it."""
+"""`txbridge pending | resolve | resume` on a real Kafka: the output, the records written, and their effects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from txbridge.topics.verify import KafkaUnreachableError, LayoutError
 
 ALL = Selection(states=frozenset({TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED}))
 WORDS = {"reason": "order 42 was paid, see ticket 7: 100 %", "operator": "alice"}
-#: Checks that are over soon: one, and a discard after it.
+#: Few and short checks: one, and the discard after it.
 ONE_CHECK = {"transaction_timeout": 200, "transaction_check_interval": 300, "transaction_check_max": 1}
 
 
@@ -74,7 +74,7 @@ def ends(bridge: Bridge) -> list[tuple[dict[str, bytes], bytes]]:
 
 
 def discard(bridge: Bridge, count: int = 1, group: str = "group") -> list[Prepared]:
-    """Prepare messages in partition 0 and let them be discarded; the owner is stopped afterwards."""
+    """Let these messages be discarded in partition 0; the owner is stopped afterwards."""
     topic = bridge.create_topic(f"real-{secrets.token_hex(2)}")
     prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(count)], partition=0, group=group)
     before = len(bridge.discarded())
@@ -89,7 +89,7 @@ def discard(bridge: Bridge, count: int = 1, group: str = "group") -> list[Prepar
 def test_pending_is_listed_though_there_was_never_a_worker(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     first = bridge.prepare(topic, b"x", key=b"k1", partition=1, group="orders")
-    # The list is in the order of birth, which counts milliseconds.
+    # The list is ordered by birth, which has a resolution of milliseconds.
     time.sleep(0.01)
     second = bridge.prepare(
         topic, b"y", partition=0, group="billing", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"60")]
@@ -105,10 +105,10 @@ def test_pending_is_listed_though_there_was_never_a_worker(bridge: Bridge) -> No
     assert (one.state, one.checks, one.born, one.error) == (TransactionState.PENDING, 0, born[b"x"], None)
     assert (one.next_step, one.next_due) == (NextStep.CHECK, born[b"x"] + 1_000)
     assert (immune.next_due, immune.key, immune.stored) == (born[b"y"] + 60_000, None, None)
-    # Nobody has applied it, so that it is pending still; but it is decided.
+    # No worker has applied the decision, so the message is still pending although it is decided.
     assert stored.state is TransactionState.PENDING
     assert str(stored.stored) == f"commit of client at END offset {end_offset}"
-    # Nothing was written, and no group was made.
+    # The command has written nothing and made no consumer group.
     assert bridge.read(bridge.names.offset) == []
     groups = bridge.admin.list_consumer_groups(request_timeout=10).result().valid
     assert "txbridge-reader" not in {group.group_id for group in groups}
@@ -142,7 +142,7 @@ def test_pending_shows_checks_and_the_last_error_beside_a_worker_and_does_not_di
         unsure = asked.entry(UNKNOWN, 1)
         bridge.end([f"{unsure},first"], 0, source="check")
         bridge.end([f"{unsure},database%20is%20away%2C%20again"], 0, source="check")
-        # A forged one: its remark is not believed.
+        # A forged answer: its remark is ignored.
         bridge.end([f"{asked.offset},{secrets.token_hex(16).upper()},0,1,forged"], 0, source="check")
         eventually(lambda: bridge.checkpoint(0)["end"] == 3)
         before = bridge.checkpoint(0)
@@ -152,10 +152,10 @@ def test_pending_shows_checks_and_the_last_error_beside_a_worker_and_does_not_di
         assert (message.checks, message.parked, message.key) == (1, True, b"\xff\x00")
         assert message.error == "database is away, again"
         assert message.next_due is not None
-        # 60 s after the worker decided to send it, which was at most some seconds before Kafka took it.
+        # 60 s after the worker decided to send the check, which was at most some seconds before the append.
         assert sent + 55_000 < message.next_due <= sent + 60_000
         assert list_pending(connect(bridge), errors=False).messages[0].error is None
-        # The worker has noticed nothing: the same owner, no new take-over, and it goes on.
+        # The command did not disturb the worker: the same owner goes on, without a take-over.
         assert bridge.checkpoint(0)["owner"] == before["owner"]
         bridge.decide(asked, COMMIT)
         bridge.wait_visible(topic, [b"asked"])
@@ -253,7 +253,7 @@ def test_p5_a_decided_message_can_not_be_resolved_and_nothing_is_written(bridge:
         for other in (Decision.COMMIT, Decision.ROLLBACK):
             with pytest.raises(FinishedError, match=f"{where(prepared)} is finished: it was (committed|rolled back)"):
                 resolve(connect(bridge), where(prepared), other, **WORDS)
-        # Also when the watermark has passed it, and only OP remembers.
+        # The outcome is also found when only OP remembers it, below the watermark.
         eventually(lambda: bridge.checkpoint(0)["half"] > young.offset)
         with pytest.raises(FinishedError, match="is finished: it was"):
             resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
@@ -394,13 +394,13 @@ def test_p7_a_resumed_message_is_checked_from_one_again_and_then_committed_once(
         eventually(lambda: len(member.checks(prepared)) == 1)
         answer = resume(connect(bridge), where(prepared), **WORDS)
         assert (answer.result, answer.end_offset) == (Result.RESUMED, 0)
-        # The first check of its new life.
+        # The first check after the resume.
         eventually(lambda: len(member.checks(prepared)) == 2)
         assert [check["TRANSACTION_CHECK_TIMES"] for check in member.checks(prepared)] == [b"1", b"1"]
         message = only(bridge)
         assert (message.state, message.checks) == (TransactionState.PENDING, 1)
         assert message.resumed is not None
-        # A second resume of the same discard does nothing, and says so.
+        # A second resume of the same discard writes nothing and reports that.
         again = resume(connect(bridge), where(prepared), **WORDS)
         assert (again.result, again.end_offset) == (Result.ALREADY_RESUMED, None)
         assert again.detail == "it was resumed before and is pending. Nothing was written"
@@ -448,7 +448,7 @@ def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bri
         (where(one), Result.WOULD_RESUME) for one in mine
     ]
     assert ends(bridge) == []
-    # With no worker: stored, and a second one finds that.
+    # Without a worker the first resume is stored, and a second one finds it.
     stored = resume_group(connect(bridge), "mine", **WORDS, timeout_s=0)
     again = resume_group(connect(bridge), "mine", **WORDS, timeout_s=0)
     assert [one.result for one in [*stored, *again]] == [Result.STORED] * 6
@@ -457,7 +457,7 @@ def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bri
         eventually(lambda: sorted(map(str, bridge.parked_states(0))) == ["discarded", "pending", "pending", "pending"])
         assert resume_group(connect(bridge), "mine", **WORDS) == []
     assert [one.coordinates for one in list_discarded(connect(bridge)).messages] == [where(one) for one in others]
-    # One END record for all of them.
+    # One END record for all messages.
     [(headers, value)] = ends(bridge)
     assert (headers["SOURCE"], len(value.splitlines())) == (b"resume", 3)
 
@@ -505,7 +505,7 @@ def test_a_held_message_whose_topic_is_gone_for_good_is_abandoned_and_told(bridg
         assert done.returncode == 0, done.stderr
         [answer] = json.loads(done.stdout)["answers"]
         assert (answer["result"], answer["end_offset"]) == ("abandoned", 1)
-        # Nothing can be done about it any more.
+        # A second abandon writes nothing.
         again = run(bridge, "resolve", where(prepared), "abandon", "--reason", "again")
         assert again.returncode == 1
         assert "abandoned by an operator. Nothing was written" in " ".join(again.stdout.split())
@@ -602,7 +602,7 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     assert shown.returncode == 0, shown.stderr
     first, *steps = shown.stdout.removeprefix(about).splitlines()
     assert first == f"{where(prepared)} ({short}, group dead, topic {topic}): delivered"
-    # Time, time since birth, what, and details.
+    # Columns: time, time since birth, event, and details.
     columns = [re.split(" {2,}", step) for step in steps]
     assert [column[2] for column in columns] == ["prepared", "END commit", "delivered"]
     assert columns[1][3].startswith("operator ")
@@ -675,7 +675,7 @@ def test_mistakes_on_the_command_line_are_one_line_and_exit_code_2(bridge: Bridg
 
 @pytest.fixture
 def guarded(request: pytest.FixtureRequest) -> Iterator[Bridge]:
-    """A namespace on a Kafka that knows rights; what no ACL speaks of is allowed."""
+    """A namespace on a Kafka with an authorizer; everything without an ACL is allowed."""
     config = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -699,7 +699,7 @@ def test_a_missing_right_is_an_error_that_names_it_and_the_documented_rights_are
         for answer in guarded.admin.create_acls(bindings).values():
             answer.result(120)
 
-    # From the first ACL of a topic on, nothing else is allowed there.
+    # The first ACL of a topic forbids all other operations on it.
     for topic in (names.half, names.end, names.op, names.offset):
         allow(topic, AclOperation.DESCRIBE)
     eventually(lambda: _error_of(lambda: connect(guarded)) is not None)
@@ -748,7 +748,7 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     since = time.monotonic()
     with pytest.raises(EnvironmentProblemError, match="ends at offset 0, below offset 1 that a worker had reached"):
         list_pending(connect(bridge), Selection(partition=0))
-    # What can be read is listed all the same.
+    # The readable partitions are listed nevertheless.
     listing = list_pending(connect(bridge))
     assert [one.coordinates for one in listing.messages] == [where(prepared)]
     assert list(listing.unread) == [0]
@@ -756,7 +756,7 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     done = run(bridge, "pending", "--format", "json")
     assert (done.returncode, json.loads(done.stdout)["total"]) == (2, 1)
     assert "error: partition 0 could not be read: " in done.stderr
-    # A topic that was created anew, and has grown as long as the old one.
+    # The topic was created anew, and is as long again as the old one.
     bridge.prepare(topic, b"value", partition=0)
     [warning] = list_pending(connect(bridge)).warnings
     assert "partition 0: the checkpoint was written for another half topic" in warning

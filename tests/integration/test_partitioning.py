@@ -1,8 +1,7 @@
-"""Keyed half messages land in the partition where Kafka's Java producer would put them.
+"""Partitions of keyed half messages: the same as Kafka's Java producer chooses.
 
-The hashes are those of Java's `org.apache.kafka.common.utils.Utils.murmur2`: six of them stand in Kafka's own
-UtilsTest, the empty key and the last two were computed with kafka-clients 4.3.1. The partition is
-`(hash & 0x7fffffff) % 7`.
+The hashes are those of Java's `org.apache.kafka.common.utils.Utils.murmur2`. Six of them are in Kafka's own UtilsTest;
+the empty key and the last two were computed with kafka-clients 4.3.1. The partition is `(hash & 0x7fffffff) % 7`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def test_keys_land_where_the_java_producer_puts_them(seven):
     assert {record.key(): record.partition() for record in seven.read(seven.names.half)} == {
         key: partition for key, _, partition in VECTORS
     }
-    # An END is where its half message is.
+    # An END is in the partition of its half message.
     for record in seven.read(seven.names.end):
         for line in record.value().split(b"\n"):
             transaction_id = line.split(b",")[1].decode()

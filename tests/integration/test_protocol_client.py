@@ -1,7 +1,7 @@
-"""A client of 60 lines written from docs/protocol.md alone, and that page held against what the worker really writes.
+"""A client of 60 lines written from docs/protocol.md alone, and a comparison of that page with the worker's records.
 
-`MiniClient` uses confluent-kafka and the standard library. Everything expected here is written down by hand from the
-page: topic names, headers, JSON keys, and partitions by the murmur2 values that Kafka's own tests state.
+`MiniClient` uses confluent-kafka and the standard library. Everything expected here is written by hand from the page:
+topic names, headers, JSON keys, and partitions by the murmur2 values that Kafka's own tests state.
 """
 
 from __future__ import annotations
@@ -103,17 +103,16 @@ COMMIT, ROLLBACK, UNKNOWN = MiniClient.COMMIT, MiniClient.ROLLBACK, MiniClient.U
 
 #: (partition, offset, transaction id)
 Half = tuple[int, int, str]
-#: Starts a client of a group: join("orders"), or join("orders", listening=False) for one that is not asked.
+#: Starts a client of a group: join("orders"), or join("orders", listening=False) for one that gets no checks.
 Join = Callable[..., MiniClient]
 
 DAY = 24 * 60 * 60 * 1000
 
-#: To leave a group takes milliseconds.
+#: Time to leave a group; it takes milliseconds.
 _LEAVE_S = 30
 
-#: Keys with the partitions to which murmur2 sends them, of HALF (2) and of a real topic (4). Kafka's UtilsTest has
-#: "abc" -> 479470107, "foobar" -> -790332482 and "21" -> -973932308; without the sign bit the last two are 1357151166
-#: and 1173551340.
+#: Keys with their partitions in HALF (2) and in a real topic (4), by murmur2. Kafka's UtilsTest has "abc" -> 479470107,
+#: "foobar" -> -790332482 and "21" -> -973932308; without the sign bit the last two are 1357151166 and 1173551340.
 ABC, FOOBAR, TWENTY_ONE = (b"abc", 1, 3), (b"foobar", 0, 2), (b"21", 0, 0)
 
 
@@ -138,7 +137,7 @@ def join(bridge: Bridge) -> Iterator[Join]:
 
     yield start
     for client in made:
-        # Kafka may assign it a partition at this moment, and then librdkafka never comes back (its issue 4884).
+        # Kafka may be assigning a partition at this moment, and then librdkafka's close never returns (its issue 4884).
         leaving = threading.Thread(target=client.consumer.close, daemon=True)
         leaving.start()
         leaving.join(_LEAVE_S)
@@ -149,7 +148,10 @@ def internal(bridge: Bridge, name: str) -> str:
 
 
 def read(bridge: Bridge, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """All that stands in a topic now; `Bridge.read` without the half second that a broker waits at the end of a log."""
+    """All records of a topic at this moment.
+
+    It is faster than `Bridge.read`, because it does not spend the half second that a broker waits at the end of a log.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bridge.bootstrap_servers,
@@ -179,7 +181,7 @@ def read(bridge: Bridge, topic: str, isolation: str = "read_committed") -> list[
 
 
 def values(bridge: Bridge, topic: str) -> list[bytes | None]:
-    """What a read_committed reader finds, sorted."""
+    """Sorted values that a read_committed reader finds."""
     return sorted(record.value() for record in read(bridge, topic))
 
 
@@ -188,7 +190,7 @@ def op_records(bridge: Bridge) -> list[Message]:
 
 
 def outcomes(bridge: Bridge, half: Half) -> list[str]:
-    """What OP says of a half message, in order."""
+    """Outcomes of a half message in OP, in order."""
     return [
         dict(record.headers())["OUTCOME"].decode()
         for record in op_records(bridge)
@@ -230,7 +232,7 @@ def record_at(bridge: Bridge, topic: str, partition: int, offset: int) -> Messag
 
 
 def half_record(bridge: Bridge, half: Half) -> Message:
-    """The half message as it stands in HALF."""
+    """The record of the half message in HALF."""
     return record_at(bridge, internal(bridge, "RMQ_SYS_TRANS_HALF_TOPIC"), *half[:2])
 
 
@@ -257,19 +259,19 @@ def wait_delivered(bridge: Bridge, topic: str, half: Half) -> Message:
 
 
 def pass_by(bridge: Bridge, client: MiniClient, topic: str, key: bytes) -> None:
-    """Wait until every END written so far for this key's half partition is applied, as END is applied in order."""
+    """Wait until every END so far in this key's half partition is applied; END is applied in order."""
     sentinel = client.prepare(topic, b"sentinel", key=key)
     client.end((sentinel, COMMIT))
     wait_delivered(bridge, topic, sentinel)
 
 
 def wait_checks(client: MiniClient, *halves: Half) -> list[Message]:
-    """Wait for the next check of each of these."""
+    """Wait for the next check of each of these messages."""
     found: dict[bytes, Message] = {}
 
     def complete() -> bool:
         check = client.consumer.poll(0.5)
-        # The topic may have been created a moment ago: not every broker's metadata have it yet.
+        # Not every broker knows a topic that was created a moment ago.
         if check is not None and (check.error() is None or check.error().code() != KafkaError.UNKNOWN_TOPIC_OR_PART):
             assert check.error() is None, check.error()
             found.setdefault(dict(check.headers())["UNIQ_KEY"], check)
@@ -327,7 +329,7 @@ def test_commit_delivers_once_what_the_user_gave_and_two_headers_more(bridge: Br
 
 
 def frame(topic: str, key: bytes | None, value: bytes | None, headers=(), partition: int = -1, timestamp: int = -1):
-    """One of several messages, as the page says: numbers are signed and big-endian, -1 is null or none."""
+    """Frame of one of several messages, as on the page: numbers are signed and big-endian, -1 is null or none."""
 
     def sized(data: bytes | None) -> bytes:
         return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
@@ -467,7 +469,7 @@ def test_the_client_answers_for_what_still_runs_and_for_what_it_gave_up_and_an_e
     client = join("answers")
     running, lost, failing = (client.prepare(topic, name, key=b"abc") for name in (b"running", b"lost", b"failing"))
     client.running -= {lost[2], failing[2]}
-    client.given_up.add(lost[2])  # as if its acknowledgement had not come
+    client.given_up.add(lost[2])  # simulates that the acknowledgement did not come
 
     def fail(check: Message) -> int:
         raise ValueError("no connection,\n0 % Prozent für " + "€" * 1000)
@@ -475,7 +477,7 @@ def test_the_client_answers_for_what_still_runs_and_for_what_it_gave_up_and_an_e
     checks = wait_checks(client, running, lost, failing)
     assert client.answer(checks[0], never_called).value().decode() == f"{running[1]},{running[2]},0,1,"
     assert client.answer(checks[1], never_called).value().decode() == f"{lost[1]},{lost[2]},12,1,"
-    # The remark is 52 characters up to the euros, and each of these is 9: 221 of them fit in 2,048.
+    # The remark is 52 characters long up to the euro signs. Each of these takes 9, so 221 of them fit in 2,048.
     remark = "no%20connection%2C%0A0%20%25%20Prozent%20f%C3%BCr%20" + "%E2%82%AC" * 221
     assert client.answer(checks[2], fail).value().decode() == f"{failing[1]},{failing[2]},0,1,{remark}"
 
@@ -531,7 +533,7 @@ def test_one_end_record_decides_several_and_carries_remarks_and_a_refused_entry_
     for half in (first, fourth):
         wait_delivered(bridge, topic, half)
     assert values(bridge, topic) == [b"1", b"4"]
-    # One record is one Kafka transaction, and that has one OP record for each outcome.
+    # One END record is applied in one Kafka transaction, which has one OP record for each outcome.
     ours = {f"{half[1]}" for half in (first, second, third, fourth)}
     named = [
         (dict(record.headers())["OUTCOME"], record.value())
@@ -542,7 +544,7 @@ def test_one_end_record_decides_several_and_carries_remarks_and_a_refused_entry_
         (b"commit", f"{first[1]},{fourth[1]}".encode()),
         (b"rollback", f"{second[1]}".encode()),
     ]
-    join("stranger", listening=False).end((third, COMMIT))  # of another group: refused
+    join("stranger", listening=False).end((third, COMMIT))  # a stranger's group: refused
     client.end((third, ROLLBACK))
     wait_outcome(bridge, third, "rollback")
 
@@ -553,7 +555,7 @@ PENDING = {"state", "id", "group", "topic", "born", "size", "checks", "next", "e
 
 
 def entry_of(bridge: Bridge, half: Half, state: str) -> dict:
-    """The last parked entry of this state, waited for."""
+    """Wait for a parked entry of this state, and return the last one."""
     found: list[dict] = []
 
     def there() -> bool:
@@ -584,7 +586,7 @@ def test_topics_are_as_the_table_says(bridge: Bridge, join: Join):
 
     for name, (partitions, cleanup, keeps) in expected.items():
         topic = internal(bridge, name)
-        # A broker knows a new topic a moment after the controller has answered.
+        # A broker learns of a new topic a moment after the controller's answer.
         eventually(partial(partitions_of, topic), 40, f"{topic} is not there")
         assert partitions in (None, partitions_of(topic))
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -621,7 +623,7 @@ def test_a_message_nobody_decides_is_parked_discarded_resumed_and_committed(brid
     partition, offset = entry["at"]
     discard = record_at(bridge, internal(bridge, "TRANS_CHECK_MAX_TIME_TOPIC"), partition, offset)
     assert (discard.key(), discard.value()) == (b"abc", b"value")
-    # Nobody wrote to END since, so END stands where it stood at the discard.
+    # No END was written since the discard, so END has the same end offset as then.
     _, end_position = client.consumer.get_watermark_offsets(TopicPartition(client.end_topic, half[0]), 10)
     assert discard.headers() == [
         *half_record(bridge, half).headers(),
@@ -640,7 +642,7 @@ def test_a_message_nobody_decides_is_parked_discarded_resumed_and_committed(brid
     assert set(resumed) == PENDING | {"resumed"}
     assert resumed["resumed"] >= discard.timestamp()[1]
     (check,) = wait_checks(client, half)
-    while dict(check.headers())["TXB_END"] == dict(first.headers())["TXB_END"]:  # those of before the discard
+    while dict(check.headers())["TXB_END"] == dict(first.headers())["TXB_END"]:  # skips checks from before the discard
         (check,) = wait_checks(client, half)
     assert check_times(check) == 1
     client.answer(check, lambda check: COMMIT)
@@ -789,7 +791,7 @@ def test_checkpoints_are_as_the_page_says(bridge: Bridge, join: Join):
     ids = {short: str(described[name].result(120).topic_id) for short, name in names.items()}
     for partition, (half_offset, end_offset) in last.items():
         key = f"{names['half']}@CID_RMQ_SYS_TRANS/{partition}"
-        # Nothing else is written meanwhile, and nothing older is undecided: both positions go right behind these two.
+        # Nothing else is written and nothing older is undecided, so both positions come right after these two records.
         eventually(lambda key=key, end=end_offset: offset_records(bridge, key)[-1]["end"] == end + 1, 40)
         progress = offset_records(bridge, key)
         assert progress[-1]["half"] == half_offset + 1
@@ -808,7 +810,7 @@ def test_checkpoints_are_as_the_page_says(bridge: Bridge, join: Join):
                 "entry",
                 "marks",
             }
-            # The ids of fewer than 10,000 messages: all of them are read again.
+            # There are fewer than 10,000 messages, so the ids of all of them are read again.
             assert one["recent"] == 0
             assert one["topics"] == ids
         for earlier, later in pairwise(progress):

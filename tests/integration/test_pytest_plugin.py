@@ -1,4 +1,4 @@
-"""The pytest plugin for users: what it says when it cannot do what it is asked for. It starts no Kafka here."""
+"""The pytest plugin for users: its errors when it cannot do what a test asks for. No test here starts a Kafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def run(folder: Path, test: str, *arguments: str, ini: str = "", **environment: str) -> str:
-    """What pytest prints, in a process of its own."""
+    """Output of pytest on this test file, in a process of its own."""
     (folder / "test_service.py").write_text(test)
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
     done = subprocess.run(

@@ -17,23 +17,23 @@ from txbridge.embedded import EmbeddedKafka, Node
 from txbridge.embedded.metadata import Metadata, ask
 from txbridge.kafka.log import librdkafka_logger
 
-#: Three brokers of their own.
+#: Three brokers for these tests alone.
 pytestmark = pytest.mark.long
 
-#: Sessions are Kafka's own: with shorter ones a busy machine moves leaderships to the broker that shall only follow.
+#: Kafka's default sessions: with shorter ones a busy machine moves leaderships to the broker that must only follow.
 CONFIG = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-#: Short, and above Kafka's heartbeats of 3 s.
+#: Short, but above Kafka's heartbeats of 3 s.
 SESSION_MS = 6_000
 
 
 @dataclass
 class Replicas:
-    """A namespace whose partitions another broker leads than the one that is read from."""
+    """A namespace with leaders on other brokers than the one that is read from."""
 
     kafka: EmbeddedKafka
     bridge: Bridge
     topic: str
-    #: In the rack of the readers. It leads nothing.
+    #: Broker in the rack of the readers. It leads no partition.
     follower: Node
 
     @property
@@ -57,7 +57,7 @@ def replicas(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[R
     with Bridge(kafka.bootstrap_servers, request.node.name, partitions=1) as bridge:
         topic = bridge.create_topic("real", partitions=1)
         follower = kafka.brokers[1]
-        # Who restarts hands its leaderships over, and does not get them back before minutes have gone.
+        # A broker that restarts hands its leaderships over, and gets them back only after minutes.
         follower.restart()
         kafka.wait_in_sync()
         leaders = told(kafka.brokers[0]).partitions
@@ -67,7 +67,7 @@ def replicas(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[R
 
 
 def read_from(lines: list[str], broker: int) -> set[str]:
-    """The topics that librdkafka fetches from this follower, by what it tells of its fetchers."""
+    """Topics that librdkafka fetches from this follower, according to its debug log."""
     moved = re.compile(rf"Topic (\S+) \[0\]: migrating from broker \d+ to {broker} .*preferred replica updated")
     return {found[1] for line in lines if (found := moved.search(line))}
 
@@ -75,7 +75,7 @@ def read_from(lines: list[str], broker: int) -> set[str]:
 def test_p2_p3_an_owner_reads_from_the_follower_and_is_right(
     replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Take-overs among it: what the former owner wrote a moment ago may not have come to the follower yet."""
+    """The follower may not have the latest records of the former owner at a take-over."""
     bridge, names = replicas.bridge, replicas.bridge.names
     kafka = {"client.rack": replicas.rack, "debug": "topic"}
     values = [b"%d" % number for number in range(400)]
@@ -85,7 +85,7 @@ def test_p2_p3_an_owner_reads_from_the_follower_and_is_right(
             with bridge.local_owner(kafka=kafka):
                 prepared = bridge.prepare_many(replicas.topic, part)
                 bridge.decide_many(prepared[:50], COMMIT)
-                # Right behind the half messages, so that the follower has the decision and not yet what it is about.
+                # The decisions follow at once, so that the follower may have a decision before its half message.
                 bridge.decide_many(prepared[50:], ROLLBACK)
                 bridge.wait_visible(replicas.topic, part[:50])
         bridge.local_owner(kafka=kafka).wait_serving().stop()
@@ -93,14 +93,14 @@ def test_p2_p3_an_owner_reads_from_the_follower_and_is_right(
     assert bridge.visible(replicas.topic) == dict.fromkeys(committed, 1)
     eventually(lambda: len(bridge.outcomes()) == len(values))
     assert all(len(outcomes) == 1 for outcomes in bridge.outcomes().values())
-    # Nothing was refused as a decision about a half message that is not there.
+    # Nothing was discarded, and no record was taken for malformed or a copy.
     assert bridge.discarded() == []
     lines = [record.getMessage() for record in caplog.records]
     assert read_from(lines, replicas.follower.node_id) >= {names.half, names.end, names.op, names.offset}
 
 
 def of_the_others(replicas: Replicas) -> Bridge:
-    """The same namespace, for the test's own clients: they do not ask the follower for the way."""
+    """The same namespace through the other brokers, so that the test's own clients do not depend on the follower."""
     bridge = replicas.bridge
     others = (node.bootstrap_servers for node in replicas.kafka.brokers if node is not replicas.follower)
     same = Bridge(",".join(others), bridge.test)
@@ -110,7 +110,7 @@ def of_the_others(replicas: Replicas) -> Bridge:
 
 @pytest.mark.parametrize(("away", "back"), [("kill", "start"), ("pause", "resume")])
 def test_p2_p10_the_follower_goes_away(replicas: Replicas, away: str, back: str) -> None:
-    """Dead or silent: a worker that reads from it goes on, and so does its successor."""
+    """With a dead or silent follower the worker that reads from it goes on, and so does its successor."""
     bridge, topic = replicas.bridge, replicas.topic
     options: dict[str, Any] = {
         "kafka": f"client.rack={replicas.rack}",
@@ -147,7 +147,7 @@ def test_p2_p10_the_follower_goes_away(replicas: Replicas, away: str, back: str)
 
 
 class CommitsWhenAsked(TransactionListener):
-    """Knows nothing at first."""
+    """Answers unknown first, and commits when checked."""
 
     def execute_local_transaction(self, message: MessageExt, arg: object) -> LocalTransactionState:
         return LocalTransactionState.UNKNOW
@@ -162,7 +162,7 @@ def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
 ) -> None:
     bridge, topic, follower = replicas.bridge, replicas.topic, replicas.follower
     check = f"{bridge.names.check('orders')}/0"
-    # Asked again until it answers: what is under test is the way of the checks, and not how many there are.
+    # Many checks are allowed, because the test is about the way of a check, not about their number.
     bridge.worker(session_timeout=SESSION_MS, commit_timeout=5_000, transaction_check_max=100)
     settings = {
         "bootstrap.servers": bridge.bootstrap_servers,
@@ -180,7 +180,7 @@ def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
 
         send(b"first")
         bridge.wait_visible(topic, [b"first"])
-        # The check topic is there since the client has started, and may be led from anywhere.
+        # The check topic was created when the client started, and any broker may lead it.
         follower.restart()
         replicas.kafka.wait_in_sync()
         assert told(replicas.kafka.brokers[0]).partitions[check].leader != follower.node_id
@@ -207,13 +207,13 @@ def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
         send(b"fourth")
         bridge.wait_visible(topic, [b"fourth"])
     values = bridge.visible(topic)
-    # A prepare that has failed may be stored all the same; its client rolls it back.
+    # A prepare that failed may be stored nevertheless; its client rolls it back.
     assert values == dict.fromkeys((b"first", b"second", b"third", b"fourth"), 1)
     assert bridge.discarded() == []
 
 
 def sends(send: Callable[[bytes], None], value: bytes) -> bool:
-    """Whether enough replicas are in sync again."""
+    """Whether a send succeeds, because enough replicas are in sync again."""
     try:
         send(value)
     except PrepareError:

@@ -1,4 +1,4 @@
-"""The front door's gRPC side: unmodified clients of RocketMQ 5, in front of a real Kafka."""
+"""The front door's gRPC side: unmodified clients of RocketMQ 5, with a real Kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRPC = "--grpc-listen=127.0.0.1:0"
 
 @pytest.fixture(scope="module")
 def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    """One namespace with a worker for all tests of this file: they differ in topics, and so in groups."""
+    """One namespace with a worker for all tests of this file, which use different topics and so different groups."""
     with Bridge(kafka.bootstrap_servers, "grpc") as made:
         made.worker(transaction_check_max=100)
         yield made
@@ -62,13 +62,13 @@ def test_an_unmodified_client(bridge: Bridge, door: Door, language: str) -> None
         bridge.wait_visible(topic, expected, 60)
         assert "longest delay is 3d" in str(client.try_("delayed", topic, "too late", "400000"))
         refused = client.try_("consume", topic)
-        # The client of Java has the sentence in its log, and tells its application that the stream has ended.
+        # The Java client logs the sentence, and tells its application only that the stream has ended.
         assert refused[0] == "error"
         assert language == "java" or "isolation.level=read_committed" in str(refused)
         eventually(lambda: door.events("consumer_refused"), 30)
 
     assert bridge.visible(topic) == Counter(expected)
-    # Those who knew at once were not asked.
+    # Decided transactions get no checks.
     assert {one["text"] for one in checks} == {"asked", "asked and rolled back", "x*100000"}
     first = next(one for one in checks if one["text"] == "asked")
     assert first == {
@@ -83,7 +83,7 @@ def test_an_unmodified_client(bridge: Bridge, door: Door, language: str) -> None
         "born_host": "127.0.0.1",
     }
     assert {(one["length"], one["corrupted"]) for one in checks if one["text"] == "x*100000"} == {("100000", "False")}
-    # As docs/rocketmq.md describes the record.
+    # The record is as docs/rocketmq.md describes it.
     records = bridge.read(topic)
     (record,) = [one for one in records if one.value() == b"committed"]
     found = dict(record.headers() or ())
@@ -93,14 +93,14 @@ def test_an_unmodified_client(bridge: Bridge, door: Door, language: str) -> None
     assert found["ROCKETMQ_UNIQ_KEY"].decode() == committed
     assert found["UNIQ_KEY"].decode() == transaction_id(SECRET.encode(), topic, committed)
     assert {"TRAN_MSG", "PGROUP"} & found.keys() == set()
-    # Messages of one group are in one partition, in their order.
+    # The messages of a group are in one partition, in order.
     in_order = [one for one in records if one.key() == b"group"]
     assert len({one.partition() for one in in_order}) == 1
     assert [one.value() for one in sorted(in_order, key=lambda one: one.offset())] == [b"f%d" % n for n in range(10)]
 
 
 def test_the_doctor_knows_the_door(bridge: Bridge, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the door's own variables."""
+    """Doctor reads the door's own variables."""
     topic = topic_of(bridge, "doctor")
     for name, value in (("SECRET", SECRET), ("LISTEN", door.address), ("GRPC_LISTEN", door.grpc_address)):
         monkeypatch.setenv(f"TXBRIDGE_ROCKETMQ_{name}", value)
@@ -117,13 +117,13 @@ def test_the_doctor_knows_the_door(bridge: Bridge, door: Door, monkeypatch: pyte
 
 
 def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bridge, door: Door) -> None:
-    """A half message by gRPC; its check and its END by the remoting protocol, at another door."""
+    """The half message comes by gRPC; its check and END use the remoting protocol at another door."""
     topic = topic_of(bridge, "both")
     with Door(bridge) as other, RawClient(other) as there:
         with GrpcClient("python", [door]) as client:
             sent = client.transaction(topic, "one", "unknown")
-        # gRPC's producers have no group: the topic's name is theirs.
-        # The other door looks now and then, when a client says hello, whether the group has checks by now.
+        # gRPC producers have no group, so the topic's name is used. When a client sends a heartbeat, the other door
+        # looks from time to time whether the group has a check topic.
         eventually(lambda: there.ask(34, {}, heartbeat(topic))[0]["code"] == 0 and there.checks, 90)
         check, body = there.next_check()
         told = check["extFields"]
@@ -142,7 +142,7 @@ def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bri
 
 @pytest.mark.long
 def test_p10_a_door_that_is_killed_under_load_loses_doubles_and_leaks_nothing(bridge: Bridge) -> None:
-    """A client with two doors goes on at the other one. What it was told is what readers see."""
+    """A client with two doors goes on at the other one. The results that it got agree with what readers see."""
     topic, ports = topic_of(bridge, "killed"), (free_port(), free_port())
     advertised = "--grpc-advertised=" + ",".join(f"127.0.0.1:{port}" for port in ports)
     first = Door(bridge, advertised, f"--grpc-listen=127.0.0.1:{ports[0]}")
@@ -158,7 +158,7 @@ def test_p10_a_door_that_is_killed_under_load_loses_doubles_and_leaks_nothing(br
                 committed.append(b"m%d" % number)
         assert len(committed) > 40, "a client that has two doors goes on"
         bridge.wait_visible(topic, committed, 90)
-        # Decisions that went down with the door are asked for.
+        # Checks recover the decisions that were lost with the door.
         eventually(lambda: all(len(one) == 1 for one in bridge.outcomes().values()), 60)
         found = bridge.visible(topic)
     assert set(found.values()) == {1}

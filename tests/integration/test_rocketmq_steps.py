@@ -1,4 +1,4 @@
-"""The steps of docs/rocketmq.md, as an operator follows them, with two doors and RocketMQ's own clients."""
+"""The steps of docs/rocketmq.md, executed as an operator does, with two doors and RocketMQ's own clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOPIC = "OrderPaid"
 
 @dataclass(frozen=True)
 class Host:
-    """What the page calls door-1 or door-2."""
+    """One of the hosts that the page calls door-1 and door-2."""
 
     name: str
     port: int
@@ -51,7 +51,7 @@ def commands() -> list[str]:
 
 
 def meant(text: str, hosts: list[Host], here: Host) -> list[str]:
-    """The words of a command on one of the hosts, all of which are this machine."""
+    """Words of a command on one of the hosts, with this machine's addresses in place of the page's."""
     for host in hosts:
         text = text.replace(f"{host.name}:9876", host.address).replace(f"{host.name}:8081", host.grpc_address)
     text = text.replace("0.0.0.0:9876", here.address).replace("0.0.0.0:8081", here.grpc_address)
@@ -105,7 +105,7 @@ def test_the_steps(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
             f"{asked['msg_id']} A2 paid later",
             f"{other} A5 paid in Python",
         }
-        # The check of the second is due after the worker's default time-out.
+        # The second message is checked after the worker's default time-out.
         eventually(lambda: expected <= set(consumer.log.splitlines()), 90, lambda: consumer.log)
         assert sorted(consumer.log.splitlines()) == sorted(expected)
 
@@ -115,7 +115,7 @@ def txbridge(command: list[str]) -> list[str]:
 
 
 def _door(command: list[str], folder: Path, host: Host, environment: Mapping[str, str]) -> workers.WorkerProcess:
-    # The file of the secret stands where the page makes it.
+    # The secret's file is where the page creates it.
     made = ["env", "-C", str(folder), *txbridge(command)]
     return workers.WorkerProcess(made, folder / f"{host.name}.log", environment)
 

@@ -1,4 +1,4 @@
-"""txbridge.testing.Sandbox: what it promises to the tests of services (docs/testing-your-service.md)."""
+"""txbridge.testing.Sandbox: its promises to the tests of services (docs/testing-your-service.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txbridge.testing import ProcessBackend, Sandbox, TransactionState
 
 
 class Scripted(TransactionListener):
-    """The local transaction is what the test says; checks are answered from a list, then with unknown."""
+    """The test gives the result of the local transaction. Checks get the answers of a list, then unknown."""
 
     def __init__(self, *answers: LocalTransactionState) -> None:
         self.answers = list(answers)
@@ -43,7 +43,7 @@ def backend(kafka: EmbeddedKafka) -> Iterator[ProcessBackend]:
 
 @pytest.fixture(scope="module")
 def sandbox(backend: ProcessBackend) -> Iterator[Sandbox]:
-    """With a worker; tests that kill or count take their own."""
+    """A sandbox with a worker; tests that kill or count workers make their own."""
     with Sandbox(backend, options={"transaction_check_max": 2}) as sandbox:
         sandbox.start_worker()
         yield sandbox
@@ -83,7 +83,7 @@ def test_after_the_last_check_a_transaction_is_discarded(sandbox: Sandbox):
     topic = sandbox.create_topic("sandbox.discards")
     producer = sandbox.start_producer(Scripted(), "discards")
     result = send(producer, topic, UNKNOW)
-    for _ in range(3):  # transaction_check_max 2, and the interval after the last
+    for _ in range(3):  # transaction_check_max is 2; the third round is the interval after the last check
         assert sandbox.let_checks_be_due() == 1
     assert sandbox.wait_fate(result) is TransactionState.DISCARDED
     assert sandbox.visible(topic) == []
@@ -95,7 +95,7 @@ def test_checks_that_nobody_can_answer_are_an_error_that_says_so(sandbox: Sandbo
         result = send(producer, topic, UNKNOW)
     with pytest.raises(AssertionError, match="is a producer of the group alive"):
         sandbox.let_checks_be_due(timeout=2)
-    # For the tests after this one: nothing is left behind.
+    # Leave nothing open for later tests.
     sandbox.start_producer(Scripted(ROLLBACK), "nobody")
     sandbox.let_checks_be_due()
     sandbox.wait_fate(result)

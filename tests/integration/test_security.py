@@ -59,7 +59,7 @@ GROUP = "orders"
 
 
 class Listener(TransactionListener):
-    """Decides what the test says; a check commits."""
+    """Decides as the test says; a check commits."""
 
     def __init__(self, state: LocalTransactionState) -> None:
         self.state = state
@@ -81,7 +81,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
 
 @dataclass
 class Scene:
-    """A namespace on the secured Kafka. The harness itself is a superuser, on the other listener."""
+    """A namespace on the secured Kafka. The harness itself is a superuser on the other listener."""
 
     secure: SecureKafka
     bridge: Bridge
@@ -93,7 +93,7 @@ class Scene:
         return documented(role, names)
 
     def user(self, role: str, *also: str) -> User:
-        """A user with the rights of these roles, and none besides."""
+        """Make a user with the rights of these roles, and no others."""
         found = self.secure.user(role)
         for one in (role, *also):
             found.grant(*self.rights(one))
@@ -142,7 +142,7 @@ def scene(secure: SecureKafka, request: pytest.FixtureRequest) -> Iterator[Scene
         with bridge.member(GROUP, {"max.message.bytes": "2000000"}):
             pass
         yield Scene(secure, bridge, real)
-        # Shown when the test has failed.
+        # pytest shows this output when the test has failed.
         for worker in bridge.workers:
             print(worker.log[-6_000:])
 
@@ -179,7 +179,7 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
     plan = scene.cli(scene.user("admin"), "topics", "plan", "--format", "json")
     assert plan.returncode == 0, plan.stdout + plan.stderr
     auditor = scene.user("audit")
-    # Its password comes by the environment, as everybody else's.
+    # Its password, like all others, is in the environment.
     arguments = ("--bootstrap-servers", scene.secure.secure, "--namespace", bridge.namespace)
     audit = scene.cli(auditor, "audit", "--format", "json", *arguments)
     assert audit.returncode == 0, audit.stdout + audit.stderr[-3000:]
@@ -190,7 +190,7 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
 
 
 def test_answer_checks_with_its_documented_rights(scene: Scene, tmp_path: Path) -> None:
-    """It may not send messages, and needs no more than it has."""
+    """The role has no right to send messages, and needs no more than the documented ones."""
     bridge = scene.bridge
     engine = create_engine(f"sqlite:///{tmp_path}/app.db")
     create_table(engine)
@@ -220,7 +220,7 @@ def test_answer_checks_with_its_documented_rights(scene: Scene, tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def shared(secure: SecureKafka) -> Iterator[Scene]:
-    """A namespace for all tests of single rights."""
+    """One namespace for all tests of single rights."""
     with Bridge(secure.plain, "denied", partitions=1) as bridge:
         real = bridge.create_topic("real", 1)
         with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member:
@@ -229,10 +229,11 @@ def shared(secure: SecureKafka) -> Iterator[Scene]:
 
 
 def write_to_every_topic(bridge: Bridge, real: str, member: CheckMember) -> None:
-    """A record in each that is still needed: what is empty is not read, so nobody is refused."""
+    """Write a record to each topic. An empty topic is not read, so a missing right would not show."""
     with bridge.local_owner():
         bridge.produce(bridge.names.half, value=b"not ours", partition=0)
-        # Discarded, it may be resumed for a week: OP is read from there on, and names the one behind it.
+        # This message is discarded and can be resumed for a week. So OP, which names the next one, is read from there
+        # on.
         asked = bridge.prepare(real, b"asked", group=GROUP, partition=0)
         bridge.decide(bridge.prepare(real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
         bridge.wait_visible(real, [b"value"])
@@ -240,9 +241,9 @@ def write_to_every_topic(bridge: Bridge, real: str, member: CheckMember) -> None
 
 
 def operations_of(role: str) -> list[object]:
-    """Every single right of a role, as the row in the document and the operation.
+    """Every single right of a role, as the number of its row in the document and the operation.
 
-    Those of an operation differ in the topic alone: the first is no long test.
+    The rights of one operation differ only in the topic, so only the first of them is not a long test.
     """
     names = {"<ns>.": "ns.", "<group>": GROUP, "<real topic>": "real"}
     seen: set[str] = set()
@@ -259,7 +260,7 @@ def name_of(parameter: object) -> str:
 
 
 def deprived(scene: Scene, role: str, row: int, operation: str) -> tuple[User, Right]:
-    """A user who lacks one right of the role, and which. What READ and WRITE include is left to him."""
+    """A user without one right of the role, and that right. DESCRIBE, which READ and WRITE include, is kept."""
     user, right = scene.user(role), scene.rights(role)[row]
     user.revoke(right, operation)
     if operation in {"READ", "WRITE"}:
@@ -268,7 +269,7 @@ def deprived(scene: Scene, role: str, row: int, operation: str) -> tuple[User, R
 
 
 def assert_named(text: str, operation: str, right: Right) -> None:
-    """One line names the operation and the resource."""
+    """Expect a line that names the operation and the resource."""
     name = right.name.rstrip(".")
     assert any(operation in line and name in line for line in text.splitlines()), f"{right}: {text[-3_000:]}"
 
@@ -279,7 +280,7 @@ def test_each_right_that_a_worker_lacks_is_named(shared: Scene, row: int, operat
     user, right = deprived(shared, "worker", row, operation)
     names = bridge.names
     if right.name in {names.worker_group, names.half, names.end, names.op, names.offset, names.discard}:
-        # What a start needs.
+        # Rights without which the worker does not start.
         worker = shared.worker(user, wait=0)
         try:
             eventually(lambda: operation in worker.log and right.name in worker.log, 20)
@@ -289,7 +290,7 @@ def test_each_right_that_a_worker_lacks_is_named(shared: Scene, row: int, operat
         return
     kafka = {**user.settings, "bootstrap.servers": shared.secure.secure}
     with capture_logs() as logs, owner(bridge, kafka):
-        # One of each kind that a worker writes: delivered, set aside, checked.
+        # One record of each kind that a worker writes: delivered, malformed, check.
         bridge.decide(bridge.prepare(shared.real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
         bridge.produce(bridge.names.half, value=b"not ours", partition=0)
         asked = bridge.prepare(shared.real, b"undecided", group=GROUP, partition=0)
@@ -307,7 +308,7 @@ def test_each_right_that_a_worker_lacks_is_named(shared: Scene, row: int, operat
 
 @contextmanager
 def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
-    """The owner of partition 0 as this user, whatever becomes of it."""
+    """Run the owner of partition 0 as this user, whatever its result."""
 
     def connect() -> AdminClient:
         return AdminClient({**kafka, "logger": logging.getLogger("txbridge.librdkafka")})
@@ -345,7 +346,7 @@ def test_a_worker_proves_where_a_log_ends(scene: Scene) -> None:
 def test_each_right_that_a_client_lacks_is_named(
     shared: Scene, row: int, operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # A group whose check topic nobody else reads: only who has a partition learns that he may not read it.
+    # Nobody else reads the group's check topic. Only a client with a partition learns that it may not read it.
     alone = Scene(shared.secure, shared.bridge, shared.real, group=f"alone-{row}-{operation.lower()}")
     with shared.bridge.member(alone.group, {"max.message.bytes": "2000000"}):
         pass
@@ -382,7 +383,7 @@ def test_each_right_that_an_operator_lacks_is_named(shared: Scene, row: int, ope
 
 @pytest.mark.parametrize(("row", "operation"), operations_of("doctor"), ids=name_of)
 def test_each_right_that_a_doctor_lacks_is_named(shared: Scene, laid_out: Bridge, row: int, operation: str) -> None:
-    # Where nothing is pending, groups are known by their topics only.
+    # Without pending messages doctor knows groups by their topics only.
     scene = Scene(shared.secure, laid_out, shared.real)
     user, right = deprived(scene, "doctor", row, operation)
     settings = WorkerSettings(bootstrap_servers=shared.secure.secure, namespace=laid_out.namespace, kafka=user.settings)
@@ -394,7 +395,7 @@ def test_each_right_that_a_doctor_lacks_is_named(shared: Scene, laid_out: Bridge
 
 @pytest.fixture(scope="module")
 def laid_out(secure: SecureKafka) -> Iterator[Bridge]:
-    """A namespace with all its topics, that of checks included."""
+    """A namespace with all its topics, the check topic included."""
     with Bridge(secure.plain, "laid out", partitions=1) as bridge:
         apply(Cluster.connect({"bootstrap.servers": secure.plain}), bridge.names, PlanOptions(groups=(GROUP,)))
         yield bridge
@@ -404,12 +405,12 @@ def laid_out(secure: SecureKafka) -> Iterator[Bridge]:
 def test_each_right_that_an_admin_lacks_is_named(
     secure: SecureKafka, laid_out: Bridge, row: int, operation: str
 ) -> None:
-    # A namespace of its own that has no topic yet, when one cannot be created.
+    # A test of CREATE needs a namespace without topics.
     bridge = Bridge(secure.plain, "to be laid out", partitions=1) if operation == "CREATE" else laid_out
     scene = Scene(secure, bridge, "real")
     user, right = deprived(scene, "admin", row, operation)
     if operation == "DESCRIBE_CONFIGS":
-        # Kafka gives it with the other one.
+        # Kafka grants it together with ALTER_CONFIGS.
         user.revoke(right, "ALTER_CONFIGS")
     topic = f"{right.name}{GROUP}" if right.pattern is Pattern.PREFIXED else right.name
     if operation == "ALTER_CONFIGS":
@@ -429,7 +430,7 @@ def test_each_right_that_an_admin_lacks_is_named(
 
 @pytest.fixture(scope="module")
 def audited(secure: SecureKafka) -> Iterator[Scene]:
-    """A namespace that holds something in every topic."""
+    """A namespace with a record in every topic."""
     with Bridge(secure.plain, "audited", partitions=1) as bridge:
         real = bridge.create_topic("real", 1)
         with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member:
@@ -460,7 +461,7 @@ def test_each_right_that_an_audit_lacks_is_named(audited: Scene, spark: SparkSes
 
 
 def _alarm(scene: Scene, user: User) -> None:
-    """What an audit does that follows: it starts, writes a violation, and starts again."""
+    """Act as a following audit: start, write a violation, and start again."""
     settings = kafka_settings(scene.secure.secure, user.settings)
     entry = Entry("LOST", "it is not there", "0123ABCD", GROUP, scene.real)
     for step in (1, 2):
@@ -513,7 +514,7 @@ def test_an_audit_says_which_real_topic_it_may_not_even_see(audited: Scene, spar
     user = audited.secure.user("audit")
     user.grant(*(right for right in audited.rights("audit") if right.name != audited.real))
     namespace = audited.bridge.namespace
-    # It must not be taken for one that does not exist: then its messages would be unverifiable.
+    # A hidden topic must not count as missing, because then its messages would be unverifiable.
     with pytest.raises(
         CouldNotAuditError, match=f"half messages go to {audited.real}, which the audit's user may not see"
     ):
@@ -527,7 +528,7 @@ def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene:
     bridge, names = scene.bridge, scene.bridge.names
     worker = scene.worker(scene.user("worker"))
     victim = bridge.prepare(scene.real, b"not yours to decide", partition=0, group=GROUP)
-    # Somebody with every right of a client: Kafka cannot tell the groups apart inside END.
+    # A user with every right of a client: Kafka cannot tell the groups apart inside END.
     stranger = scene.user("client")
     forged = secrets.token_hex(16).upper()
     producer = Producer({**stranger.settings, "bootstrap.servers": scene.secure.secure})
@@ -539,7 +540,7 @@ def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene:
     eventually(lambda: sum(one["count"] for one in worker.events("end_refused")) == 2)
     assert {one["reason"] for one in worker.events("end_refused")} == {"wrong_transaction_id"}
     assert bridge.visible(scene.real) == {}
-    # Who knows the id decides, whoever he is: it is all that protects a transaction here.
+    # Everybody who knows the id may decide. Nothing else protects a transaction here.
     value = f"{victim.offset},{victim.transaction_id},{COMMIT}".encode()
     producer.produce(names.end, value=value, headers=headers, partition=0)
     producer.flush(120)
@@ -560,7 +561,7 @@ def test_secrets_appear_in_no_output(scene: Scene) -> None:
     assert done.returncode == 2
     assert "Authentication failed" in done.stdout
     assert wrong.password not in done.stdout + done.stderr
-    # A setting that cannot be: the error shows the settings' names, not what is in them.
+    # For an impossible setting the error shows the names of the settings, and not their values.
     broken = scene.cli(user, "pending", "--kafka", "ssl.key.location=nowhere", "--kafka", "ssl.key.password=hunter2")
     assert (broken.returncode, broken.stdout) == (2, "")
     assert "hunter2" not in broken.stderr
@@ -573,7 +574,7 @@ def test_secrets_appear_in_no_output(scene: Scene) -> None:
 
 
 def pages(port: int, *more: str) -> str:
-    """All that a worker's port shows."""
+    """All pages of a worker's port."""
     paths = ("/metrics", "/livez", "/readyz", "/status", "/status.json", "/act", "/nothing", *more)
     return "\n".join(http.ask(f"http://127.0.0.1:{port}{path}", 60).text for path in paths)
 
@@ -602,7 +603,7 @@ def test_a_worker_shows_password_and_token_in_no_log_metric_or_page(
     worker.wait_logged("status_page_token_refused")
     started = Path(f"/proc/{worker.pid}/cmdline").read_text()
     worker.stop()
-    # And one whose password is wrong, which has more to complain of.
+    # A worker with a wrong password logs more errors.
     wrong = replace(user, password="a-secret-nobody-may-see")
     refused = scene.worker(wrong, wait=0, **options)
     refused.wait_logged("kafka_unreachable")

@@ -1,4 +1,4 @@
-"""P12: the messages of one transaction become visible together or not at all. Client, worker and Kafka are real."""
+"""P12: the messages of one transaction become visible together or not at all, with a real client, worker and Kafka."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txbridge import (
 
 
 class Listener(TransactionListener):
-    """Says what it was made with, and remembers what it was given."""
+    """Gives the answers that it was made with, and keeps its arguments."""
 
     def __init__(self, execute: LocalTransactionState, check: LocalTransactionState = LocalTransactionState.UNKNOWN):
         self.execute, self.check = execute, check
@@ -45,7 +45,7 @@ def producer(bridge: Bridge, listener: Listener) -> TransactionProducer:
 
 
 def all_of(bridge: Bridge, *topics: str) -> list[tuple[str, bytes | None]]:
-    """Values that a read_committed reader sees, with the number that each says it has."""
+    """Pairs (number that the record states, value), as a read_committed reader sees them."""
     return [
         (dict(record.headers())["TXB_MESSAGE"].decode(), record.value())
         for topic in topics
@@ -72,7 +72,7 @@ def test_p12_a_commit_delivers_all_messages_to_their_topics_in_the_order_given(b
         eventually(lambda: len(all_of(bridge, *topics)) == 5)
         [(given, argument)] = listener.executed
         assert (list(given.messages), argument) == (sent, "an argument")
-        # In the background as well.
+        # Send in the background as well.
         futures = [client.submit_messages_in_transaction(sent[1:3]) for _ in range(2)]
         assert {future.result(30).local_transaction_state for future in futures} == {listener.execute}
         eventually(lambda: len(all_of(bridge, *topics)) == 9)
@@ -117,13 +117,13 @@ def test_p12_a_rollback_and_a_check_are_of_all_messages(bridge: Bridge, topics: 
         client.send_messages_in_transaction(asked)
         assert undecided.asked.wait(60)
         eventually(lambda: len(all_of(bridge, *topics)) == 3, 60)
-    # The application is shown what it has sent.
+    # A check shows the application the messages that it has sent.
     assert list(undecided.checked[0].messages) == asked
     assert {value for _, value in all_of(bridge, *topics)} == {b"asked"}
 
 
 def framed(bridge: Bridge, messages: list[Framed], partition: int = 0):
-    """Prepare several messages by hand."""
+    """Prepare several messages without a client."""
     extra = [("TXB_MESSAGES", b"%d" % len(messages))]
     return bridge.prepare(messages[0].topic, write(messages), key=messages[0].key, partition=partition, extra=extra)
 
@@ -145,9 +145,9 @@ def test_p12_one_topic_that_is_missing_holds_all_messages_until_it_is_there(brid
 
 
 def test_p12_one_record_that_its_topic_refuses_holds_all_messages(bridge: Bridge, topics: list[str]):
-    """Also when Kafka says so only of a batch, and when small ones are too large together."""
+    """Kafka may refuse only the whole batch, and small messages may be too large together."""
     small = bridge.create_topic("small", 1, max_message_bytes="2000")
-    # Random: the worker compresses what it sends.
+    # Random bytes, because the worker compresses what it sends.
     many = [Framed(small, b"k", random.randbytes(300)) for _ in range(20)]
     with bridge.local_owner():
         refused = framed(bridge, [Framed(topics[0], b"k", b"refused"), Framed(small, None, random.randbytes(9_000))])

@@ -1,4 +1,4 @@
-"""Some of `bootstrap_servers` take connections and never answer, as a frozen broker does: all goes on by the others."""
+"""Silent addresses among `bootstrap_servers`, as of a frozen broker: everything works through the other ones."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from txbridge import Message, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.operations import Connection, list_pending
 
-#: One in four answers, so that each connection meets a silent one first, nearly always.
+#: One in four answers, so that nearly every connection meets a silent one first.
 _SILENT = 3
 
 
 @pytest.fixture
 def servers(bridge: Bridge) -> Iterator[str]:
-    """The silent ones, and Kafka."""
+    """The silent addresses, and Kafka's."""
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(_SILENT)]
         names = [f"127.0.0.1:{one.getsockname()[1]}" for one in silent]
         yield ",".join([*names, bridge.bootstrap_servers])
 
 
-# It waits, for up to a minute and a half, and does little else.
+# The test waits for up to a minute and a half, nearly idle.
 @pytest.mark.long
 def test_p2_a_worker_starts_all_the_same(bridge: Bridge, servers: str) -> None:
-    """Faust's producer would wait for 20 minutes."""
+    """Faust's unchanged producer would wait for 20 minutes."""
     topic = bridge.create_topic("real")
     bridge.worker(bootstrap_servers=servers)
     bridge.decide(bridge.prepare(topic, b"value"), COMMIT)

@@ -1,4 +1,4 @@
-"""Local transactions in SQL with a real Kafka and worker: what is in the database is what readers of the topic see."""
+"""Local transactions in SQL with a real Kafka and worker: readers of the topic see what is in the database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, orders, place
 from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
 
-#: In `make test` each guarantee is shown on one database; tests/unit/connectors has the listener on both.
+#: In `make test` each guarantee is tested on one database; tests/unit/connectors tests the listener on both.
 long_on_sqlite = pytest.mark.parametrize(
     "engine", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True
 )
@@ -69,7 +69,7 @@ def states(engine):
 
 @long_on_sqlite
 def test_p4_messages_follow_the_rows(bridge, topic, engine):
-    """Commit, rollback, and an exception, whose message the worker asks about."""
+    """Commit, rollback, and an exception, after which the worker checks."""
 
     def place_even(connection, message, arg):
         place(connection, message, arg)
@@ -93,7 +93,7 @@ def test_p4_messages_follow_the_rows(bridge, topic, engine):
         assert isinstance(results[3].local_exception, ZeroDivisionError)
         expected = [["commit"]] * 6 + [["rollback"]] * 6
         eventually(lambda: sorted(bridge.outcomes().values()) == expected, 40)
-        # Only the exceptions were asked about.
+        # Only the transactions with an exception were checked.
         assert sorted(states(engine)) == ["committed"] * 6 + ["rolled back"] * 3
     assert order_ids(engine) == [0, 2, 4, 6, 8, 10]
     assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 12, 2)}
@@ -102,7 +102,7 @@ def test_p4_messages_follow_the_rows(bridge, topic, engine):
 @long_on_sqlite
 @pytest.mark.parametrize(("point", "commits"), [("committed", True), ("commit", False)])
 def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, point, commits):
-    """kill -9 between the half message and its END; another process of the group is asked."""
+    """kill -9 between the half message and its END; another process of the group gets the check."""
     url = engine.url.render_as_string(hide_password=False)
     more = (bridge.bootstrap_servers, bridge.namespace, topic)
     with sql_application.running("produce", url, point, "KILL", *more) as process:
@@ -110,7 +110,7 @@ def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, 
     assert len(bridge.read(bridge.names.half)) == 1
     assert bridge.read(bridge.names.end) == []
     assert order_ids(engine) == ([1] if commits else [])
-    # More checks than usual: until Kafka has noticed the death, some go to the dead process.
+    # More checks than usual, because some go to the dead process until Kafka has noticed its death.
     bridge.worker(transaction_check_max=15)
     with producer_on(bridge, SqlTransactionListener(engine, place)):
         expected = ["commit" if commits else "rollback"]
@@ -122,7 +122,7 @@ def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, 
 
 @long_on_postgresql
 def test_p5_a_stopped_producer_can_not_commit_what_a_check_rolled_back(bridge, topic, engine):
-    """It stands still before its local transaction, and goes on after the message was rolled back."""
+    """The producer pauses before its local transaction, and goes on after the message was rolled back."""
     url = engine.url.render_as_string(hide_password=False)
     more = (bridge.bootstrap_servers, bridge.namespace, topic)
     with sql_application.running("produce", url, "insert", "STOP", *more) as process:
@@ -155,7 +155,7 @@ def test_p4_messages_follow_the_rows_on_an_event_loop(bridge, topic, engine):
         async with AsyncTransactionProducer(GROUP, listener, settings, namespace=bridge.namespace) as producer:
             for number in range(12):
                 sending = producer.send_message_in_transaction(Message(topic, str(number), key=str(number)), number)
-                # A task of its own, as a web framework has for a request.
+                # A task of its own, as a web framework makes it for a request.
                 [sent] = await asyncio.gather(asyncio.create_task(sending), return_exceptions=True)
                 assert isinstance(sent, asyncio.CancelledError) is (number % 4 == 3)
             expected = [["commit"]] * 6 + [["rollback"]] * 6

@@ -1,4 +1,4 @@
-"""The status page of a real worker: what it tells, who may act, and how it looks and lives in a real browser."""
+"""The status page of a real worker: its content, the rights to act, and its look and updates in a real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN = "a-token-of-this-test"
 
 
 def ask(port: int, path: str, body: object = None, token: str = "", host: str = "127.0.0.1") -> tuple[int, Any]:
-    """Status and JSON of the answer; status 0 while nobody listens."""
+    """Status and JSON of the answer; status 0 while nothing listens."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(f"http://{host}:{port}{path}", data=data, headers=headers)
@@ -57,7 +57,7 @@ def test_reading_is_not_acting_and_is_for_this_machine_alone(bridge: Bridge, mon
     assert ask(port, "/status")[0] == 200
     assert ask(port, "/act", {}, TOKEN)[0] == 404
     assert status(port)["act"] is False
-    # 127.0.0.2 is this machine as well, but not the address that was given.
+    # 127.0.0.2 is also this machine, but not the address that the worker was given.
     assert ask(port, "/status", host="127.0.0.2")[0] == 0
 
 
@@ -88,11 +88,11 @@ def test_what_is_open_who_is_alive_and_what_is_elsewhere(bridge: Bridge, monkeyp
         "discarded": 0,
     }
     assert (now["partitions"]["total"], now["partitions"]["elsewhere"], now["ready"]) == (2, [], [])
-    # The first check is 60 s after birth, which is known to 10 s.
+    # The first check is 60 s after birth, with a resolution of 10 s.
     assert (now["schedule"]["within"]["10"], now["schedule"]["within"]["600"]) == (0, 3)
     assert now["totals"]["committed"] == 1
     assert now["totals"]["delivered"] == 0
-    # With a second worker each shows its own half, and where the other one is.
+    # With two workers each shows its own partition, and the place of the other one.
     bridge.worker(wait=1)
     eventually(lambda: len(status(port)["partitions"]["here"]) == 1, 40)
     eventually(lambda: status(port)["partitions"]["elsewhere"], 40)
@@ -197,7 +197,7 @@ def test_a_held_message_is_abandoned_and_no_other(bridge: Bridge, monkeypatch: p
     order = {"of": where(held), "action": "abandon", "reason": "topic retired", "operator": "eve"}
     assert ask(port, "/act", order, "wrong")[0] == 401
     assert ask(port, "/act", {**order, "reason": ""}, TOKEN)[0] == 400
-    # What is undecided can still be decided.
+    # An undecided message cannot be abandoned, because it can still be decided.
     code, answer = ask(port, "/act", {**order, "of": where(pending)}, TOKEN)
     assert (code, answer["result"]) == (200, "refused")
     assert answer["detail"].startswith("it is not held but pending")
@@ -218,7 +218,7 @@ def test_a_held_message_is_abandoned_and_no_other(bridge: Bridge, monkeypatch: p
 
 
 def listed(port: int, cause: str = "") -> dict[str, Any]:
-    """The open messages of the namespace, once they have been read."""
+    """Wait for the reading, and return the open messages of the namespace."""
     found: dict[str, Any] = {}
 
     def is_read() -> bool:
@@ -246,7 +246,7 @@ def test_every_open_message_of_the_namespace_is_listed_whoever_serves_its_partit
         found.update(listed(port))
         return found["total"] == 4 and found["states"] == {"pending": 2, "held": 2}
 
-    # Nobody is asked more often than every ten seconds.
+    # The page reads at most every ten seconds.
     eventually(all_are_there, 60, lambda: str(found))
     assert (found["partitions"], found["unread"], found["warnings"]) == (2, {}, [])
     assert {one["of"] for one in found["messages"]} == {where(one) for one in (*pending, *held)}
@@ -283,7 +283,7 @@ def test_many_are_acted_on_by_their_cause_after_a_dry_run(bridge: Bridge, monkey
     assert (plan["would"], plan["refused"], plan["left"]) == (4, 0, 0)
     assert sorted(plan["first"]) == sorted(map(where, stuck))
     assert bridge.visible(topic) == {}
-    # What is finished meanwhile is refused; what comes meanwhile is not in the plan.
+    # A message that is finished meanwhile is refused; a new one is not part of the plan.
     bridge.decide(stuck[1], ROLLBACK)
     bridge.wait_outcome(stuck[1], "rollback")
     late = bridge.prepare(topic, b"late", partition=0)
@@ -296,13 +296,13 @@ def test_many_are_acted_on_by_their_cause_after_a_dry_run(bridge: Bridge, monkey
     [refused] = done["others"]
     assert (refused["of"], refused["detail"]) == (where(stuck[1]), "it is finished meanwhile. Nothing was written")
     bridge.wait_visible(topic, [b"a", b"c", b"d"])
-    # Once.
+    # A plan is carried out once.
     assert ask(port, "/carry-out", who, TOKEN)[0] == 400
     assert {one["of"] for one in listed(port)["messages"]} == {where(other), where(late)}
     [acted] = worker.events("acted_on_many_by_status_page")
     assert (acted["action"], acted["operator"], acted["results"]) == ("commit", "eve", done["results"])
     assert acted["cause"] == "pending, group group: not asked yet"
-    # A held one can only be abandoned, and the dry run says so.
+    # A held message can only be abandoned, and the dry run reports that.
     held = bridge.prepare(f"{bridge.namespace}.missing", b"held", partition=0)
     bridge.decide(held, COMMIT)
     eventually(lambda: "held" in bridge.parked_states(0))
@@ -333,7 +333,7 @@ def page() -> Iterator[Browser]:
 
 @contextmanager
 def proxy(port: int, prefix: str) -> Iterator[str]:
-    """A reverse proxy that serves a worker behind a path prefix and takes the prefix away; yields its address."""
+    """Reverse proxy that serves a worker under a path prefix and removes the prefix; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def _forward(self) -> None:
@@ -392,7 +392,7 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
         page.wait("document.querySelector('#ready').textContent === 'ready'")
         assert tile(page, "pending") == "0"
         assert "partitions 0, 1 of 2" in page.text("#scope")
-        # Live: nothing is loaded anew.
+        # The page updates without being loaded again.
         page.run("window.still = true")
         stuck = bridge.prepare(topic, b"stuck", group="orders")
         evil = "<img src=x onerror=window.hacked=true>"
@@ -407,7 +407,7 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
         )
         page.wait("document.querySelector('#plots').innerText.includes('at most')")
         page.wait("[...document.querySelectorAll('.tile')].at(-1).innerText.startsWith('500')")
-        # One transaction, found by its coordinates, decided with the token.
+        # A transaction, found by its coordinates, is decided with the token.
         page.run(
             f"document.querySelector('#of').value = {json.dumps(evil)}; document.querySelector('#find').requestSubmit()"
         )
@@ -429,7 +429,7 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
         page.wait("document.querySelectorAll('#history li').length === 3")
         assert "operator eve" in page.text("#history")
         assert page.run("window.hacked") is None
-        # The whole namespace: chosen by cause, one looked at, all rolled back after a dry run.
+        # The whole namespace: choose a cause, look at one message, roll all back after a dry run.
         lost = bridge.prepare_many(topic, [b"lost 0", b"lost 1"], group="lost")
         page.wait(
             "[...document.querySelectorAll('#causes button')].some(one => one.innerText.includes('group lost'))", 60
@@ -461,7 +461,7 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
             "![...document.querySelectorAll('#causes button')].some(one => one.innerText.includes('group lost'))", 60
         )
         assert page.run("window.hacked") is None
-        # A wrong token is an answer that the browser itself notes; nothing else went wrong.
+        # The browser logs the answer to a wrong token; there is no other error.
         assert all("status of 40" in one for one in page.errors), page.errors
         assert {one.rpartition("/")[0] for one in page.requests} == {address}
         _assert_readable(page, f"{address}/status")
@@ -471,24 +471,24 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
 
 
 def _assert_readable(page: Browser, url: str) -> None:
-    """Wide and narrow; on a phone nothing sticks out at the side."""
+    """Expect the page to fit wide and narrow screens; on a phone nothing reaches over the side."""
     for name, width, height in (("desktop", 1_200, 900), ("phone", 390, 844)):
         page.open(url, width, height, phone=name == "phone")
         page.wait("document.querySelectorAll('#plots svg').length === 6")
         assert page.run("document.documentElement.scrollWidth") <= width
         page.wait("document.querySelectorAll('#messages button.where').length >= 1", 60)
-        # No figure is hidden behind the edge of its table.
+        # No number is hidden beyond the edge of its table.
         page.wait("document.querySelectorAll('#groups td').length > 6")
         assert page.run("[...document.querySelectorAll('.wide')].every(one => one.scrollWidth <= one.clientWidth)"), (
             name
         )
         if name == "phone":
-            # A row is a block there: each figure stands with the name of its column.
+            # On a phone a row is a block, in which the column's name is beside each number.
             assert page.run(
                 "[...document.querySelectorAll('#groups tr:last-child td')]"
                 ".map(one => getComputedStyle(one, '::before').content.replaceAll('\"', ''))"
             ) == ["group", "alive", "pending", "oldest", "held", "scheduled", "discarded"]
-        # What a thumb must hit.
+        # Elements for a thumb are large enough.
         assert (
             page.run(
                 "Math.min(...[...document.querySelectorAll('button')].map(one => one.offsetHeight).filter(Boolean))"

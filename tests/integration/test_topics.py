@@ -44,7 +44,7 @@ LOG = {
 
 @pytest.fixture(scope="module")
 def kafka():
-    """A cluster with an authorizer that allows what no ACL speaks of, and that would create topics by accident."""
+    """A cluster with an authorizer that allows everything without an ACL, and with automatic creation of topics."""
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -71,7 +71,7 @@ def namespace():
 
 @pytest.fixture
 def topics(kafka, namespace, monkeypatch):
-    """The command, in a namespace of this test."""
+    """Run the command in a namespace of this test."""
     monkeypatch.setenv("TXBRIDGE_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     monkeypatch.setenv("TXBRIDGE_NAMESPACE", namespace)
     return lambda *arguments: CliRunner().invoke(app, arguments, catch_exceptions=True)
@@ -80,7 +80,7 @@ def topics(kafka, namespace, monkeypatch):
 def create(admin, *topics):
     for future in admin.create_topics(list(topics)).values():
         future.result()
-    # The broker answers before its own metadata show the topic.
+    # The broker answers before its own metadata contain the topic.
     names = TopicCollection([topic.topic for topic in topics])
     deadline = time.monotonic() + 10
     while any(future.exception() for future in admin.describe_topics(names).values()) and time.monotonic() < deadline:
@@ -98,7 +98,7 @@ def actions(result):
 
 
 class Denied:
-    """Takes rights away from everybody (all are ANONYMOUS here) until the end of the block."""
+    """Takes rights away from everybody inside the block; all users are ANONYMOUS here."""
 
     def __init__(self, admin, kind, name, *operations):
         self._admin = admin
@@ -122,7 +122,7 @@ class Denied:
         eventually(lambda: not self._known(), 30)
 
     def _known(self):
-        """What the broker itself knows by now: it reads its metadata log some time after the controller wrote it."""
+        """ACLs that the broker itself knows: it reads its metadata log some time after the controller wrote it."""
         one = AclBindingFilter(
             self._kind, self._name, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
@@ -221,7 +221,7 @@ def test_partition_mismatch_is_refused(topics, admin, namespace):
         assert op["action"] == "refused"
         assert op["reasons"][0].startswith("has 6 partitions, must have 4: ")
     assert f"{namespace}.RMQ_SYS_TRANS_HALF_TOPIC" not in admin.list_topics().topics
-    # Without a wish of its own, the plan follows what is there.
+    # Without an option, the plan keeps the existing number.
     assert topics("apply").exit_code == 0
     assert check_layout(admin, Names(namespace)).partitions == 6
     grown = topics("apply", "--partitions", "8")
@@ -277,7 +277,7 @@ def test_longer_retention_stays_and_the_others_follow(topics, admin, namespace):
         names.op: str(60 * DAY),
         names.discard: "-1",
     }
-    # Incremental: what the plan does not speak of is kept.
+    # The change is incremental: settings outside the plan are kept.
     assert config_of(admin, names.discard, "segment.ms") == {"segment.ms": "3600000"}
 
 
@@ -405,7 +405,7 @@ def test_check_topic_can_be_subscribed_to_at_once(topics, admin, namespace, user
         assert [part.partition for part in consumer.assignment()] == [0, 1, 2, 3]
     finally:
         consumer.close()
-    # A larger limit reaches the check topics that clients have created.
+    # A larger limit also reaches the check topics that clients have created.
     assert topics("apply", "--max-message-size", "2000000").exit_code == 0
     assert config_of(admin, check, "max.message.bytes") == {"max.message.bytes": "2131072"}
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own scenario TransactionalMsgIT with our client, our worker and a real Kafka, and the audit at the end."""
+"""RocketMQ's own scenario TransactionalMsgIT with our client, our worker and a real Kafka, and an audit at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMIT, ROLLBACK, UNKNOW = (
 
 
 class ByNumber(TransactionListener):
-    """What becomes of message i is decided by i % 5."""
+    """Decides message i by i % 5."""
 
     def __init__(self) -> None:
         self.checks: Counter[int] = Counter()
@@ -51,7 +51,7 @@ def test_transactional_msg_it(bridge: Bridge) -> None:
         eventually(lambda: len(bridge.outcomes()) == 120, 30, "every message should have an outcome")
 
     assert bridge.visible(topic) == Counter({b"%d" % number: 1 for number in committed})
-    # Asked: those with an unknown state and no other; the undecidable ones three times, numbered.
+    # Only messages with an unknown state were checked; the undecidable ones three times, with the numbers 1 to 3.
     assert set(listener.checks) == {number for number in range(120) if number % 5 in {2, 3, 4}}
     assert all(listener.checks[number] == 1 for number in listener.checks if number % 5 != 4)
     assert all(listener.check_times[number] == [1, 2, 3] for number in range(4, 120, 5))
@@ -64,11 +64,11 @@ def test_transactional_msg_it(bridge: Bridge) -> None:
 
 
 def test_p2_p6_a_restarted_service_answers_for_its_dead_predecessor(bridge: Bridge) -> None:
-    """The producer dies before its END: nothing is checked while nobody is there; the next instance is asked."""
+    """The producer dies before its END. No check is sent while the group is dead; the next instance gets it."""
     topic = bridge.create_topic("orders")
     bridge.worker()
     half = bridge.prepare(topic, b"2", group="orders-service")
-    # Long enough for three checks, had they been sent to nobody.
+    # Long enough for three checks, if they were sent without a live group.
     time.sleep(5)
     assert bridge.outcomes() == {}
     listener = ByNumber()
@@ -80,7 +80,7 @@ def test_p2_p6_a_restarted_service_answers_for_its_dead_predecessor(bridge: Brid
 
 
 def test_user_data_arrives_unchanged(bridge: Bridge) -> None:
-    """Key, value, headers with repeated names and null values, timestamp and partition; and nothing of ours but two."""
+    """Key, value, headers with repeated names and null values, timestamp and partition; only two headers are ours."""
     topic = bridge.create_topic("orders", partitions=3)
     bridge.worker()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}

@@ -1,4 +1,4 @@
-"""The files and commands of docs/tutorial.md, as a reader uses them."""
+"""The files and commands of docs/tutorial.md, used as a reader does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVERS = "127.0.0.1:9092"
 
 
 def files() -> dict[str, str]:
-    """The blocks that begin with a comment that names them."""
+    """Code blocks that begin with a comment with their file name."""
     return dict(re.findall(r"^```\w+\n# ([\w.]+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
 
@@ -33,7 +33,7 @@ def commands() -> list[list[str]]:
 
 
 def place(port: int, order: bytes) -> int:
-    """The status; 0 while the shop does not answer."""
+    """HTTP status; 0 while the shop does not answer."""
     return http.ask_if_there(urllib.request.Request(f"http://127.0.0.1:{port}/", order, method="POST")).status
 
 
@@ -53,7 +53,7 @@ def test_the_shop(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
 
     for command in commands():
         if command[:2] == ["txbridge", "topics"]:
-            # A plan with something to do says so by its exit code.
+            # The exit code of a plan shows that there is something to do.
             run(command, 1 if "plan" in command else 0)
     [worker] = [one for one in commands() if one[:2] == ["txbridge", "worker"]]
     assert worker[2:] == ["--config", "worker.toml"]

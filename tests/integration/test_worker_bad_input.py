@@ -1,4 +1,7 @@
-"""Records that are not ours or break a rule: set aside once with the reason, or refused; nothing else is delayed."""
+"""Records that are not ours or break a rule.
+
+They are copied to the discard topic once, with the reason, or refused. Other transactions are not delayed.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def _bad_ends(bridge: Bridge, entry: str) -> _Bad:
     }
 
 
-# Killed before its Kafka transaction is committed. After it, the next owner reads what any take-over reads.
+# Killed before its Kafka transaction is committed. A kill after the commit is the case of every take-over.
 @pytest.mark.parametrize("fault", ["", "commit.flushed@2", pytest.param("commit.applied@2", marks=pytest.mark.long)])
 def test_p8_malformed_records_are_set_aside_once_and_stop_nothing(kafka: EmbeddedKafka, fault: str) -> None:
     with Bridge(kafka.bootstrap_servers, f"malformed {fault}", partitions=1) as bridge:
@@ -108,7 +111,7 @@ def test_p8_malformed_records_are_set_aside_once_and_stop_nothing(kafka: Embedde
         bridge.decide_many([good[0], good[-1]], COMMIT)
         bridge.wait_visible(topic, [b"first", b"last"])
         eventually(lambda: len(bridge.discarded()) >= len(expected), 30, "not everything was set aside")
-        # kill -9 and another worker: nothing is set aside again.
+        # After kill -9 another worker copies nothing to the discard topic again.
         worker.kill()
         with bridge.local_owner():
             found = {record["TXB_SOURCE"]: record for record in bridge.discarded()}
@@ -139,7 +142,7 @@ def test_p5_forged_and_mistaken_ends_are_refused_with_the_reason(bridge: Bridge)
     bridge.end([f"{2**60},{prepared.transaction_id},{COMMIT}"], 0)
     bridge.end([f"{2**63 - 1},{prepared.transaction_id},{COMMIT}"], 0)
     bridge.end([prepared.entry(UNKNOWN)], 0, source="resume")
-    # Of one record with good and bad entries, the good ones count.
+    # Of a record with good and bad entries, the good ones are applied.
     bridge.end([f"{other.offset},{prepared.transaction_id},{ROLLBACK}", prepared.entry(ROLLBACK)], 0)
     bridge.decide(prepared, COMMIT)
     bridge.decide(other, COMMIT)
@@ -162,7 +165,7 @@ def test_p5_forged_and_mistaken_ends_are_refused_with_the_reason(bridge: Bridge)
 
 
 def test_p2_compressed_decisions_are_applied_and_kill_no_worker(bridge: Bridge) -> None:
-    """Faust's client has not every library; the worker must not need them."""
+    """The worker must not need the compression libraries that Faust's client may lack."""
     topic = bridge.create_topic("real")
     worker = bridge.worker()
     for compression in ("gzip", "snappy", "lz4", "zstd"):
@@ -174,7 +177,7 @@ def test_p2_compressed_decisions_are_applied_and_kill_no_worker(bridge: Bridge) 
             producer.produce(bridge.names.end, one.entry(COMMIT).encode(), headers=bridge.end_headers(), partition=0)
         producer.flush(120)
         bridge.wait_visible(topic, values)
-        # It goes on afterwards, and in the group.
+        # The worker goes on afterwards, and stays in the group.
         after = b"after " + compression.encode()
         bridge.decide(bridge.prepare(topic, after, partition=0), COMMIT)
         bridge.wait_visible(topic, [after])
@@ -238,7 +241,7 @@ def test_p8_an_end_that_names_what_is_not_stored_stops_nothing_while_messages_co
         good = bridge.prepare(topic, b"good", partition=0)
         bridge.end([f"{10**12},{secrets.token_hex(16).upper()},{COMMIT}"], 0)
         bridge.decide(good, COMMIT)
-        # A look at a log end: reading the topic would take the time from the other thread.
+        # Only the log's end is read, because reading the topic would take time from the other thread.
         eventually(lambda: bridge.bounds(bridge.names.op, 0)[1] > applied, 30)
     finally:
         over.set()
@@ -280,7 +283,7 @@ def test_p1_a_decision_in_an_aborted_kafka_transaction_commits_nothing(bridge: B
         bridge.wait_visible(topic, [b"committed", b"last"])
         if by_faust:
             worker.wait_logged("transactional_decisions")
-        # Nobody has decided it: a rollback counts.
+        # No decision was applied, so a rollback counts.
         bridge.decide(aborted, ROLLBACK)
         bridge.wait_outcome(aborted, "rollback")
     assert bridge.visible(topic) == {b"first": 1, b"committed": 1, b"last": 1}
@@ -316,7 +319,7 @@ def test_p8_a_half_message_in_an_aborted_kafka_transaction_is_one_and_the_log_an
     spring.flush()
     spring.abort_transaction()
     bridge.decide(Prepared(0, offsets[0], transaction_id), COMMIT)
-    # It comes behind the marker.
+    # The next half message comes after the marker.
     last = bridge.prepare(topic, b"last", partition=0)
     bridge.decide(last, COMMIT)
     bridge.wait_visible(topic, [b"first", b"aborted", b"last"])

@@ -1,4 +1,4 @@
-"""Workers come, go and die, and two apps share the topics: exactly once all the same."""
+"""Workers that come, go and die, and two apps on the same topics: exactly once in all cases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txbridge.topics.plan import PlanOptions
 
 
 class Stream:
-    """Prepares and decides without pause; every tenth message is rolled back."""
+    """Prepares and decides messages without a pause; every tenth is rolled back."""
 
     def __init__(self, bridge: Bridge, topic: str) -> None:
         self._bridge = bridge
@@ -55,14 +55,14 @@ class Stream:
 
 def assert_exactly_once(bridge: Bridge, topic: str, stream: Stream) -> None:
     bridge.wait_visible(topic, stream.committed, 90)
-    # Nothing else: no second copy, no rolled back one.
+    # There is no second copy, and no message that was rolled back.
     assert bridge.visible(topic) == Counter(dict.fromkeys(stream.committed, 1))
     outcomes = bridge.outcomes()
     assert all(len(named) == 1 for named in outcomes.values())
 
 
 def moved_on(bridge: Bridge, topic: str) -> None:
-    """Wait until something new is delivered."""
+    """Wait until more messages are delivered."""
     before = len(bridge.read(topic))
     eventually(lambda: len(bridge.read(topic)) > before + 20, 60, "deliveries did not go on")
 
@@ -85,13 +85,13 @@ def test_p2_p3_workers_join_leave_and_die(wide: Bridge) -> None:
         assert second.stop() == 0
         moved_on(wide, topic)
         third.kill()
-        # The first alone, after the session time-out of the dead one.
+        # The first worker is alone, after the session time-out of the dead one.
         moved_on(wide, topic)
         first.wait_serving(6, 60)
         moved_on(wide, topic)
     assert_exactly_once(wide, topic, stream)
     assert first.returncode is None
-    # The partition that the first worker never lost was not restored again.
+    # The partition that the first worker never lost was taken over only once.
     assert min(Counter(_taken_over(first)).values()) == 1
 
 
@@ -101,7 +101,7 @@ def _taken_over(worker: WorkerProcess) -> list[str]:
 
 @pytest.mark.long
 def test_p3_two_apps_of_different_names_on_the_same_topics(bridge: Bridge) -> None:
-    """They fence each other; work goes on in turns."""
+    """They fence each other off, and alternately make progress."""
     topic = bridge.create_topic("orders")
     bridge.worker(app_id="app-one")
     with Stream(bridge, topic) as stream:
@@ -109,13 +109,13 @@ def test_p3_two_apps_of_different_names_on_the_same_topics(bridge: Bridge) -> No
         other = bridge.worker(app_id="app-two", wait=1)
         moved_on(bridge, topic)
         moved_on(bridge, topic)
-    # Decisions that came last wait for whose turn it is.
+    # The last decisions wait for the app that owns the partition then.
     assert_exactly_once(bridge, topic, stream)
     assert any("fenced" in worker.log for worker in (other, *bridge.workers))
 
 
 def test_p2_p3_kafka_restarts_and_dies_midway(own_kafka: EmbeddedKafka) -> None:
-    """Decisions that Kafka acknowledged are delivered once; the worker goes on by itself."""
+    """Acknowledged decisions are delivered once, and the worker recovers by itself."""
     with Bridge(own_kafka.bootstrap_servers, "outage") as bridge:
         topic = bridge.create_topic("orders")
         worker = bridge.worker()
@@ -161,7 +161,7 @@ def test_faust_command_line(bridge: Bridge, tmp_path: Path) -> None:
         worker.terminate()
         worker.wait(120)
         log.close()
-    # Faust's own data folder does not land where the worker happens to be started.
+    # Faust's own data folder is not in the working directory.
     assert [file.name for file in tmp_path.iterdir()] == ["faust.log"]
 
 
@@ -176,11 +176,11 @@ def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
     status, body = _ready(port)
     assert status == 503
     assert f"{bridge.names.half} has 3 partitions, {bridge.names.end} 2 and " in body
-    # The others go on.
+    # The other partitions go on.
     prepared = bridge.prepare(topic, b"value", partition=1)
     bridge.decide(prepared, COMMIT)
     bridge.wait_visible(topic, [b"value"], 10)
-    # Doctor and plan tell the same.
+    # Doctor and plan report the same.
     options = PlanOptions(transaction_max_age=72 * 3_600_000)
     plans = {one.topic: one for one in plan(Cluster(bridge.admin), bridge.names, options)}
     assert "all four topics have the same number" in plans[bridge.names.end].reasons[0]

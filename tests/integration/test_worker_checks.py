@@ -1,4 +1,4 @@
-"""Checks and discards as a producer group sees them: P6 (when, and how many), P7 (discard and resume), P8, P9."""
+"""Checks and discards as a producer group sees them: P6 (when and how many), P7 (discard and resume), P8, P9."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, e
 
 
 def _entry(bridge: Bridge, prepared: Prepared) -> dict[str, object]:
-    """The parked entry of a half message, or nothing."""
+    """Parked entry of a half message, or None."""
     return bridge.offset_records(prepared.partition).get(
         bridge.names.parked_key(prepared.partition, prepared.offset), {}
     )
@@ -49,7 +49,7 @@ def test_p6_a_group_with_nobody_alive_burns_no_check(bridge: Bridge) -> None:
     worker = bridge.worker(transaction_check_interval=500, transaction_check_max=2, park_after=500)
     dead = bridge.prepare_many(topic, [b"dead %d" % number for number in range(1_000)], group="dead")
     with bridge.member("alive") as member:
-        # The checks of those who live are not held up by a thousand that nobody can be asked about.
+        # A thousand checks of a dead group do not delay the checks of a live one.
         alive = bridge.prepare(topic, b"alive", group="alive")
         eventually(lambda: member.checks(alive))
     eventually(lambda: all(bridge.parked_states(partition) for partition in (0, 1)))
@@ -60,7 +60,7 @@ def test_p6_a_group_with_nobody_alive_burns_no_check(bridge: Bridge) -> None:
     assert load < 0.3, "it spins"
     assert _entry(bridge, dead[0])["checks"] == 0
     assert bridge.names.check("dead") not in bridge.admin.list_topics(timeout=120).topics
-    # Somebody comes: now the checks begin, with number one, and the discard follows after the last of them.
+    # With a live member the checks begin with number 1, and the discard comes after the last one.
     with bridge.member("dead") as member:
         eventually(lambda: all(member.checks(one) for one in dead), 40)
         assert {member.checks(one)[0]["TRANSACTION_CHECK_TIMES"] for one in dead} == {b"1"}
@@ -81,9 +81,9 @@ def test_p7_one_discard_a_full_interval_after_the_last_check_and_a_resume(bridge
         requests = member.requests(prepared)
         assert [dict(one.headers() or ())["TRANSACTION_CHECK_TIMES"] for one in requests] == [b"1", b"2"]
         times = [one.timestamp()[1] for one in [*requests, *bridge.read(bridge.names.discard)]]
-        # The interval begins with the Kafka transaction of the check, and the append comes a little later.
+        # The interval begins with the Kafka transaction of the check, shortly before the append.
         assert all(later - earlier >= 500 for earlier, later in itertools.pairwise(times)), times
-        # A decision comes too late now; a resume starts all over, a second one has no effect.
+        # A decision is too late now. A resume starts the checks again, and a second resume has no effect.
         bridge.decide(prepared, COMMIT)
         worker.wait_logged('"reason": "late"')
         resume = [prepared.entry(UNKNOWN)]
@@ -109,13 +109,13 @@ def test_p6_no_check_once_a_decision_is_stored_though_nobody_was_there_to_apply_
         eventually(lambda: time.time() * 1_000 > born[asked.offset] + 300)
         with bridge.local_owner(transaction_timeout=200):
             bridge.wait_visible(topic, values)
-            # Had the decided ones been asked about, it would have been before this one.
+            # Checks of the decided messages would have come before this one.
             eventually(lambda: member.checks(asked))
         assert not any(member.checks(one) for one in prepared)
 
 
 def test_p6_no_check_overtakes_a_decision(bridge: Bridge) -> None:
-    """Decisions come just when the checks fall due: each check stands at an END position below the decision."""
+    """Decisions come just when the checks are due. Each check has an END position at or below its decision's offset."""
     options = {"transaction_timeout": 200, "transaction_check_interval": 200, "transaction_check_max": 100}
     topic = bridge.create_topic("real")
     decided: dict[Prepared, int] = {}
@@ -138,7 +138,7 @@ def test_p6_a_steady_stream_of_decisions_does_not_keep_checks_waiting(bridge: Br
     with bridge.member() as member, bridge.local_owner(transaction_timeout=300):
         other = bridge.prepare(topic, b"other", partition=0)
         asked = bridge.prepare(topic, b"asked", partition=0)
-        # END never comes to rest: each look at it finds more than has been applied.
+        # END grows all the time, so each look at it finds records that are not applied.
         eventually(lambda: [bridge.decide(other, UNKNOWN) for _ in range(50)] and member.checks(asked), 20)
 
 
@@ -152,7 +152,7 @@ def test_p9_a_message_that_is_never_checked_does_not_pin_the_watermark(bridge: B
         bridge.wait_visible(topic, values)
         eventually(lambda: bridge.checkpoint(0)["half"] == 203)
         assert [_entry(bridge, one)["checks"] for one in dead] == [0, 0, 0]
-    # The one that took the partition over knows them from their parked entries alone, and reads their bodies again.
+    # The new owner knows these messages only from their parked entries, and reads their bodies again.
     with bridge.local_owner(**options, payload_memory=1):
         bridge.decide(dead[0], COMMIT, group="dead")
         bridge.wait_visible(topic, [b"dead 0"])
@@ -184,7 +184,7 @@ def test_p8_a_check_that_its_topic_does_not_take_delays_no_other(bridge: Bridge)
         bridge.decide(small[0], COMMIT)
         bridge.wait_visible(topic, [b"small 0"], 5)
         assert not member.checks(large)
-        # It is not lost either: a decision from elsewhere settles it.
+        # The message is not lost: a decision from elsewhere finishes it.
         bridge.decide(large, COMMIT)
         bridge.wait_outcome(large, "commit")
 
@@ -192,7 +192,7 @@ def test_p8_a_check_that_its_topic_does_not_take_delays_no_other(bridge: Bridge)
 @pytest.mark.long
 def test_p8_a_check_that_its_topic_never_takes_stops_nobody_once_its_message_is_parked(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
-    # As a check topic is that a foreign client made with Kafka's defaults: it takes less than HALF.
+    # A check topic that a foreign client made with Kafka's defaults takes smaller records than HALF.
     default = {"max.message.bytes": "500000"}
     options = {"park_after": 500, "transaction_max_age": 20_000}
     with (
@@ -201,7 +201,7 @@ def test_p8_a_check_that_its_topic_never_takes_stops_nobody_once_its_message_is_
         bridge.member("compacted", {"cleanup.policy": "compact"}) as compacted,
         bridge.local_owner(**options),
     ):
-        # Larger than their topics take, together and alone; and without the key that compaction wants.
+        # These messages are too large for their topics, together or alone, or lack the key that compaction needs.
         body = random.randbytes(600_000)
         large = [bridge.prepare(topic, body, partition=0, group="foreign") for _ in "123"]
         keyless = [bridge.prepare(topic, b"keyless", partition=0, group="compacted") for _ in "123"]
@@ -209,10 +209,10 @@ def test_p8_a_check_that_its_topic_never_takes_stops_nobody_once_its_message_is_
         eventually(lambda: all("error" in _entry(bridge, one) for one in [*large, *keyless]), 10)
         assert "too large" in _entry(bridge, large[0])["error"].lower()
         assert {_entry(bridge, one)["checks"] for one in [*large, *keyless]} == {0}
-        # A decision from elsewhere settles one, its greatest age the others.
+        # A decision from elsewhere finishes one of them, the maximum age the others.
         bridge.decide(large[0], COMMIT, group="foreign")
         bridge.wait_outcome(large[0], "commit")
-        # Others are asked and delivered as if nothing was.
+        # Messages of other groups are checked and delivered without delay.
         began = time.monotonic()
         for number in range(5):
             prepared = bridge.prepare(topic, b"%d" % number, partition=0, group="others")

@@ -11,7 +11,7 @@ HOURS = 3_600_000
 
 
 class WrongClock(Outside):
-    """A machine whose clock is so many hours ahead."""
+    """A machine whose clock is ahead by this number of hours."""
 
     def __init__(self, hours: int) -> None:
         self.hours = hours
@@ -21,7 +21,7 @@ class WrongClock(Outside):
 
 
 def test_p7_a_worker_whose_clock_is_73_hours_ahead_discards_nothing_and_goes_on(bridge: Bridge) -> None:
-    # Two seconds after its take-over it had discarded all that was undecided as EXPIRED, with no check.
+    # A former worker discarded all undecided messages as EXPIRED two seconds after its take-over, without a check.
     topic = bridge.create_topic("real")
     waiting = bridge.prepare_many(topic, [b"waiting %d" % number for number in range(20)], partition=0)
     committed = bridge.prepare(topic, b"committed", partition=0)
@@ -29,7 +29,7 @@ def test_p7_a_worker_whose_clock_is_73_hours_ahead_discards_nothing_and_goes_on(
     with bridge.member() as member, bridge.local_owner(outside=WrongClock(73), **options) as local:
         bridge.decide(committed, COMMIT)
         bridge.wait_visible(topic, [b"committed"])
-        # Checks come by the brokers' time.
+        # Checks follow the brokers' clock.
         eventually(lambda: all(member.checks(one) for one in waiting), 30, "not checked")
         time.sleep(2)
         counts = local.owner.facts().open

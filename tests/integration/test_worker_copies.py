@@ -1,4 +1,4 @@
-"""P3 when Kafka's idempotence fails: a half message stands in HALF twice, and is delivered once."""
+"""P3 when Kafka's idempotence fails: a half message is stored in HALF twice, and delivered once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txbridge.embedded import EmbeddedKafka
 
 
 def _copies(bridge: Bridge) -> dict[bytes, bytes]:
-    """What the discard topic says: where a copy stood, and what it copies."""
+    """From the discard topic: place of each copy, and half coordinates of its original."""
     return {
         record["TXB_SOURCE"].rpartition(b"TOPIC:")[2]: record["TXB_HALF"]
         for record in bridge.discarded()
@@ -33,7 +33,7 @@ def test_p3_a_half_message_that_was_sent_twice_is_one_message(bridge: Bridge) ->
         assert not member.checks(again[2])
         bridge.decide(first[2], COMMIT, source="check")
         bridge.wait_visible(topic, values[:3])
-        # Both decisions of one transaction: the first wins.
+        # The original and its copy have different decisions, and the first one wins.
         bridge.decide(first[3], COMMIT)
         last = bridge.prepare(topic, b"last", partition=0)
         bridge.decide(last, COMMIT)
@@ -47,7 +47,8 @@ def test_p3_a_half_message_that_was_sent_twice_is_one_message(bridge: Bridge) ->
     }
 
 
-# With the first one committed, the next owner knows it from HALF alone; before, it decides it anew.
+# After the commit the next owner finds the original in HALF alone. Before it, the next owner decides the original
+# again.
 @pytest.mark.parametrize("fault", [pytest.param("commit.flushed@2", marks=pytest.mark.long), "commit.committed@2"])
 def test_p3_a_copy_is_recognised_by_the_next_owner_too(kafka: EmbeddedKafka, fault: str) -> None:
     with Bridge(kafka.bootstrap_servers, f"copies {fault}", partitions=1) as bridge:
@@ -56,7 +57,7 @@ def test_p3_a_copy_is_recognised_by_the_next_owner_too(kafka: EmbeddedKafka, fau
         bridge.decide(first, COMMIT)
         victim = bridge.worker(fault)
         assert victim.wait_dead(40) == -signal.SIGKILL
-        # Whether the first is finished already or not: its copy comes after it.
+        # The copy comes after its original, which may be finished already.
         again = bridge.send_again(first, topic, b"value")
         bridge.decide(again, COMMIT)
         bridge.worker()

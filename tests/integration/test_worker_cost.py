@@ -1,4 +1,4 @@
-"""What a transaction costs Kafka and an idle worker: counters that are the same on every machine."""
+"""Cost of a transaction for Kafka, and of an idle worker: counters that are the same on every machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.log_bytes import batches, growth, log_bytes, records
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.partition_reader import PartitionReader
 
-#: Nothing shall fall due meanwhile (ms).
+#: So long that nothing becomes due during a test (ms).
 _NEVER = 3_600_000
 _TRANSACTIONS = 10_000
 _SIZE = 100
@@ -20,7 +20,7 @@ _SIZE = 100
 
 @pytest.fixture
 def kafka():
-    """One whose segments nobody else writes to."""
+    """A Kafka whose segments no other test writes to."""
     with EmbeddedKafka() as broker:
         yield broker
 
@@ -38,19 +38,19 @@ def test_ten_thousand_waiting_transactions_cost_what_they_should(kafka):
         bridge.workers[0].stop()
         written = growth(log_bytes(kafka, topics), empty)
 
-        # One Kafka transaction for all of them, beside the first one after the take-over.
+        # One Kafka transaction for all messages, besides the first one of the take-over.
         assert records(bridge.bootstrap_servers, names.offset) == 2
         assert records(bridge.bootstrap_servers, names.op) == 1
-        # librdkafka puts up to 10,000 records, or a megabyte, into a produce request; each has one marker in addition.
+        # librdkafka puts up to 10,000 records or a megabyte into a produce request. Each transaction adds a marker.
         assert batches(kafka, real) <= 6
         each = {topic: size / _TRANSACTIONS for topic, size in written.items()}
-        # An offset of up to five digits and a comma.
+        # An offset of up to five digits, and a comma.
         assert each[names.op] <= 7
         assert each[names.offset] <= 1
         assert each[names.discard] == 0
-        # An offset, a transaction id, a decision and their separators: at most 43 bytes, and the record around 200.
+        # An offset, a transaction id, a decision and their separators: at most 43 bytes, and the record of about 200.
         assert each[names.end] <= 45
-        # The value, its key, seven headers of ours in HALF and two at the reader's.
+        # The value, its key, seven headers of ours in HALF and two in the real topic.
         assert each[names.half] <= _SIZE + 200
         assert each[real] <= _SIZE + 90
 
@@ -90,14 +90,14 @@ def test_messages_that_come_one_by_one_are_fetched_together(bridge):
     requests.clear()
     eventually(lambda: not reader.poll(1, 0.1) and requests, 20)
     reader.close()
-    # The first one, the first of the many, the others, and one in every half second of waiting.
+    # Requests: the first one, the first of the many, the others, and one for each half second of waiting.
     assert requests[-1] <= 20
 
 
 @pytest.mark.long
 def test_an_idle_worker_is_idle(bridge):
     worker = bridge.worker()
-    # Faust's start-up goes on for a moment behind the take-over, and so does the first Kafka transaction.
+    # Faust's start and the first Kafka transaction last a little longer than the take-over.
     time.sleep(3)
     written = bridge.bounds(bridge.names.offset, 0)[1]
     before, since = worker.cpu_seconds, time.monotonic()

@@ -1,4 +1,4 @@
-"""kill -9 of the worker between every pair of steps: P1 to P5 and P7 hold, and nothing is done twice or forgotten."""
+"""kill -9 of the worker between every pair of steps: P1 to P5 and P7 hold, and no step is repeated or left out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember
 from txbridge.embedded import EmbeddedKafka
 from txbridge.worker.failpoints import POINTS
 
-#: Checked after 0.2 s, once; to be discarded a second later.
+#: One check after 0.2 s; the discard is due a second later.
 _BEFORE = {"transaction_timeout": 200, "transaction_check_interval": 1_000, "transaction_check_max": 1}
-#: Checked after 0.2 s, once; whatever is checked now stays pending for the rest of the test.
+#: One check after 0.2 s; a message that is checked now stays pending for the rest of the test.
 _AFTER = {"transaction_timeout": 200, "transaction_check_interval": 600_000, "transaction_check_max": 1}
 
-# The victim's transactions: the first proves its ownership; the second has everything but checks, which wait for the
-# answer about their group and are the third.
-# Two successors are worker processes that must wait for the victim's session to end; the others take over at once.
+# The victim's transactions: the first proves its ownership. The second has everything but checks. Checks wait for the
+# answer about their group, and are in the third. Two successors are worker processes, which wait for the end of the
+# victim's session; the others take over at once.
 _CASES = [
     *(f"{point}@1" for point in POINTS if point.startswith("takeover.")),
     "commit.checkpoint@1",
@@ -31,8 +31,8 @@ _CASES = [
 ]
 
 
-#: A fault point of each kind: in a take-over; before a Kafka transaction, in one, and behind it. The others are in the
-#: middle of one, between records of other topics.
+#: A fault point of each kind: in a take-over, and before, in and after a Kafka transaction. The other points are in the
+#: middle of a transaction, between records of other topics.
 _DIFFERENT = {
     "takeover.fenced@1",
     "takeover.restored@1",
@@ -47,7 +47,7 @@ _DIFFERENT = {
 
 @dataclass
 class Scene:
-    """Messages in every state, and decisions that nobody has applied yet."""
+    """Messages in every state, and decisions that no worker has applied yet."""
 
     topic: str
     missing: str
@@ -67,7 +67,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def cases(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[None]]]:
-    """The cases of this run, three at a time: most of each is waiting."""
+    """Start the cases of this run, three at a time, because each mostly waits."""
     chosen = [
         item
         for item in request.session.items
@@ -82,7 +82,8 @@ def _set_the_scene(bridge: Bridge, member: CheckMember) -> Scene:
     scene = Scene(bridge.create_topic("real"), missing=f"{bridge.namespace}.missing")
     later = f"{bridge.namespace}.later"
     with bridge.local_owner(**_BEFORE) as local:
-        # Parked by a check: a decision must remove their parked entries; without one they are to be discarded.
+        # These are parked by a check. A decision must remove their parked entries; without a decision they are due for
+        # the discard.
         checked_commit = scene.prepare(bridge, "checked-commit", 3)
         checked_rollback = scene.prepare(bridge, "checked-rollback", 3)
         scene.to_discard = scene.prepare(bridge, "discard", 3)
@@ -112,16 +113,16 @@ def _set_the_scene(bridge: Bridge, member: CheckMember) -> Scene:
 
 def _run(kafka: EmbeddedKafka, fault: str) -> None:
     if fault == "commit.flushed@2":
-        # The test is worth something: the transaction at hand was full when it was cut off. On a busy machine END may
-        # come a moment later than the held messages, which are the second transaction then, and END is the third. That
-        # is a race for each try, so there are some: nearly always the first is enough.
+        # The test must kill a full transaction to be of use. On a busy machine END may come a moment later than the
+        # held messages. These are the second transaction then, and END is the third. Each try has this race, so there
+        # are several; nearly always the first is enough.
         assert any(_was_full(kafka, each) for each in (fault, "commit.flushed@3") * 5)
     else:
         _was_full(kafka, fault)
 
 
 def _was_full(kafka: EmbeddedKafka, fault: str) -> bool:
-    """Whether the Kafka transaction that was cut off has left its traces."""
+    """Whether the Kafka transaction that was cut off has left traces, in a complete run of this case."""
     with Bridge(kafka.bootstrap_servers, f"killed at {fault}", partitions=1) as bridge, bridge.member() as member:
         scene = _set_the_scene(bridge, member)
         victim = bridge.worker(fault, session_timeout=1_000, **_AFTER)
@@ -150,7 +151,7 @@ def _verify(bridge: Bridge, scene: Scene, member: CheckMember) -> None:
 
     committed = {scene.values[one] for one in scene.to_commit}
     eventually(lambda: committed <= set(visible()), 40, "commits are missing")
-    # Whatever was unknown is pending, is checked once, and can be decided.
+    # Undecided messages are pending, are checked once, and can be decided.
     for prepared in scene.undecided:
         eventually(lambda one=prepared: member.checks(one), 30, "an undecided message was not checked")
     bridge.decide(scene.undecided[0], COMMIT, source="check")
@@ -160,15 +161,15 @@ def _verify(bridge: Bridge, scene: Scene, member: CheckMember) -> None:
     bridge.wait_outcome(scene.undecided[0], "commit")
     bridge.wait_outcome(scene.undecided[1], "rollback")
     eventually(lambda: len(bridge.discarded()) >= len(scene.to_discard) + 1, 30, "discards are missing")
-    # P1 to P4: all commits once, nothing else.
+    # P1 to P4: all commits are delivered once, and nothing else.
     assert visible() == Counter([*committed, scene.values[scene.undecided[0]]])
     assert bridge.visible(scene.missing) == Counter(scene.values[one] for one in scene.to_hold)
-    # OP names each finished message once, and no other.
+    # OP names each finished message once, and no other message.
     wanted = dict.fromkeys([*scene.to_commit, *scene.to_hold, scene.undecided[0]], "commit")
     wanted |= dict.fromkeys([*scene.to_roll_back, scene.undecided[1]], "rollback")
     wanted |= dict.fromkeys(scene.to_discard, "discard")
     assert bridge.outcomes() == {(one.partition, one.offset): [outcome] for one, outcome in wanted.items()}
-    # P7: one discard record for each, one for the malformed END; P6: one check for each that was asked about.
+    # P7: one discard record for each, and one for the malformed END. P6: one check for each message that was checked.
     reasons = Counter((record["TXB_REASON"], record["value"]) for record in bridge.discarded())
     assert reasons == Counter(
         [(b"MALFORMED", b"garbage"), *((b"MAX_CHECKS", scene.values[one]) for one in scene.to_discard)],

@@ -1,4 +1,4 @@
-"""A leader that is cut off from the other brokers, and not from clients: its word for the log proves nothing."""
+"""A leader that is cut off from the other brokers, but not from clients: its log end proves nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def proven(servers: str, topic: str) -> int | None:
 
 @dataclass
 class CutOff:
-    """The leader of HALF's first partition is cut off from the others, which have elected another one."""
+    """A cluster in which the leader of HALF's first partition is cut off, and the others have elected a new one."""
 
     kafka: EmbeddedKafka
     bridge: Bridge
@@ -55,17 +55,17 @@ def cut_off(request: pytest.FixtureRequest) -> Iterator[CutOff]:
 
 @pytest.mark.long
 def test_p2_no_decision_is_refused_by_the_word_of_a_leader_that_is_cut_off(cut_off: CutOff) -> None:
-    """Half message and decision are stored by the new leaders; the worker is connected to the former ones."""
+    """The new leaders have the half message and its decision, while the worker is connected to the former ones."""
     bridge, victim = cut_off.bridge, cut_off.victim
     names, half = bridge.names, f"{bridge.names.half}/0"
-    # It still tells that it leads, and what it had then.
+    # The victim still reports itself as the leader, with its former log end.
     with each_broker({"bootstrap.servers": victim.bootstrap_servers})() as brokers:
         assert brokers.nodes()
         view = brokers.view(victim.node_id, names.half, 0)
         assert isinstance(view, View)
         assert view.leader == victim.node_id
         former_end = brokers.end(victim.node_id, names.half, 0)
-    # Clients that have never heard of the former leader.
+    # Clients that do not know the former leader.
     fresh = Bridge(",".join(node.bootstrap_servers for node in cut_off.healthy), "fresh", partitions=1)
     fresh.namespace, fresh.names = bridge.namespace, bridge.names
     try:

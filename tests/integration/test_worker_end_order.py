@@ -1,4 +1,4 @@
-"""END is applied strictly in its order and exactly once, whatever Faust delivers, skips or repeats: P2 to P5."""
+"""Order of END: it is applied in order and exactly once, whatever Faust delivers, skips or repeats (P2 to P5)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MESSAGES = 120
 
 @dataclass
 class Script:
-    """Messages with contradicting decisions in END, and which of them has to win."""
+    """Messages with contradicting decisions in END, and the decision of each that has to win."""
 
     topic: str
     events: list[EndEvent]
     winners: dict[Prepared, tuple[bytes, int]]
 
     def verify(self, bridge: Bridge) -> None:
-        """Every first decision won, and each message was finished once."""
+        """Expect that every first decision won, and that each message was finished once."""
         eventually(lambda: len(bridge.outcomes()) == len(self.winners), 30, "not all decisions were applied")
         end = self.events[-1].offset + 1
         eventually(lambda: bridge.checkpoint(0)["end"] == end, 30, "END was not applied to its end")
@@ -52,7 +52,7 @@ def _write(bridge: Bridge, seed: int, topic: str | None = None) -> Script:
     records: list[tuple[bytes | None, list[tuple[str, bytes]]]] = []
     of = dict(zip(prepared, values, strict=True))
     while commands:
-        # Some records hold several entries, which are applied together and in their order.
+        # Some records have several entries, which are applied together and in order.
         together, commands = commands[: (count := chance.choice([1, 1, 1, 5]))], commands[count:]
         for one, decision in together:
             if decision != UNKNOWN:
@@ -89,7 +89,7 @@ def _repeated(events: list[EndEvent], chance: random.Random) -> Iterator[EndEven
     for number, event in enumerate(events):
         yield event
         if chance.random() < 0.1:
-            # As after a rebalance: back to what was committed some time ago.
+            # Like a rebalance: back to an earlier committed offset.
             yield from events[max(0, number - chance.randrange(30)) : number + 1]
 
 
@@ -120,7 +120,7 @@ def test_p5_end_is_applied_in_its_order_when_faust_delivers(
     first = _write(bridge, 1)
     with bridge.local_owner(transaction_timeout=600_000) as local:
         if when == "during":
-            # Level with Faust first: from then on its events are what is applied.
+            # The owner first catches up with Faust, and then applies Faust's events.
             _feed(local, first.events)
             first.verify(bridge)
             eventually(lambda: _level(local))
@@ -172,12 +172,12 @@ def test_p9_an_end_that_outruns_the_commits_waits_in_kafka_not_in_memory(
     bridge.produce_together(bridge.names.end, [*records, (prepared.entry(COMMIT).encode(), records[0][1])], partition=0)
     with bridge.local_owner(transaction_timeout=600_000, entries=100):
         bridge.wait_visible(topic, [b"the last"])
-    # What one look takes in, of 10,000.
+    # Number of the 10,000 that one look reads.
     assert 1_000 <= max(waiting) <= 2_000
 
 
 def test_p5_faust_in_a_thread_of_its_own_while_end_grows(bridge: Bridge) -> None:
-    """Offers, repeats and gaps race with the owner's own reading, level by level."""
+    """Offers, repeats and gaps compete with the owner's own reading, whenever it has caught up."""
     chance = random.Random(7)
     topic = bridge.create_topic("real")
     written: list[EndEvent] = []
@@ -208,7 +208,7 @@ def test_p5_faust_in_a_thread_of_its_own_while_end_grows(bridge: Bridge) -> None
 
 
 def test_p5_what_was_decided_before_a_takeover_is_applied_first(bridge: Bridge) -> None:
-    """A new owner starts at the checkpoint, though Faust goes on from somewhere else."""
+    """A new owner starts at the checkpoint, although Faust goes on from another offset."""
     first = _write(bridge, 1)
     with bridge.local_owner(transaction_timeout=600_000) as local:
         _feed(local, first.events[:40])

@@ -1,4 +1,4 @@
-"""The connection breaks exactly at a commit: whatever the broker saw of it, each message is delivered once."""
+"""A connection that breaks exactly at a commit: each message is delivered once, however much the broker got."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def proxy() -> Iterator[EndTxnProxy]:
 
 @pytest.fixture(scope="module")
 def servers(proxy: EndTxnProxy) -> Iterator[str]:
-    """A Kafka that every client reaches through the proxy only."""
-    # The proxy lets clients in before Kafka starts: who waits for Kafka may already come by the advertised port.
+    """A Kafka that all clients reach through the proxy only."""
+    # The proxy listens before Kafka starts, so a client that waits for Kafka may already use the advertised port.
     port = free_port()
     proxy.connect_to(port)
     with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
@@ -32,7 +32,7 @@ def servers(proxy: EndTxnProxy) -> Iterator[str]:
 def test_p3_p10_exactly_once_when_the_connection_breaks_at_end_txn(proxy: EndTxnProxy, servers: str, cut: Cut) -> None:
     with Bridge(servers, f"end txn {cut.name}", partitions=1) as bridge:
         topic = bridge.create_topic("real")
-        # Shorter than the default, because the silent cases wait for it.
+        # Shorter than the default, because the silent cases wait for this time-out.
         worker = bridge.worker(commit_timeout=4_000)
         before = bridge.prepare(topic, b"before")
         bridge.decide(before, COMMIT)
@@ -47,7 +47,7 @@ def test_p3_p10_exactly_once_when_the_connection_breaks_at_end_txn(proxy: EndTxn
         bridge.decide(gone, ROLLBACK)
         proxy.wait_met(met + 1)
         if cut is Cut.LATE:
-            # The worker has given up that connection and goes on; the old request arrives in the midst of that.
+            # The worker has given up that connection and goes on. The old request arrives during that.
             worker.wait_logged('"outcome_learnt"')
             bridge.decide_many(bridge.prepare_many(topic, [b"next"]), COMMIT)
             proxy.deliver_late()
@@ -62,6 +62,6 @@ def test_p3_p10_exactly_once_when_the_connection_breaks_at_end_txn(proxy: EndTxn
         outcomes = bridge.outcomes()
         assert all(outcomes[one.partition, one.offset] == ["commit"] for one in [before, *prepared])
         assert outcomes[gone.partition, gone.offset] == ["rollback"]
-        # The worker noticed that it could not know, asked the topics, and went on in the same process.
+        # The worker noticed the unknown outcome, read the topics, and went on in the same process.
         assert worker.events("outcome_learnt") or worker.events("outcome_unknown")
         assert worker.returncode is None

@@ -1,4 +1,4 @@
-"""A broker that leads a partition no more, and answers as if it did: what it does not know is not taken for absent."""
+"""A broker that no longer leads a partition, but answers like its leader: records it lacks are not taken for absent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txbridge.kafka.partition_reader import PartitionReader
 
 
 class FormerLeader:
-    """Answers readers of one topic, in this process, with what it had when it lost its leadership."""
+    """Answers readers of one topic, in this process, with the records from before it lost its leadership."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
         self.end: int | None = None
@@ -69,7 +69,7 @@ def test_p8_what_is_not_in_half_is_refused_in_the_end_and_stops_nobody_for_long(
             bridge.end([f"{10**12 + number},{'F' * 32},8"], 0)
         bridge.decide(bridge.prepare(topic, b"second", partition=0), COMMIT)
         bridge.wait_visible(topic, [b"first", b"second"], 20)
-        # Many wait side by side: what is decided among them is not held up once for each.
+        # Many unknown half messages wait together. They do not delay the decisions between them once each.
         started = time.monotonic()
         for number in range(10):
             bridge.end([f"{10**12 + number},{'F' * 32},8"], 0)

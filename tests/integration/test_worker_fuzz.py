@@ -1,4 +1,4 @@
-"""Hundreds of damaged records in every internal topic while good transactions go on, and a kill -9 on the way."""
+"""Hundreds of damaged records in every internal topic while good transactions go on, with a kill -9 in between."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.kafka.headers import headers_of
 
 SEED = 20_240
-#: Damaged records for each topic; in OFFSET as many checkpoints as parked entries.
+#: Damaged records per kind. OFFSET gets as many checkpoints as parked entries.
 RECORDS = 300
 GROUP = "group"
 
 
 class _Listener(TransactionListener):
-    """The value says what becomes of a transaction, and whether the client knows it at once or has to be asked."""
+    """Decides by the value: the result, and whether the client knows it at once or in a check."""
 
     def __init__(self) -> None:
         self.asked: Counter[bytes | None] = Counter()
@@ -46,30 +46,30 @@ class _Listener(TransactionListener):
 
     @staticmethod
     def _fate(message: MessageExt) -> LocalTransactionState:
-        """A stranger's check is of no transaction of ours."""
+        """Result by the value. A check that the stranger wrote is about no transaction of ours."""
         good = (message.value or b"").endswith(b"commit")
         return LocalTransactionState.COMMIT_MESSAGE if good else LocalTransactionState.ROLLBACK_MESSAGE
 
 
 class _Stranger:
-    """Writes damaged records without waiting, and remembers those that must be set aside or reported."""
+    """Writes damaged records without waiting, and keeps those that the worker must discard or report."""
 
     def __init__(self, bridge: Bridge, real_topic: str, rng: Random) -> None:
         self._bridge, self._rng = bridge, rng
         self._setting = Setting(names=bridge.names, group=GROUP, real_topic=real_topic, half_end=RECORDS)
         self._producer = Producer({**quiet(bridge.bootstrap_servers), "linger.ms": 5})
-        #: TXB_SOURCE of each malformed record of HALF and END, with key and value.
+        #: Key and value of each malformed record of HALF and END, by its TXB_SOURCE.
         self.to_set_aside: dict[bytes, tuple[bytes | None, bytes | None]] = {}
-        #: By topic and partition.
+        #: Number of malformed records by topic and partition.
         self.to_report: Counter[tuple[str, int]] = Counter()
 
     def write(self, kind: str) -> None:
-        """One record of this kind into one of the partitions of its topic."""
+        """Write one record of this kind into one of the partitions of its topic."""
         # The discard topic has one partition.
         names, partition = self._bridge.names, 0 if kind == "discard" else self._rng.randrange(2)
         setting = replace(self._setting, partition=partition)
         raw = damaged(kind, setting, self._rng)
-        # What looks valid in these is believed: only rights on the topic keep a stranger from writing it.
+        # The worker believes a valid record in these topics. Only rights on the topic keep a stranger from writing one.
         while kind in _MUST_BE_MALFORMED and not _bad(_MUST_BE_MALFORMED[kind], setting, raw):
             raw = damaged(kind, setting, self._rng)
         if kind in {"checkpoint", "parked"} and raw.key is None:
@@ -98,8 +98,8 @@ class _Stranger:
         self._producer.poll(0)
 
     def write_undecodable(self, topic: str, partition: int) -> None:
-        """A record with a header whose name is not UTF-8, which confluent-kafka cannot read."""
-        # OFFSET, which is compacted, takes no record without a key: this one would be the last checkpoint.
+        """Write a record with a header whose name is not UTF-8, which confluent-kafka cannot read."""
+        # OFFSET is compacted and takes no record without a key. With this key the record would be the last checkpoint.
         key = self._bridge.names.checkpoint_key(partition) if topic == self._bridge.names.offset else None
         offset = self._bridge.produce_undecodable(topic, b"undecodable", [("TXB_V", b"1")], partition, key)
         if topic in {self._bridge.names.half, self._bridge.names.end}:
@@ -118,7 +118,7 @@ def _parse_end(_setting: Setting, raw: Raw) -> None:
 
 
 def _parse_op(_setting: Setting, raw: Raw) -> None:
-    with suppress(NewerVersionError):  # believed: the take-over is refused
+    with suppress(NewerVersionError):  # the worker believes it, and refuses the take-over
         parse_op(raw.value, raw.headers)
 
 
@@ -139,7 +139,7 @@ def _bad(parse: Callable[[Setting, Raw], None], setting: Setting, raw: Raw) -> b
 
 
 def _outcomes(bridge: Bridge) -> dict[tuple[int, int], list[str]]:
-    """What OP says, but for the stranger's records."""
+    """Outcomes in OP, without malformed records."""
     found: dict[tuple[int, int], list[str]] = {}
     for message in bridge.read(bridge.names.op):
         try:
@@ -152,7 +152,7 @@ def _outcomes(bridge: Bridge) -> dict[tuple[int, int], list[str]]:
 
 
 def _set_aside(bridge: Bridge, sources: set[bytes]) -> list[tuple[bytes, bytes, bytes | None, bytes | None]]:
-    """Source, reason, key and value of the records that the worker has set aside, but for the stranger's own."""
+    """Source, reason, key and value of the worker's copies of malformed records, without the stranger's own records."""
     found = []
     for message in bridge.read(bridge.names.discard):
         headers = dict(message.headers() or ())
@@ -162,7 +162,7 @@ def _set_aside(bridge: Bridge, sources: set[bytes]) -> list[tuple[bytes, bytes, 
 
 
 def _unread_checks(bridge: Bridge) -> int:
-    """Check requests beyond what the client has committed."""
+    """Number of check requests beyond the client's committed offsets."""
     topic = bridge.names.check(GROUP)
     consumer = Consumer({**quiet(bridge.bootstrap_servers), "group.id": topic})
     try:
@@ -184,7 +184,7 @@ def test_p8_damaged_records_in_every_internal_topic_harm_no_good_transaction(
     caplog.set_level(logging.INFO, "txbridge")
     rng = Random(SEED)
     topic, names = bridge.create_topic("real"), bridge.names
-    # Nobody has to give up while a loaded machine is slow.
+    # So many checks that no message is discarded while a loaded machine is slow.
     options = {"transaction_check_max": 15, "park_after": 1_000}
     worker = bridge.worker(**options)
     listener = _Listener()
@@ -226,7 +226,7 @@ def test_p8_damaged_records_in_every_internal_topic_harm_no_good_transaction(
             30,
             "not everything was set aside",
         )
-        # It has read, and got past, every check request.
+        # The client has read every check request and gone on.
         eventually(lambda: _unread_checks(bridge) == 0, 30, "the client stands still before a check request")
 
     assert bridge.visible(topic) == dict.fromkeys(committed, 1)
@@ -243,7 +243,7 @@ def test_p8_damaged_records_in_every_internal_topic_harm_no_good_transaction(
         if where == names.offset:
             assert reported[where, partition] == count
         else:
-            # Of OP the take-over reads what is still needed.
+            # A take-over reads only the part of OP that is still needed.
             assert 0 < reported[where, partition] <= count
     assert {value for value in sent if value.startswith(b"asked")} <= set(listener.asked)
     assert "check_request_malformed" in caplog.text

@@ -1,4 +1,4 @@
-"""Commits that cannot be delivered: that transaction alone waits and is reported, and it is not lost (P2, P8)."""
+"""Commits that cannot be delivered: only that transaction waits, is reported, and is not lost (P2, P8)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_p8_a_missing_topic_holds_its_messages_alone_also_over_a_crash(bridge: B
     worker = bridge.worker()
     held, others = bridge.prepare_many(missing, [b"held 0", b"held 1"], partition=0), [b"%d" % n for n in range(50)]
     prepared = bridge.prepare_many(there, others, partition=0)
-    # All in one END record: the others are delivered in the transaction that holds these.
+    # All are in one END record, so the others are delivered in the transaction that holds these.
     bridge.end([one.entry(COMMIT) for one in [held[0], *prepared, held[1]]], 0)
     bridge.wait_visible(there, others, 5)
     eventually(lambda: _held(worker, f"topic {missing} does not exist"))
@@ -70,7 +70,7 @@ def test_the_log_has_start_and_end_of_a_worker_and_what_it_no_longer_holds_in_on
     bridge.create_topic("missing")
     eventually(lambda: sum(bridge.visible(missing).values()) == 31, 90)
     eventually(lambda: sum(int(one["count"]) for one in worker.events("no_longer_held")) == 31, 90)
-    # All that is held for a topic is tried again as soon as one was taken.
+    # All messages that are held for a topic are tried again as soon as it has taken one.
     lines = worker.events("no_longer_held")
     assert {(one["topic"], one["level"]) for one in lines} == {(missing, "info")}
     assert len(lines) <= 2, lines
@@ -89,7 +89,7 @@ def test_the_log_has_start_and_end_of_a_worker_and_what_it_no_longer_holds_in_on
 
 
 def test_p8_records_that_their_topic_refuses_are_held_alone(bridge: Bridge) -> None:
-    """Kafka refuses whole batches for one bad record; the good ones of the batch are delivered all the same."""
+    """Kafka refuses a whole batch because of one record. The good records of the batch are delivered nevertheless."""
     small = bridge.create_topic("small", 1, max_message_bytes="20000")
     compact = bridge.create_topic("compact", 1, cleanup_policy="compact")
     two = bridge.create_topic("two", 2)
@@ -109,7 +109,7 @@ def test_p8_records_that_their_topic_refuses_are_held_alone(bridge: Bridge) -> N
         reasons = {str(entry["error"]) for entry in logs if entry["event"] == "held"}
         for text in ("Message size too large", "failed to validate record", "so no partition 7", "Invalid timestamp"):
             assert any(text in reason for reason in reasons), text
-        # As soon as their topics take them they are delivered, each on its own.
+        # They are delivered as soon as their topics take them, each on its own.
         bridge.alter_topic(small, max_message_bytes="100000")
         bridge.alter_topic(two, message_timestamp_after_max_ms=str(2**62))
         bridge.alter_topic(compact, cleanup_policy="delete")
@@ -123,7 +123,7 @@ def test_p8_records_that_their_topic_refuses_are_held_alone(bridge: Bridge) -> N
 
 
 def test_p8_a_topic_with_small_batches_is_no_obstacle(bridge: Bridge) -> None:
-    """max.message.bytes bounds a batch: one below librdkafka's batch size must not hold anything, nor be slow."""
+    """max.message.bytes limits a batch. One below librdkafka's batch size must neither hold nor delay messages."""
     topic = bridge.create_topic("small", 1, max_message_bytes="50000")
     values = [b"%06d" % number + random.randbytes(1_000) for number in range(3_000)]
     prepared = bridge.prepare_many(topic, values, partition=0)
@@ -151,7 +151,7 @@ def test_p8_hundreds_of_refused_records_do_not_delay_the_others(bridge: Bridge) 
         assert time.monotonic() - since < 60
         bridge.wait_visible(small, [b"good %d" % number for number in range(50)], 60)
         print(f"good ones of the topic: {time.monotonic() - since:.1f} s")
-        # While those are tried again and again, a decision gets through at once.
+        # Other decisions are delivered quickly while those messages are tried again and again.
         for number in range(5):
             since = time.monotonic()
             late = bridge.prepare(other, b"late %d" % number, partition=0)
@@ -168,7 +168,7 @@ def test_p8_a_topic_that_is_deleted_delays_the_others_by_the_time_out_once(bridg
         bridge.wait_visible(gone, [b"first"])
         bridge.admin.delete_topics([gone])[gone].result(120)
         eventually(lambda: gone not in bridge.admin.list_topics(timeout=120).topics)
-        # Its name is still believed to be good: what is known of topics is kept for a minute.
+        # The worker keeps its knowledge of topics for a minute, so it still takes the name for good.
         delays = []
         for number in range(6):
             since = time.monotonic()

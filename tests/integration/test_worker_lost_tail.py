@@ -1,4 +1,4 @@
-"""HALF or END loses its tail on disk and grows again: nobody is given another's message, and a person has to know."""
+"""HALF or END that loses its tail on disk and grows again: no decision hits another message, and a person must act."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from txbridge.worker import partitions
 
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[EmbeddedKafka]:
-    """A broker of this test's own, whose files it may damage."""
+    """A broker of the test's own, whose files it may damage."""
     with EmbeddedKafka(data_dir=tmp_path / "kafka") as kafka:
         yield kafka
 
 
 def _lose_tail(kafka: EmbeddedKafka, topic: str, offset: int) -> None:
-    """The machine lost power, and the disk did not keep the records of partition 0 from this offset on."""
+    """Remove the records of partition 0 from this offset on, like a power loss before they were on disk."""
     kafka.kill()
     [log] = kafka.data_dir.glob(f"**/{topic}-0/*.log")
     data, at = log.read_bytes(), 0
@@ -49,7 +49,7 @@ def _lose_tail(kafka: EmbeddedKafka, topic: str, offset: int) -> None:
 
 
 def _another_client(bridge: Bridge) -> None:
-    """The former one has numbered what was lost, and is refused; a client that starts now does not notice."""
+    """Replace the client: Kafka refuses the old one, which has numbered the lost records. A new one notices nothing."""
     bridge._producer = Producer(producer_config({"bootstrap.servers": bridge.bootstrap_servers}))
 
 
@@ -79,7 +79,7 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         refused.wait_error(f"holds another record at offset {lost.offset}", "txbridge acknowledge 0")
         connection = _connection(bridge)
         assert any("holds another record" in warning for warning in read_view(connection, 0).warnings)
-        # It does not heal itself.
+        # The partition does not recover by itself.
         more = bridge.prepare_many(topic, [b"more %d" % number for number in range(4)], partition=0)
         assert not refused.owner.status.serving
         with monkeypatch.context() as patch:
@@ -106,7 +106,7 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
 
 
 def _fenced(*, times: int) -> Callable[..., Producer]:
-    """Takes the fence; so many times the owner, which tries again, takes it a moment later."""
+    """Make a function that takes the fence. The first `times` calls lose it at once, as to an owner that retries."""
     taken: list[Producer] = []
 
     def take(*arguments: Any) -> Producer:
@@ -119,7 +119,7 @@ def _fenced(*, times: int) -> Callable[..., Producer]:
 
 
 def _as_a_former_leader(*question: Any) -> tuple[OffsetTopic, list[str]]:
-    """What OFFSET says, by a broker that does not have its last record."""
+    """Read OFFSET as from a broker without its last record."""
     offset_topic, warnings = read_offset(*question)
     offset_topic.position -= 1
     return offset_topic, warnings

@@ -27,13 +27,13 @@ from txbridge.worker.observe.metrics import WorkerMetrics
 
 
 def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    """Status and body; status 0 while nobody answers."""
+    """Status and body; status 0 while nothing answers."""
     answer = http.ask_if_there(f"http://{host}:{port}{path}", 5)
     return answer.status, answer.text
 
 
 def reasons(port: int, path: str = "/readyz") -> list[str] | None:
-    """Why it is not ready; None while nobody answers."""
+    """Reasons why the worker is not ready; None while nothing answers."""
     status, body = get(port, path)
     if not status:
         return None
@@ -44,7 +44,7 @@ def reasons(port: int, path: str = "/readyz") -> list[str] | None:
 
 
 class Scraped:
-    """The metrics at one moment."""
+    """All metrics at one moment."""
 
     def __init__(self, port: int) -> None:
         self._samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
@@ -67,7 +67,7 @@ def test_board_and_alerts_ask_for_nothing_that_a_worker_does_not_show(bridge: Br
     for file in ("grafana-board.json", "txbridge.rules.yml"):
         text = (Path(__file__).parents[2] / "observability" / file).read_text()
         asked |= set(re.findall(r"\b(?:txbridge|process)_[a-z_]+(?=[\[{) ]|$)", text, re.MULTILINE))
-    # The metrics of a client are in the client's process.
+    # Another process has the client's metrics.
     of_workers = {re.sub(r"_bucket$", "", name) for name in asked if not name.startswith("txbridge_client_")}
     assert len(of_workers) > 15
     assert of_workers - shown == set()
@@ -102,7 +102,7 @@ def test_what_a_worker_did_can_be_scraped(bridge: Bridge) -> None:
     assert now("messages_delivered_total") == 11
     assert now("messages_held_total") == 1
     assert now("end_refused_total", reason="contradiction", source="operator") == 1
-    # One was answered after the first; the two that are discarded had three each.
+    # One message was answered after its first check; the two discarded ones had three checks each.
     assert now("checks_sent_total", group="group") == 7
     assert now("malformed_records_total") == 1
     assert now("copies_total") == 1
@@ -119,14 +119,14 @@ def test_what_a_worker_did_can_be_scraped(bridge: Bridge) -> None:
         assert now("end_lag_records", partition=partition) == 0
     assert now("ready") == 1
     assert now("partitions") == 2
-    # What code and documentation name is there, whether it has happened yet or not.
+    # All metrics of the code are there from the start, before their first event.
     assert {family.name for family in WorkerMetrics().registry.collect()} <= now.names
-    # No transaction, and nothing else that could grow without end.
+    # No label grows without limit, as a transaction id would.
     assert committed[0].transaction_id not in get(port, "/metrics")[1]
 
 
 def lags(bridge: Bridge) -> dict[int, int]:
-    """By partition, as `kafka-consumer-groups --describe` works it out: log end less committed offset."""
+    """Lag by partition, as `kafka-consumer-groups --describe` computes it: log end less committed offset."""
     group = bridge.names.worker_group
     answer = bridge.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(120)
     found = {
@@ -140,7 +140,7 @@ def lags(bridge: Bridge) -> dict[int, int]:
 
 @contextmanager
 def take_overs_wait(bridge: Bridge, partition: int) -> Iterator[None]:
-    """An open Kafka transaction in OFFSET, behind which nobody can read for certain."""
+    """Hold a Kafka transaction open in OFFSET, so that no take-over can read it to its end."""
     foreign = Producer(
         {
             **quiet(bridge.bootstrap_servers),
@@ -170,7 +170,7 @@ def test_ready_and_lag_never_lie_during_a_take_over(bridge: Bridge) -> None:
         prepared = bridge.prepare_many(topic, [b"a", b"b", b"c"], partition=0)
         bridge.decide_many(prepared, COMMIT, batch=1)
         bridge.decide(bridge.prepare(topic, b"other", partition=1), COMMIT)
-        # Faust has handed over what it got, and still nothing of it is applied.
+        # Faust has passed on its records, but none is applied.
         eventually(lambda: lags(bridge) == {0: 3, 1: 0})
         assert reasons(port) == ["partition 0: being taken over"]
         assert get(port, "/livez")[0] == 200
@@ -191,7 +191,7 @@ def test_a_worker_without_a_partition_is_ready_and_one_that_was_paused_is_not(ka
         spare = bridge.worker(metrics_port=ports[1], wait=0)
         for port in ports:
             eventually(lambda port=port: reasons(port) == [])  # type: ignore[misc]
-        # A new member may move the partition, so who has it is asked only now.
+        # A new member may move the partition, so the owner is looked up only now.
         workers = dict(zip(ports, bridge.workers, strict=True))
         owner = next(port for port in ports if Scraped(port)("partition_serving", partition="0"))
         other = next(port for port in ports if port != owner)
@@ -200,7 +200,7 @@ def test_a_worker_without_a_partition_is_ready_and_one_that_was_paused_is_not(ka
         workers[owner].pause()
         since = time.monotonic()
         eventually(lambda: Scraped(other)("partition_serving", partition="0") == 1)
-        # Its session is over and so is what it was told: it says so at once, not after it has found out.
+        # Its session is over, and its assignment with it. It must report that at once, before it has found out.
         eventually(lambda: time.monotonic() - since > 6.5)
         workers[owner].resume()
         found = reasons(owner)
@@ -218,7 +218,7 @@ def test_a_lost_kafka_makes_it_not_ready_and_does_not_kill_it(own_kafka: Embedde
         eventually(lambda: reasons(port), 20)
         assert get(port, "/livez")[0] == 200
         eventually(lambda: Scraped(port)("errors_total", cause="kafka_unavailable") > 0)
-        # Without Kafka there is nothing that it could bring to an end.
+        # Without Kafka the worker cannot finish anything, so it is killed.
         worker.kill()
 
 
@@ -237,7 +237,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def lonely() -> Iterator[int]:
-    """The port of a worker that finds no Kafka."""
+    """Start a worker that finds no Kafka; yield its port."""
     port = free_port()
     process = start(f"--metrics-port={port}")
     try:
@@ -253,7 +253,7 @@ def test_the_port_is_open_on_localhost_only_and_before_kafka_is_there(lonely: in
     assert Scraped(lonely)("ready") == 0
     assert "txbridge_build_info" in get(lonely, "/metrics")[1]
     with pytest.raises(ConnectionRefusedError):
-        # Also this machine, but not the address it listens on.
+        # Also this machine, but not the address that the worker listens on.
         socket.create_connection(("127.0.0.2", lonely), 5)
     assert str(lonely) not in Path("/proc/net/tcp6").read_text()
 
@@ -273,7 +273,7 @@ def test_a_taken_port_is_told_in_one_line(lonely: int) -> None:
 
 
 class Undecided(TransactionListener):
-    """Knows nothing at first, and everything when asked."""
+    """Answers unknown unless its argument is true; a check is answered with rollback."""
 
     def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
         return LocalTransactionState.COMMIT_MESSAGE if arg else LocalTransactionState.UNKNOW

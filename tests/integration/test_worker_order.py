@@ -23,7 +23,7 @@ def proxy() -> Iterator[EndTxnProxy]:
 
 @pytest.fixture(scope="module")
 def servers(proxy: EndTxnProxy) -> Iterator[str]:
-    """A Kafka that every client reaches through the proxy only."""
+    """A Kafka that all clients reach through the proxy only."""
     port = free_port()
     proxy.connect_to(port)
     with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
@@ -32,7 +32,7 @@ def servers(proxy: EndTxnProxy) -> Iterator[str]:
 
 def _prepare(bridge: Bridge, topic: str, count: int, size: int) -> list[Prepared]:
     prepared: list[Prepared] = []
-    # Bytes that no compression makes less of.
+    # Random bytes, which no compression makes smaller.
     body = random.Random(7).randbytes
     for first in range(0, count, 20):
         values = [b"%06d" % number + body(size) for number in range(first, min(first + 20, count))]
@@ -69,7 +69,7 @@ def test_p14_p10_one_end_of_many_large_messages_goes_on_at_its_entry_after_a_cra
         prepared = _prepare(bridge, topic, 400, 100_000)
         end = bridge.end([one.entry(COMMIT) for one in prepared[:390]], 0)
         bridge.decide_many(prepared[390:], COMMIT, batch=1)
-        # The first Kafka transaction proves the ownership; the second and third deliver parts of the END.
+        # The first Kafka transaction proves the ownership. The second and third deliver parts of the END record.
         worker = bridge.worker(fault="commit.applied@3", wait=0, transaction_timeout=600_000)
         worker.wait_dead()
         stopped = bridge.checkpoint(0)
@@ -91,12 +91,13 @@ def test_p2_held_messages_have_their_share_while_decisions_fill_every_transactio
     bridge.create_topic("late", 1)
     prepared = _prepare(bridge, topic, 200, 300)
     bridge.decide_many(prepared, COMMIT, batch=1)
-    # Their back-off is over when the next owner comes.
+    # The back-off of the held messages is over when the next owner starts.
     time.sleep(1)
     with bridge.local_owner(**options):
         _wait_applied(bridge, 60)
     order = [[int(half) for half in (record.value() or b"").split(b",")] for record in bridge.read(bridge.names.op)]
-    # Decisions fill three Kafka transactions, and the fourth is theirs, if they did not fit into one before.
+    # Decisions fill three Kafka transactions. The fourth one takes the held messages, unless an earlier one had room
+    # for them.
     waiting = {one.offset for one in held}
     assert max(number for number, halves in enumerate(order) if waiting & set(halves)) < 8
     assert len(order) > 50
@@ -111,7 +112,7 @@ def test_p2_p14_a_slow_link_delivers_all_in_order_and_holds_nothing(proxy: EndTx
         try:
             with bridge.local_owner(transaction_timeout=600_000, park_after=600_000), capture_logs() as logs:
                 since = time.monotonic()
-                # The link needs 10 s; the largest Kafka transaction is tried for 5 s before.
+                # The link needs 10 s. Before that the largest Kafka transaction is tried for 5 s.
                 _wait_applied(bridge, 60)
                 print(f"500 x 20 KB over 1 MB/s: {time.monotonic() - since:.1f} s")
         finally:
@@ -127,7 +128,7 @@ def test_p8_a_topic_that_takes_nothing_delays_the_others_once_a_back_off(proxy: 
         prepared = bridge.prepare_many(deaf, values, partition=0)
         proxy.swallowed = deaf
         try:
-            # A record is offered for half of the commit time-out.
+            # The worker waits for a record for half of the commit time-out.
             with bridge.local_owner(commit_timeout=6_000), capture_logs() as logs:
                 bridge.decide_many(prepared, COMMIT, batch=1)
                 delays = []
@@ -137,7 +138,8 @@ def test_p8_a_topic_that_takes_nothing_delays_the_others_once_a_back_off(proxy: 
                     bridge.wait_visible(other, [b"other %d" % number], 30)
                     delays.append(time.monotonic() - since)
                 print("delays: " + ", ".join(f"{delay:.1f}" for delay in delays))
-                # One time-out of 3 s, and not one for each of 200 messages, nor two to find out which topic it was.
+                # One time-out of 3 s. There is neither one for each of 200 messages, nor a second one to find the
+                # topic.
                 assert max(delays) < 5.5
                 assert [entry["count"] for entry in logs if entry["event"] == "held"] == [200]
                 assert not [entry for entry in logs if entry["event"] == "records_timed_out"]

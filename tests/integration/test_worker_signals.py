@@ -1,4 +1,4 @@
-"""A worker that is told to end: while it waits for Kafka, and while it works."""
+"""Signals that tell a worker to end, while it waits for Kafka and while it works."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from tests.support.harness import COMMIT, Bridge, WorkerProcess, eventually
 from txbridge.doctor.admin_requests import ask
 
-#: Ten minutes: whoever had to wait for the session time-out of another worker would wait in vain here.
+#: Ten minutes: a test that had to wait for another worker's session time-out would fail.
 _PATIENT_MS = 600_000
 
 
 def test_sigterm_ends_a_worker_that_waits_for_kafka_and_it_is_no_failure(tmp_path: Path):
-    """It has a handler of its own for that, without which process 1 of a container would not hear the signal."""
+    """The worker has a signal handler for this wait. Without it process 1 of a container ignores the signal."""
     worker = WorkerProcess(["--bootstrap-servers=127.0.0.1:1", "--log-format=json"], tmp_path / "log", {})
     worker.wait_logged("kafka_unreachable", 60)
     assert worker.stop() == 0
@@ -21,7 +21,7 @@ def test_sigterm_ends_a_worker_that_waits_for_kafka_and_it_is_no_failure(tmp_pat
 
 
 def test_sigterm_under_load_ends_the_kafka_transactions_at_hand_and_leaves_the_group(bridge: Bridge) -> None:
-    """A worker that went without a word would leave a transaction open, and its partitions to the session time-out."""
+    """A killed worker leaves a transaction open, and its partitions without an owner until the session time-out."""
     topic = bridge.create_topic("real")
     values = [b"%d" % number for number in range(6_000)]
     first = bridge.worker(session_timeout=_PATIENT_MS)
@@ -30,10 +30,10 @@ def test_sigterm_under_load_ends_the_kafka_transactions_at_hand_and_leaves_the_g
     assert first.events("ended_without_leaving_the_group") == []
     group = bridge.names.worker_group
     assert bridge.admin.describe_consumer_groups([group])[group].result(120).members == []
-    # Its markers may still be on their way. An open one would stay so until its time-out, and then be aborted.
+    # Markers may still be missing. An open transaction would stay open until its time-out, and then be aborted.
     ids = [bridge.names.transactional_id(partition) for partition in range(bridge.partitions)]
     eventually(lambda: _transactions(bridge, ids) <= {"CompleteCommit", "Empty"})
-    # The next one need not wait for anybody's session, and what was under way is there once.
+    # The next worker waits for no session, and the work at hand was done once.
     bridge.worker(session_timeout=_PATIENT_MS)
     bridge.wait_visible(topic, values)
     assert bridge.visible(topic) == Counter(values)
@@ -53,5 +53,5 @@ def test_sigterm_hands_the_partitions_over_to_the_other_worker(bridge: Bridge) -
 
 
 def _transactions(bridge: Bridge, ids: list[str]) -> set[str]:
-    """The states of these transactional ids at their coordinator."""
+    """States of these transactional ids at their coordinator."""
     return {one.state for one in ask({"bootstrap.servers": bridge.bootstrap_servers}, ids, {}).transactions.values()}

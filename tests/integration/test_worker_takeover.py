@@ -1,4 +1,4 @@
-"""Take-over: zombies and half-finished take-overs harm nobody, and topics that cannot be right are refused by name."""
+"""Take-overs: zombies and half-finished take-overs cause no harm, and impossible topics are refused by name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_p3_a_zombie_is_fenced_and_owns_again_only_what_the_group_gives_it(bridg
     bridge.decide_many(waiting[:15], COMMIT)
     bridge.decide_many(waiting[15:], ROLLBACK)
     bridge.wait_visible(topic, [b"waiting %d" % number for number in range(15)])
-    # It wakes up in the belief that it owns both, with decisions before it that are applied already.
+    # It wakes up as the supposed owner of both partitions, with decisions before it that are applied already.
     zombie.resume()
     zombie.wait_logged('"fenced"', 40)
     eventually(lambda: len(zombie.owned()) == len(other.owned()) == 1, 40, "the two did not come to share")
@@ -62,7 +62,7 @@ def test_p3_a_zombie_is_fenced_and_owns_again_only_what_the_group_gives_it(bridg
 
 
 class _Gate:
-    """Holds the next take-over at a fault point until it is opened."""
+    """Stops the next take-over at a fault point until it is opened."""
 
     def __init__(self, point: str) -> None:
         self._point = point
@@ -97,7 +97,7 @@ def test_p3_a_zombie_that_commits_in_the_middle_of_a_takeover(
         bridge.wait_visible(topic, [b"%d" % number for number in range(10)])
         assert set(bridge.visible(topic).values()) == {1}
         assert not zombie.owner.status.serving
-        # The other goes, the group gives the partition back: the zombie serves it again.
+        # The other owner stops, the group assigns the partition to the zombie, and the zombie serves it again.
         other.stop()
         group_says = "zombie"
         zombie.wait_serving()
@@ -109,7 +109,7 @@ def test_p3_a_zombie_that_commits_in_the_middle_of_a_takeover(
 def test_p3_a_zombie_that_takes_the_fence_back_in_the_middle_of_a_takeover(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit that saw connection trouble takes the fence anew: so may a zombie, but not for long."""
+    """A commit with connection trouble takes the fence again. A zombie may do so, too, but not for long."""
     topic = bridge.create_topic("real")
     prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(10)], partition=0)
     group_says = "zombie"
@@ -127,7 +127,7 @@ def test_p3_a_zombie_that_takes_the_fence_back_in_the_middle_of_a_takeover(
         group_says = "other"
         other = bridge.local_owner()
         assert gate.reached.wait(120)
-        # As after an error of the connection: the zombie's producer is not to be trusted any more.
+        # After an error of the connection the zombie must not use its producer any more.
         fences[0]._producer = None
         bridge.decide_many(prepared[:5], COMMIT)
         bridge.wait_visible(topic, [b"%d" % number for number in range(5)])
@@ -143,7 +143,7 @@ def test_p3_a_zombie_that_takes_the_fence_back_in_the_middle_of_a_takeover(
 
 
 def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors of the connection between begin and commit: what Kafka has committed is not written again."""
+    """After connection errors between begin and commit the worker does not write again what Kafka has committed."""
     topic = bridge.create_topic("real")
     made: list[TransactionalWriter] = []
     real_write = TransactionalWriter.write
@@ -153,7 +153,7 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
         made.append(writer)
         outcome = next(outcomes, None) if contents.draft.delivered else None
         if outcome == "aborted":
-            # Lost on the way: nothing was written, but the writer cannot know.
+            # Lost on the way: nothing was written, but the writer cannot know that.
             writer._seq += 1
             raise IndefiniteError("nobody knows")
         real_write(writer, contents, receipt)
@@ -175,7 +175,7 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
 
 @pytest.fixture
 def used(bridge: Bridge) -> Bridge:
-    """Both partitions have a history, with a pending message at each watermark."""
+    """A namespace in which both partitions have a history, with a pending message at each watermark."""
     topic = bridge.create_topic("real")
     for partition in (0, 1):
         prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(6)], partition=partition)
@@ -186,7 +186,7 @@ def used(bridge: Bridge) -> Bridge:
 
 
 def _expect_refusal(bridge: Bridge, *texts: str) -> None:
-    """Partition 0 is refused with this text while partition 1 goes on."""
+    """Expect that partition 0 is refused with these texts while partition 1 goes on."""
     refused = bridge.local_owner(0)
     refused.wait_error(*texts)
     topic = bridge.create_topic("other")
@@ -220,7 +220,7 @@ def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest
     write({**checkpoint, short: 10**6})
     refused = used.local_owner(0)
     refused.wait_error(getattr(used.names, short), "the log was cut")
-    # Once a person has put it right, it goes on by itself.
+    # The owner recovers by itself once a person has repaired the topic.
     write(checkpoint)
     refused.wait_serving()
     refused.stop()
@@ -229,7 +229,7 @@ def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest
 def test_p3_a_takeover_refuses_an_offset_topic_that_has_lost_its_tail(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the older checkpoint on END would be applied again, and what OP names behind it be delivered again."""
+    """From the older checkpoint on, END would be applied again, and messages that OP names be delivered again."""
     monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     topic = bridge.create_topic("real")
     with bridge.local_owner():
@@ -245,7 +245,7 @@ def test_p3_a_takeover_refuses_an_offset_topic_that_has_lost_its_tail(
     refused = bridge.local_owner(0)
     refused.wait_error(f"{bridge.names.offset}[0] has lost its last records", "names half offset 1")
     assert bridge.visible(topic) == {b"first": 1, b"second": 1}
-    # Once it is restored, it goes on by itself.
+    # The owner recovers by itself once the topic is restored.
     bridge.produce(bridge.names.offset, value=newer, **record)
     refused.wait_serving()
     refused.stop()
@@ -279,7 +279,7 @@ def test_an_owner_notices_that_a_log_was_created_anew(used: Bridge, short: str) 
 
 
 def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_beginning(bridge: Bridge) -> None:
-    """The checkpoint is still there and looks fine. The parked messages, which it has passed, are not."""
+    """The checkpoint is still there and looks right, but the parked entries of messages that it has passed are gone."""
     topic = bridge.create_topic("real")
     with bridge.local_owner(park_after=100):
         bridge.prepare(topic, b"parked", partition=0)
@@ -290,7 +290,7 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
     bridge.alter_topic(bridge.names.offset, cleanup_policy="delete")
 
     def is_cut() -> bool:
-        # The broker learns of the new policy a moment after the controller has taken it.
+        # The broker learns of the new policy a moment after the controller's answer.
         try:
             bridge.delete_records(bridge.names.offset, 0, before)
         except KafkaException as error:
@@ -310,7 +310,7 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
 def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
     used: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger's, or HALF was cut below the watermark: the next message with that offset would be taken for it."""
+    """A stranger wrote it, or HALF was cut below the watermark. It would match the next message with that offset."""
     monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     end = used.bounds(used.names.half, 0)[1]
     entry = HalfEntry(
@@ -320,14 +320,14 @@ def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
     used.produce(used.names.offset, value=entry.encode(0), **record)
     refused = used.local_owner(0)
     refused.wait_error(f"a parked entry of half offset {end}", f"was read up to offset {end} only")
-    # As the text says.
+    # The remedy that the text names.
     used.produce(used.names.offset, value=None, **record)
     refused.wait_serving()
     refused.stop()
 
 
 def test_a_parked_entry_of_something_that_is_no_half_message_stops_nobody(bridge: Bridge) -> None:
-    """A forged one again, which points at a malformed record: discarded at last, as a message whose body is gone."""
+    """A forged entry again, for a malformed record. It is discarded in the end, like a message whose body is gone."""
     topic = bridge.create_topic("real")
     with bridge.local_owner():
         offset = bridge.produce(bridge.names.half, value=b"garbage", partition=0).offset()
@@ -355,7 +355,7 @@ def test_an_op_record_beyond_the_end_of_half_finishes_nothing(bridge: Bridge) ->
 
 
 def test_a_partition_that_not_every_topic_has_is_refused_and_the_others_go_on(bridge: Bridge) -> None:
-    """The number of partitions was changed behind our back: a worker that runs comes to know it within five minutes."""
+    """The number of partitions was changed outside txbridge. A running worker notices it within five minutes."""
     bridge.admin.create_partitions([NewPartitions(bridge.names.end, 3)])[bridge.names.end].result(120)
     eventually(lambda: len(bridge.admin.list_topics(timeout=120).topics[bridge.names.end].partitions) == 3)
     refused = bridge.local_owner(2)
@@ -367,7 +367,7 @@ def test_a_partition_that_not_every_topic_has_is_refused_and_the_others_go_on(br
             bridge.decide(bridge.prepare(topic, value, partition=partition), COMMIT)
             bridge.wait_visible(topic, [value])
     refused.stop()
-    # Who starts now is told at once.
+    # A worker that starts now reports it at once.
     late = bridge.worker(wait=0)
     assert late.wait_dead(40) != 0
     assert f"{bridge.names.end}: has 3 partitions, {bridge.names.half} has 2" in late.log
@@ -387,14 +387,14 @@ def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
         prepared = bridge.prepare(topic, b"value", partition=0)
         bridge.decide(prepared, COMMIT)
         bridge.wait_visible(topic, [b"value"])
-        # A stranger's aborted transactions leave markers at the ends of the logs, where nothing else follows.
+        # A stranger's aborted transactions leave markers at the ends of the logs, and no record follows them.
         for name in (bridge.names.half, bridge.names.end, bridge.names.op):
             foreign.begin_transaction()
             foreign.produce(name, b"garbage", partition=0)
             foreign.flush(120)
             foreign.abort_transaction(10)
-        # HALF is read uncommitted, END and OP are not. What the worker does about it is over before it is asked where
-        # the logs end.
+        # HALF is read uncommitted, END and OP are not. Wait until the worker has handled that, and then read the log
+        # ends.
         eventually(lambda: len(bridge.discarded()) == 1, 30, "the garbage in HALF was not set aside")
         ends = {short: bridge.bounds(getattr(bridge.names, short), 0)[1] for short in ("half", "end", "op")}
         eventually(lambda: {short: bridge.checkpoint(0)[short] for short in ends} == ends, 30, "not settled")
@@ -430,7 +430,7 @@ def test_op_records_that_nothing_needs_may_be_gone(bridge: Bridge) -> None:
         ("parked", b'{"state": "odd"}'),
         ("parked nonsense", b"{}"),
         ("parked huge", b"{}"),
-        # Without TXB_V: it does not remove the entry of the message that is pending.
+        # Without TXB_V the tombstone is malformed: it does not remove the entry of the pending message.
         ("parked pending", None),
     ],
 )
@@ -473,7 +473,7 @@ def test_a_later_release_s_records_are_not_guessed_until_it_is_back(bridge: Brid
         "parked": (bridge.names.offset, checkpoint_key + b"/%d" % pending.offset),
         "op": (bridge.names.op, None),
     }[short]
-    # What this release wrote under the key: a later one that gives way to it would write it again.
+    # Last record of this release under the key. A later release that leaves the key to this one would write it again.
     before = [one for one in bridge.read(offset) if key is not None and one.key() == key][-1:]
     where = bridge.produce(offset, key=key, value=b'{"another":"shape"}', headers=version, partition=0)
     refusal = f"{offset}[0] offset {where.offset()} was written by a later release of txbridge"
@@ -516,7 +516,8 @@ def test_a_takeover_names_a_transaction_that_hangs(used: Bridge, monkeypatch: py
     foreign.flush(120)
     stuck = used.local_owner(0)
     stuck.wait_error("a Kafka transaction hangs there", f"find-hanging --topic {topic} --partition 0")
-    # Its end is a marker at the tail of the log, behind a record that nobody may see: the take-over gets past both.
+    # The aborted transaction ends with a marker at the tail of the log, after a record that no reader may see. The
+    # take-over passes both.
     foreign.abort_transaction(10)
     stuck.wait_serving()
     prepared = used.prepare(used.create_topic("other"), b"value", partition=0)
@@ -560,7 +561,7 @@ def test_confirmation_that_gets_no_answer_does_not_end_the_partition(bridge: Bri
         bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
         bridge.wait_visible(topic, [b"value"])
         other.stop()
-        # Fenced by now, it gets no answer twice, then a no.
+        # The fenced owner gets no answer twice, and then a "no".
         first.wait_serving(60)
         assert not answers
     assert bridge.visible(topic) == {b"value": 1}

@@ -1,7 +1,7 @@
-"""A replica that was not in sync becomes the leader: what it lacks was acknowledged, and is gone. Three real brokers.
+"""Unclean elections: an out-of-sync replica becomes the leader, and acknowledged records are lost. Three real brokers.
 
-In one outage all followers are away while records are written, and then the leader. Each namespace allows the unclean
-election on one of its topics, and the last one on none.
+In one outage all followers are away while records are written, and then the leader dies. Each namespace allows the
+unclean election on one of its topics, and the last one on none.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.metadata import ask
 from txbridge.kafka.config import producer_config
 
-#: Six processes of Kafka's.
+#: These tests need six processes of Kafka.
 pytestmark = pytest.mark.long
 
-#: The internal topics that an owner reads, by their short names.
+#: Internal topics that an owner reads, by their short names.
 SHORT = ("half", "end", "op", "offset")
 NONE = "none"
-#: So that writes go on with one broker: what is lost is lost by the election, not refused before.
+#: Writes must succeed with one broker, so that records are lost by the election and not refused before it.
 CONFIG = {"transaction.state.log.min.isr": "1", "broker.session.timeout.ms": "3000"}
 
 
@@ -34,21 +34,21 @@ class Damaged:
 
     bridge: Bridge
     topic: str
-    #: Delivered and open before the followers went away.
+    #: Messages that were delivered or open before the followers went away.
     before: Prepared
     open_before: Prepared
-    #: Delivered, and open, while they were away.
+    #: Messages that were delivered or open while the followers were away.
     delivered: list[Prepared] = field(default_factory=list)
 
 
 def partitions(kafka: EmbeddedKafka, asked: int) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Leader and replicas in sync, by "topic/number", as this broker knows them."""
+    """Leader and in-sync replicas by "topic/number", as this broker knows them."""
     told = eventually(lambda: ask(int(kafka.brokers[asked - 1].bootstrap_servers.rpartition(":")[2])))
     return {name: (one.leader, one.in_sync) for name, one in told.partitions.items()}
 
 
 def another_client(bridge: Bridge) -> None:
-    """The former one has numbered what was lost, and is refused; a client that starts now does not notice."""
+    """Replace the client: Kafka refuses the old one, which has numbered the lost records. A new one notices nothing."""
     bridge._producer = Producer(producer_config({"bootstrap.servers": bridge.bootstrap_servers}))
 
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own Java client in a process of its own: a program of this folder, compiled for the run, with a pipe."""
+"""RocketMQ's own Java client in a process of its own: a program of this folder, compiled for the run, on a pipe."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from txbridge.errors import EnvironmentProblemError
 
 # javac took 10 s on a loaded machine; more than ten times that is a hang.
 _COMPILE_TIMEOUT_S = 120.0
-#: The slowest command of most starts a producer: a heartbeat and a route, each with 10 s, and the JVM's own start.
+#: The slowest ordinary command starts a producer: a heartbeat and a route, each with 10 s, and the JVM's own start.
 ANSWER_TIMEOUT_S = 60.0
-# It ends when its input does, without waiting for anything.
+# The program ends with its input, without waiting for anything.
 _END_TIMEOUT_S = 10.0
 
 
@@ -49,7 +49,7 @@ def compiled(peer: Peer, source: Path) -> str:
 
 
 class PeerClient:
-    """A running Java program, by its name. It ends with its input, and so with this process."""
+    """A running Java program of this folder. It ends with its input, and so with this process."""
 
     def __init__(self, peer: Peer, program: str, topic: str, queues: int, *, heap: str = "256m") -> None:
         classes = compiled(peer, Path(__file__).with_name(f"{program}.java"))
@@ -66,7 +66,7 @@ class PeerClient:
         return self._process.pid
 
     def ask(self, command: str, *, timeout: float = ANSWER_TIMEOUT_S, **arguments: object) -> Any:
-        """Give a command and return what it has done; `timeout` in seconds.
+        """Send a command and return its result; `timeout` in seconds.
 
         Raises:
             RuntimeError: it failed; the message has the last lines of the client's log.

@@ -12,14 +12,14 @@ from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
 
 _GO = Path(__file__).with_name("go")
-# A minute of processor time, most of it for Go's own library, and the modules are fetched before.
+# The build takes a minute of processor time, most of it for Go's own library, after the modules are fetched.
 _BUILD_TIMEOUT_S = 900.0
-#: No other compiler is fetched, and nothing is changed in what is locked.
+#: Go must not fetch another compiler, nor change the locked versions.
 _SETTINGS = {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
 
 
 def go_client() -> Path:
-    """The program, built into the cache of txbridge if it is not there.
+    """Path of the program, built into the cache of txbridge if it is not there.
 
     Raises:
         EnvironmentProblemError: it cannot be built, or its modules are not those of the lock.
@@ -29,7 +29,7 @@ def go_client() -> Path:
     program = cache_root() / f"rocketmq-client-go-{digest[:12]}"
     if not program.is_file():
         program.parent.mkdir(parents=True, exist_ok=True)
-        # Built beside it and renamed, so that a file of this name was complete once.
+        # Built in a folder beside it and renamed, so that a program of this name is always complete.
         with tempfile.TemporaryDirectory(prefix=f"{program.name}.new-", dir=program.parent) as fresh:
             made = Path(fresh) / "client"
             done = subprocess.run(

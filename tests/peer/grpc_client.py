@@ -1,8 +1,7 @@
-"""RocketMQ's official Python client at the end of a pipe, as GrpcClient.java is that of Java.
+"""RocketMQ's official Python client behind a pipe, like GrpcClient.java for Java.
 
 Arguments: the addresses of the doors, the topics that the producer names at its start, an AccessKey with its secret,
-and whether it speaks TLS. Commands and answers are lines of fields between tabs; an answer begins with "done" or
-"error".
+and whether it uses TLS. Commands and answers are lines of fields between tabs; an answer begins with "done" or "error".
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from rocketmq import (
 ANSWERS: dict[str, list[str]] = {}
 ASKED: Counter[str] = Counter()
 CHECKS: list[str] = []
-#: For a machine that is loaded (s); the client's default is 3.
+#: Long enough for a loaded machine (s); the client's default is 3.
 TIMEOUT_S = 20
 DECISIONS = {"commit": TransactionResolution.COMMIT, "rollback": TransactionResolution.ROLLBACK}
 
@@ -60,7 +59,7 @@ class Checker(TransactionChecker):
 
 
 def message_of(topic: str, text: str, tag: str = "", keys: str = "", p: str = "", **fields: object) -> Message:
-    """A text "x*1000" is a thousand letters x."""
+    """Make a message; the text "x*1000" makes a body of a thousand letters x."""
     letters, _, times = text.partition("*")
     message = Message()
     message.topic, message.body = topic, (letters * int(times or 1)).encode()
@@ -133,7 +132,7 @@ def main() -> None:
         except Exception as error:
             answer = f"error\t{type(error).__name__}\t{error}"
         print(answer.replace("\n", " "), flush=True)
-    # The client's threads go on for a while after its shutdown.
+    # The client's threads go on for a while after its shutdown; the process does not wait for them.
     threading.Thread(target=producer.shutdown, daemon=True).start()
 
 

@@ -1,9 +1,9 @@
 """The jars of Apache RocketMQ, locked like Kafka's and fetched the same way.
 
-`jars.lock` is what Maven resolves for rocketmq-namesrv, rocketmq-broker and rocketmq-client together, less netty's
-native libraries, without which netty does the same more slowly. `client-*.lock` is what a producer of another version
-loads, and no more; `client-codecs.lock`, what one loads besides that compresses with LZ4 or ZSTD. The format is that of
-`txbridge/embedded/artifacts.py`.
+`jars.lock` is what Maven resolves for rocketmq-namesrv, rocketmq-broker and rocketmq-client together, without netty's
+native libraries: netty does the same without them, more slowly. `client-*.lock` names exactly the jars that a producer
+of another version loads. `client-codecs.lock` names the jars that a producer loads in addition when it compresses with
+LZ4 or ZSTD. The format is that of `txbridge/embedded/artifacts.py`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from txbridge.errors import EnvironmentProblemError
 ROCKETMQ_VERSION = "5.5.0"
 _LOCK = Path(__file__).with_name("jars.lock")
 JARS: tuple[Artifact, ...] = tuple(parse_lock(_LOCK.read_text()))
-#: Where a server is on the class path, the client logs as that server does, and to its standard output.
+#: Left out for clients: with a server on the class path the client logs as that server does, and to its standard
+#: output.
 _SERVERS = ("rocketmq-namesrv", "rocketmq-broker")
 
 
 def jar_folder() -> Path:
-    """The folder with all jars, fetched into the cache of txbridge if they are not there.
+    """Path of the folder with all jars, fetched into the cache of txbridge if they are not there.
 
     Raises:
         EnvironmentProblemError: they cannot be had, or are not those of the lock.
@@ -38,7 +39,7 @@ def jar_folder() -> Path:
 
 
 def client_class_path(version: str) -> str:
-    """The jars of a client alone, of a version that has a lock here, as Java wants them. Raises as `jar_folder`."""
+    """Class path of a client alone, of a version that has a lock file here. Raises as `jar_folder`."""
     jars = tuple(parse_lock(_LOCK.with_name(f"client-{version}.lock").read_text()))
     folder = _folder(f"rocketmq-client-{version}", f"RocketMQ's client {version}", jars)
     return os.pathsep.join(str(folder / one.file_name) for one in jars)
@@ -48,7 +49,7 @@ def _folder(name: str, what: str, jars: tuple[Artifact, ...]) -> Path:
     folder = cache_root() / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Fetched beside it and renamed, so that a folder of this name was complete once.
+        # Fetched into a folder beside it and renamed, so that a folder of this name is always complete.
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
         try:
             fetch_jars(fresh, jars, what, Console(stderr=True))
@@ -65,5 +66,5 @@ def _folder(name: str, what: str, jars: tuple[Artifact, ...]) -> Path:
 
 
 def class_path(folder: Path, *, servers: bool) -> str:
-    """The jars as Java wants them, with or without the servers."""
+    """Class path of all jars, with or without the servers."""
     return os.pathsep.join(str(folder / one.file_name) for one in JARS if servers or one.name not in _SERVERS)

@@ -11,15 +11,15 @@ from pathlib import Path
 from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
 
-#: Its program `client.js`, and what that needs.
+#: Folder of the program `client.js` and its lock file.
 NODE = Path(__file__).with_name("node")
 _FILES = ("package.json", "package-lock.json")
-# npm took 3 s for them, and has time-outs of its own for a registry that does not answer.
+# npm took 3 s, and has time-outs of its own for a registry that does not answer.
 _FETCH_TIMEOUT_S = 300.0
 
 
 def node_packages() -> Path:
-    """The folder with all of them, fetched into the cache of txbridge if they are not there.
+    """Path of the folder with all packages, fetched into the cache of txbridge if they are not there.
 
     Raises:
         EnvironmentProblemError: they cannot be had, or are not those of the lock.
@@ -29,7 +29,7 @@ def node_packages() -> Path:
     folder = cache_root() / f"rocketmq-client-nodejs-{digest[:12]}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Fetched beside it and renamed, so that a folder of this name was complete once.
+        # Fetched into a folder beside it and renamed, so that a folder of this name is always complete.
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
         try:
             _fetch(fresh)
@@ -43,7 +43,7 @@ def node_packages() -> Path:
 def _fetch(folder: Path) -> None:
     for name in _FILES:
         shutil.copy(NODE / name, folder)
-    # Nothing of a package runs while it is fetched.
+    # No code of a package may run while it is fetched.
     command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
     if done.returncode != 0:

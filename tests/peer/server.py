@@ -20,14 +20,14 @@ from txbridge.embedded.process import ChildProcess
 from txbridge.errors import EnvironmentProblemError
 
 BROKER_NAME = "peer"
-#: What the servers and the clients have said; kept, for whoever has to explain a result.
+#: Folder of the logs of servers and clients. They are kept, to explain a result.
 LOGS = Path("build/peer")
 
-# A broker was up after 6 s, and after 17 s with fourteen processes waiting for two cores; the rest is patience.
+# A broker was up after 6 s, and after 17 s with fourteen processes on two cores; the rest is reserve.
 _START_TIMEOUT_S = 120.0
 _POLL_S = 0.1
 
-# The port of replication (ha) has no option for its address: it alone listens on every interface while a run lasts.
+# The port of replication (ha) has no option for its address, so it alone listens on every interface during a run.
 _BROKER = """\
 brokerClusterName=peer
 brokerName={name}
@@ -45,9 +45,9 @@ storePathCommitLog={folder}/store/commitlog
 mappedFileSizeCommitLog=268435456
 autoCreateTopicEnable=true
 """
-#: The transaction times are those of `tests.support.harness.FAST`. The OP batch is far below the time-out: by
-#: default (3 s) committed messages would be checked again, a defect that depends on timing and would hide what is
-#: compared.
+#: The transaction times are those of `tests.support.harness.FAST`. The OP batch is far below the time-out. With the
+#: default (3 s) committed messages would be checked again: a defect that depends on timing and would hide the
+#: differences of interest.
 FAST_CHECKS = {
     "transactionTimeOut": 1_000,
     "transactionCheckInterval": 1_000,
@@ -58,7 +58,7 @@ FAST_CHECKS = {
 
 @dataclass(frozen=True)
 class Peer:
-    """A RocketMQ that runs."""
+    """A running RocketMQ."""
 
     java: Java
     jars: Path
@@ -69,18 +69,18 @@ class Peer:
     broker_name: str = BROKER_NAME
 
     def pause(self) -> None:
-        """Stop the servers for a while, below the two minutes after which they think each other dead."""
+        """Stop the servers, for less than the two minutes after which they take each other for dead."""
         for server in self.servers:
             os.kill(server.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """After a pause."""
+        """Let the servers go on after a pause."""
         for server in self.servers:
             os.kill(server.pid, signal.SIGCONT)
 
     @contextlib.contextmanager
     def going(self) -> Iterator[None]:
-        """For as long as this lasts in a long pause."""
+        """Interrupt a long pause: the servers run inside this block."""
         self.go_on()
         try:
             yield
@@ -88,8 +88,8 @@ class Peer:
             self.pause()
 
     def java_command(self, heap: str, classes: str, *arguments: str) -> list[str | Path]:
-        """A JVM with RocketMQ's jars that writes nothing outside the folder of the run."""
-        # user.home: RocketMQ logs below it. The last flag: it would refuse everything on a disk that is 90 % full.
+        """Command of a JVM with RocketMQ's jars that writes nothing outside the folder of the run."""
+        # RocketMQ logs below user.home. Without the last flag it refuses everything on a disk that is 90 % full.
         flags = [f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={self.folder}"]
         flags += ["-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98"]
         return [self.java.executable, *flags, "-cp", classes, *arguments]
@@ -97,7 +97,7 @@ class Peer:
 
 @contextlib.contextmanager
 def peer(options: Mapping[str, object], heap: str = "512m") -> Iterator[Peer]:
-    """Start name server and broker, and end both, whatever happens.
+    """Start name server and broker, and end both in every case.
 
     `options` are the broker's, by RocketMQ's names; `heap` is its memory, as Java writes it.
 
@@ -126,7 +126,7 @@ def peer(options: Mapping[str, object], heap: str = "512m") -> Iterator[Peer]:
 
 
 def _broker_port() -> int:
-    # The broker also listens two below, for clients of old.
+    # The broker also listens two ports below, for clients up to 4.4.
     while not is_free((port := free_port()) - 2):
         pass
     return port
@@ -153,5 +153,5 @@ def _server(made: Peer, name: str, heap: str, main: str) -> Iterator[None]:
         made.servers.append(child)
         yield
     finally:
-        # Not SIGTERM, with which the broker takes 10 to 18 s; what it saves is deleted a moment later.
+        # SIGKILL, because the broker takes 10 to 18 s for SIGTERM; the files that it would save are deleted anyway.
         child.kill()

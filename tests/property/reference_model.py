@@ -1,6 +1,6 @@
-"""What docs/protocol.md promises, in few lines: no schedules, no watermark arithmetic, nothing forgotten.
+"""The promises of docs/protocol.md as a small model without schedules and watermarks, which forgets nothing.
 
-Written from that page alone. It knows every half message for ever and answers what an END record does to each.
+The model is written from that page alone. It keeps every half message and computes the effect of each END record on it.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ IMMUNITY = {None: 6_000, "0": 0, "3": 3_000, "45": 45_000, "100000": 100_000_000
 
 @dataclass
 class Message:
-    """One half message and its fate."""
+    """A half message and its fate."""
 
     transaction_id: str
     group: str
     topic: str
     size: int
-    #: From when its age counts, and when the next check, or after the last one the discard, is due.
+    #: Time from which the age counts, and time of the next check. After the last check, `due` is the time of the
+    #: discard.
     since: int
     due: int
     state: str = "pending"
     checks: int = 0
-    #: Not to be delivered before.
+    #: Time of delivery (ms); None is at once.
     deliver_at: int | None = None
-    #: Delivered, rolled back, abandoned, or discarded beyond resume: the worker has forgotten its transaction id.
+    #: Delivered, rolled back, abandoned, or discarded beyond resume. The worker no longer knows its transaction id.
     is_finished: bool = False
 
 
 class Reference:
-    """Half offsets to messages; None is a malformed record. What is not there is no record at all."""
+    """Messages by half offset. None is a malformed record; an offset that is missing holds no record."""
 
     def __init__(self, interval: int, checks: int, max_age: int) -> None:
         self.interval, self.max_checks, self.max_age = interval, checks, max_age
@@ -51,7 +52,7 @@ class Reference:
         )
 
     def end(self, record, now: int, delivered: Container[int], is_forgotten: Callable[[int], bool]) -> list[str]:
-        """Apply an END record; what each entry came to: a reason of refusal, or what changed ("" when nothing).
+        """Apply an END record; return for each entry the reason of refusal, or its effect ("" for none).
 
         A commit is `delivered` in the same transaction, scheduled or held.
         """
@@ -91,7 +92,7 @@ class Reference:
         return decision
 
     def is_early(self, offset: int, now: int) -> bool:
-        """Whether it must not be delivered yet."""
+        """Whether the message's time of delivery has not come."""
         deliver_at = self.messages[offset].deliver_at
         return deliver_at is not None and deliver_at > now
 
@@ -105,7 +106,7 @@ class Reference:
         return message.state == "pending" and message.checks < self.max_checks and message.due <= as_of
 
     def discard_reasons(self, message: Message, as_of: int) -> set[str]:
-        """Why it is to be discarded, if it is."""
+        """Reasons for which the message is due for its discard; empty when it is not due."""
         if message.state != "pending":
             return set()
         reasons = set()

@@ -1,4 +1,4 @@
-"""Frames of several messages: what is written is read, and no value whatsoever does worse than being malformed."""
+"""Frames of several messages: what is written can be read, and any other value is at worst malformed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_cut_off_is_never_read(messages, data):
 def test_any_bytes_are_messages_or_malformed(value, count):
     with contextlib.suppress(MalformedRecordError):
         messages = parse_frames(value, count)
-        # Whatever is read means the same to whoever reads it again. (A timestamp of 0 is none.)
+        # Messages that were read can be written and read again. (A timestamp of 0 stands for none.)
         assert parse_frames(encode_frames(messages), count) == messages
 
 

@@ -1,4 +1,4 @@
-"""Damaged and hostile check requests: the client reads them, or says that they are malformed, and nothing else."""
+"""Damaged and hostile check requests: the client reads them or reports them as malformed, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _is_malformed(raw: Raw) -> bool:
     else:
         _expect_sound(request.message, raw)
         return False
-    # It goes into a line of the log.
+    # The reason becomes part of a log line.
     assert 0 < len(reason) < 400
     assert reason.encode().decode() == reason
     return True
 
 
 def _expect_sound(message: MessageExt, raw: Raw) -> None:
-    # What the answer is made of, and what the application is shown.
+    # The answer is made of these fields, and the application sees them.
     assert 0 <= message.half_partition < PARTITIONS
     assert 0 <= message.half_offset < 2**63
     assert 0 <= message.check_times < 2**63
@@ -59,7 +59,8 @@ def test_any_record_is_malformed(raw):
 
 @given(RANDOMS, st.sampled_from(["half", "end", "op", "checkpoint", "parked", "discard"]))
 def test_a_record_of_another_topic_is_malformed(rng, other):
-    # A discarded message has all that a request has: it can be asked about, and the answer is refused.
+    # A discard record has all headers of a request. The client would ask the application, and the worker would refuse
+    # the answer.
     assert _is_malformed(VALID[other](Setting(), rng)) is (other != "discard")
 
 

@@ -1,4 +1,4 @@
-"""Damaged and hostile records: each parser of the core reads them or says that they are malformed, and nothing else."""
+"""Damaged and hostile records: each parser of the core reads them or reports them as malformed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
 LARGEST = 2**63 - 1
 SETTING = Setting()
 RANDOMS = st.randoms(use_true_random=False)
-#: Any record at all that Kafka can hold and confluent-kafka can read.
+#: Any record that Kafka can hold and confluent-kafka can read.
 ANYTHING = st.builds(
     Raw,
     st.none() | st.binary(max_size=60),
@@ -32,7 +32,7 @@ ANYTHING = st.builds(
 
 def _read_half(raw: Raw) -> None:
     half = parse_half(5, 1_000, raw.key, raw.value, raw.headers, Names())
-    # What goes on from here: a topic name, a partition and a timestamp, which librdkafka takes as 32 and 64 bits.
+    # Later steps use these: a topic name, and a partition and a timestamp, which librdkafka takes as 32 and 64 bits.
     assert is_transaction_id(half.transaction_id)
     assert is_group(half.group)
     assert is_topic(half.real_topic)
@@ -49,7 +49,7 @@ def _read_end(raw: Raw) -> None:
         assert 0 <= entry.half_offset <= LARGEST
         assert is_transaction_id(entry.transaction_id)
         assert record.source not in (Source.RESUME, Source.ABANDON) or entry.decision == 0
-        # It is logged and shown.
+        # The remark is logged and shown.
         assert (entry.remark or "").encode().decode() == (entry.remark or "")
 
 
@@ -60,7 +60,7 @@ def _read_op(raw: Raw) -> None:
 
 
 def _read_offset(raw: Raw) -> None:
-    """Into an OFFSET that knows something already: malformed records must not change that."""
+    """Read the record into an OFFSET that has content already. A malformed record must not change it."""
     checkpoint = Checkpoint(1, 2, 3, {"half": "a"}, "me", 4)
     parked = HalfEntry.decode(5, VALID["parked"](SETTING, Random(1)).value or b"")
     offset_topic = OffsetTopic(Names(), 0)
@@ -99,14 +99,14 @@ READERS: dict[str, Callable[[Raw], None]] = {
 
 
 def _is_malformed(read: Callable[[Raw], None], raw: Raw) -> bool:
-    """Read it. Any other exception than MalformedRecordError is the failure that this file looks for."""
+    """Whether the parser reports the record as malformed. This file looks for any other exception."""
     try:
         read(raw)
     except MalformedRecordError as error:
         reason = str(error)
     else:
         return False
-    # It goes into a header and a line of the log, whatever was wrong.
+    # The reason goes into a header and a log line, so it is short and valid text in every case.
     assert 0 < len(reason) < 400
     assert reason.encode().decode() == reason
     return True
@@ -133,14 +133,14 @@ def test_any_record_is_malformed(kind, raw):
 @pytest.mark.parametrize("kind", READERS)
 @given(RANDOMS, st.sampled_from(sorted(set(VALID))))
 def test_a_record_in_the_wrong_topic_is_malformed(kind, rng, other):
-    # Check requests and half messages in HALF: a check's reserved headers give it away.
+    # A check request in HALF is malformed, too: its reserved headers differ from a half message's.
     if other != kind and {kind, other} != {"checkpoint", "parked"}:
         assert _is_malformed(READERS[kind], VALID[other](SETTING, rng))
 
 
 @pytest.mark.parametrize("kind", READERS)
 def test_most_damage_is_noticed_and_some_is_not(kind):
-    """That the damage is worth something."""
+    """Show that the damage is of use: the parsers refuse most of it, but not all."""
     rng = Random(7)
     malformed = sum(_is_malformed(READERS[kind], damaged(kind, SETTING, rng)) for _ in range(400))
     assert 100 < malformed < 400

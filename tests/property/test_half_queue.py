@@ -1,4 +1,4 @@
-"""HalfQueue and Draft against the reference model, through aborted transactions, lost replies and take-overs."""
+"""HalfQueue and Draft against the reference model, with aborted transactions, lost answers and take-overs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from txbridge.core.states import TransactionState
 GROUPS = ("orders", "billing", "shipping")
 TOPICS = ("orders.placed", "invoices")
 POLICIES = (
-    # As RocketMQ, with fewer checks.
+    # RocketMQ's settings, with fewer checks.
     CheckPolicy(transaction_check_max=2, transaction_max_age=400_000, discard_retention=300_000),
-    # Everything is parked almost at once.
+    # The park limits are so small that nearly every message is parked.
     CheckPolicy(transaction_check_max=1, transaction_max_age=200_000, discard_retention=100_000, park_after_records=2),
     CheckPolicy(transaction_check_max=2, transaction_max_age=200_000, discard_retention=100_000, park_after_bytes=250),
-    # Too old before the checks are used up.
+    # Messages become too old before their checks are used up.
     CheckPolicy(transaction_check_max=3, transaction_max_age=50_000, discard_retention=60_000, park_after=4_000),
 )
 DECISIONS = st.sampled_from([Decision.COMMIT, Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN])
@@ -48,11 +48,11 @@ HALVES = st.tuples(
     st.sampled_from([0, 100, 300]),
     st.sampled_from([None, None, None, 0, 5_000, 40_000]),
 )
-#: Which half message an END entry means: counted from the last one, or a number that no log reaches.
+#: Half message of an END entry: counted back from the last one, or an offset beyond any log's end.
 PICKS = st.one_of(st.integers(-3, 20), st.just(2**60))
 ENTRIES = st.lists(st.tuples(PICKS, st.booleans(), st.sampled_from(Decision)), min_size=1, max_size=3)
 JUMPS = st.one_of(st.sampled_from([1, 500, 1_000, 3_000, 5_999, 6_000, 30_000, 90_000]), st.integers(0, 20_000))
-#: A small limit every now and then.
+#: Limits of one transaction, some of them small.
 LIMITS = st.builds(
     Limits,
     bytes=st.sampled_from([10**9, 150, 350]),
@@ -64,7 +64,7 @@ LIMITS = st.builds(
     parks=st.sampled_from([10**9, 10**9, 0, 1]),
 )
 AMPLE = Limits()
-#: What has happened in committed transactions, and how often. A run in which one of these never happens proves little.
+#: Effects of committed transactions, counted. A run that misses one of them proves little.
 REACHED: Counter[str] = Counter()
 EFFECTS = (
     "deliver",
@@ -93,7 +93,7 @@ def id_of(offset: int) -> str:
 
 
 class HalfQueueMachine(RuleBasedStateMachine):
-    """Clients, time, and a worker that may lose its transaction, its acknowledgement or its life at any step."""
+    """Clients, time, and a worker that may lose its transaction, Kafka's answer to it, or its life at any step."""
 
     @initialize(policy=st.sampled_from(POLICIES), halves=st.lists(HALVES, min_size=2, max_size=12))
     def start(self, policy: CheckPolicy, halves: list) -> None:
@@ -151,7 +151,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         source=st.sampled_from([Source.CLIENT, Source.CHECK, Source.OPERATOR]),
     )
     def decide(self, decisions: list, source: Source) -> None:
-        """A client ends some of the last messages of its group."""
+        """A client decides some of the last messages of its group."""
         group = next(message.group for message in reversed(self.model.messages.values()) if message is not None)
         own = [offset for offset, message in self.model.messages.items() if message and message.group == group]
         entries = [
@@ -163,7 +163,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.discarded())
     @rule(pick=st.integers(0, 3), then=st.one_of(st.none(), DECISIONS))
     def resume(self, pick: int, then: Decision | None) -> None:
-        """A person resumes a discarded message, and perhaps knows the answer."""
+        """An operator resumes a discarded message, and may decide it at once."""
         discarded = self.discarded()
         offset = discarded[pick % len(discarded)]
         group = self.model.messages[offset].group
@@ -173,7 +173,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 10))
     def abandon(self, pick: int) -> None:
-        """A person gives up a message that is committed, and held."""
+        """An operator abandons a message that is committed, but not delivered."""
         held = [
             offset
             for offset, message in self.model.messages.items()
@@ -193,7 +193,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
 
     @rule(entries=ENTRIES, source=st.sampled_from(Source), group=st.sampled_from([*GROUPS, "nobody"]))
     def end_anything(self, entries: list, source: Source, group: str) -> None:
-        """Somebody ends what may not exist, may not be theirs, may be decided, under a wrong name."""
+        """Write an END record that may name a missing or decided half message, a wrong id or a wrong group."""
         self.write_end(
             [
                 EndEntry(
@@ -308,7 +308,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
 
     @rule(entries=st.sampled_from([0, 0, 1, 2]))
     def take_over(self, entries: int) -> None:
-        """Another worker takes over while nothing is under way: it knows all that this one knew."""
+        """Another worker takes over between two transactions; it knows all that this one knew."""
         if entries:
             self.all_is_well(Limits(entries=entries))
         old = self.worker
@@ -338,7 +338,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         *,
         retry_first: bool,
     ) -> None:
-        """Compare a draft with what the protocol says, and bring the model to the state after it."""
+        """Compare a draft with the reference model, and bring the model to the state after it."""
         queue = self.worker.queue
         delivered = [entry.offset for entry in draft.deliver]
         assert len(set(delivered)) == len(delivered), "P3: delivered twice in one transaction"
@@ -366,7 +366,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
             record = self.topics.end[end_offset]
             if record is None or end_offset > draft.next_end:
                 continue
-            # Each entry once, and none is left out: from where the last transaction stopped to where this one does.
+            # Each entry counts once and none is left out: the range starts where the last transaction stopped and ends
+            # where this one stops.
             start = queue.next_entry if end_offset == queue.next_end else 0
             stop = draft.next_entry if end_offset == draft.next_end else len(record.entries)
             record = replace(record, entries=record.entries[start:stop])
@@ -420,7 +421,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
                 if message is not None and offset < queue.half_position:
                     self.verify_due(model, offset, message, discards, checks, as_of, limits)
 
-        # The watermark passes nothing that a take-over would not know; OP names each outcome once.
+        # The watermark passes only what a take-over finds in OFFSET or OP. OP names each outcome once.
         parked_after = (parked.keys() | {entry.offset for entry in draft.changed}) - set(draft.tombstones)
         open_after = {
             o for o, m in model.messages.items() if m is not None and not m.is_finished and o < queue.half_position
@@ -453,7 +454,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
         limits: Limits,
     ) -> None:
         entry = self.worker.queue.entry(offset)
-        # What is neither parked nor due before it will be is scheduled with its parking; a resumed one with its resume.
+        # A message that is parked before it is due is scheduled only when it is parked. A resumed one is scheduled when
+        # it is resumed.
         scheduled = (
             entry is not None
             and entry.state.value == message.state
@@ -511,12 +513,12 @@ class HalfQueueMachine(RuleBasedStateMachine):
         delivered = Counter(self.topics.delivered)
         finished = {o for o, m in fates.items() if m.state == "committed" and m.is_finished}
         assert delivered == Counter(finished), "P1, P2, P3: delivered exactly once if and only if committed"
-        # P7: once, and once more for each resume.
+        # P7: one discard, and one more for each resume.
         discards = Counter(offset for offset, _ in self.topics.discards)
         for offset, message in fates.items():
             is_discarded = message.state == "discarded"
             assert discards[offset] == self.resumes[offset] + is_discarded
-        # P6: numbers of checks count up from 1, and from 1 again after a resume.
+        # P6: checks are numbered from 1, and from 1 again after a resume.
         by_message: dict[int, list[int]] = {}
         for offset, number in self.topics.checks:
             by_message.setdefault(offset, []).append(number)
@@ -524,7 +526,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
             assert max(numbers) <= self.policy.transaction_check_max
             assert all(b == a + 1 or b == 1 for a, b in zip([0, *numbers], numbers, strict=False))
             assert numbers.count(1) <= 1 + self.resumes[offset]
-        # P8: each malformed record once.
+        # P8: each malformed record is copied to the discard topic once.
         assert max(Counter(self.topics.set_aside).values(), default=1) == 1
         # A take-over finds every outcome from the watermark on, and every open message below it.
         checkpoint, parked = self.topics.checkpoint, self.topics.parked
@@ -535,7 +537,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
             for offset in parked
         )
         assert all(parked[offset].state.value != "pending" or fates[offset].state == "pending" for offset in parked)
-        # P9: schedules hold about what is open.
+        # P9: the schedules hold few entries beyond the open messages.
         queue = self.worker.queue
         schedules = [
             queue.timers._exhausted,
@@ -544,7 +546,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
             *queue.timers._checks.schedules.values(),
         ]
         assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
-        # The counts are what a count of everything would give.
+        # The running counts equal a count of all open entries.
         counted: Counter[object] = Counter()
         for entry in queue.open_entries():
             is_pending = entry.state is TransactionState.PENDING
@@ -558,20 +560,20 @@ class HalfQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.topics.end_end > self.topics.checkpoint.end)
     @rule(limit=st.sampled_from([10**9, 150, 350]))
     def all_of_end_is_applied(self, limit: int) -> None:
-        """Often enough that much happens."""
+        """Apply all of END without failures. This rule makes sure that each run gets far."""
         self.all_is_well(Limits(bytes=limit))
 
     @precondition(lambda self: self.worker.queue.counts().get(TransactionState.HELD))
     @rule(limit=st.sampled_from([150, 350]))
     def the_topics_come_back(self, limit: int) -> None:
-        """What is held is due, and has not all room at once."""
+        """All topics take records again. All held messages are due, but no transaction has room for all of them."""
         self.blocked.clear()
         self.now += 60_000
         self.all_is_well(Limits(bytes=limit))
 
     @rule(rounds=st.integers(1, 5))
     def nobody_answers(self, rounds: int) -> None:
-        """Time passes from one thing that falls due to the next."""
+        """Let time pass until the next due time, several times."""
         for _ in range(rounds):
             self.time_passes_until_something_is_due(0)
             self.all_is_well(AMPLE)
@@ -582,7 +584,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
     # --- in the end ---------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """All is well again, and nobody answers: everything comes to its end, and nothing is left behind."""
+        """End without failures and without answers: each message reaches its end, and no entry is left."""
         if not hasattr(self, "model") or self.has_failed:
             return
         self.dead.clear()
@@ -606,7 +608,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert self.worker.queue.window_bytes == 0
 
 
-# Looking for the smallest failing example takes Hypothesis up to five minutes more.
+# Hypothesis may search five minutes longer for the smallest failing example.
 @pytest.mark.timeout(3_600)
 def test_the_promises_hold_against_the_reference_model(few_are_remembered: None) -> None:
     run_state_machine_as_test(HalfQueueMachine)
@@ -617,8 +619,8 @@ def test_the_promises_hold_against_the_reference_model(few_are_remembered: None)
 def test_the_promises_hold_wherever_the_model_can_get(few_are_remembered: None) -> None:
     REACHED.clear()
     often = settings(settings.default, max_examples=4 * settings.default.max_examples)
-    # Hypothesis draws on the constants of all modules that are loaded: other ones whenever other tests run beside it.
-    # So what is rare may take another round.
+    # Hypothesis also draws constants from all loaded modules, and these depend on the tests that run beside this one.
+    # So rare effects may need another round.
     for another in range(5):
         run_state_machine_as_test(seed(another)(HalfQueueMachine), settings=often)
         if not not_reached():
@@ -628,7 +630,7 @@ def test_the_promises_hold_wherever_the_model_can_get(few_are_remembered: None) 
 
 @pytest.fixture
 def few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few outcomes are remembered below the watermark, so that some are found there and some are forgotten."""
+    """Remember so few outcomes below the watermark that some decisions find theirs and others do not."""
     monkeypatch.setattr(remembered, "GENERATION", 3)
 
 

@@ -40,7 +40,7 @@ _ROWS = st.builds(
 
 @given(st.lists(_ROWS | _OFFSETS), st.lists(_ROWS | _OFFSETS), _OFFSETS)
 def test_it_is_a_dictionary_in_order(first, later, edge):
-    # So that small tables are compacted, too.
+    # Small enough that these tables are compacted, too.
     parked_table._FEW, before = 3, parked_table._FEW
     try:
         table, known = ParkedTable(), {}

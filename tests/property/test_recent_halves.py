@@ -1,4 +1,4 @@
-"""Copies: within the window none is missed, and nothing else is ever taken for one."""
+"""Copies of half messages: each is recognised within the window, and nothing else is taken for a copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from txbridge.core.dedup import DeduplicationWindow
 
-#: An id out of a few, and how much later (or, after an election, earlier) it is appended.
+#: One of a few ids, and the milliseconds until its append (negative after an election).
 _RECORDS = st.lists(st.tuples(st.integers(0, 12), st.integers(-15, 60)), max_size=120)
 
 

@@ -1,4 +1,4 @@
-"""Every record that is written can be read, and no record whatsoever does worse than being malformed."""
+"""Records of every kind: what is written can be read, and any other record is at worst malformed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ USER_HEADERS = st.lists(
     max_size=4,
 )
 OUR_NAMES = sorted({*names.HALF_HEADERS, "TXB_HALF", "SOURCE", "CLIENT_ID", "TAGS", "OUTCOME"})
-#: Headers near enough to ours to come far into a parser.
+#: Headers that resemble ours closely enough to reach the later steps of a parser.
 ANY_HEADERS = st.none() | st.lists(
     st.tuples(
         st.sampled_from(OUR_NAMES) | st.text(max_size=4),
@@ -108,7 +108,7 @@ def test_half_messages(user_headers, transaction_id, group, topic, partition, im
         headers=headers,
         real_partition=partition,
         immunity=None if immunity is None else str(immunity),
-        # 0 cannot be delivered: librdkafka takes it for "now".
+        # librdkafka takes a timestamp of 0 for "now", so 0 is read as none.
         user_timestamp=timestamp or None,
     )
     assert delivered_headers(half, 3) == [
@@ -175,7 +175,7 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
 
 
 def parked_entry(**known) -> HalfEntry:
-    """With nothing else than what is given: `st.builds` would invent the other fields of a HalfEntry."""
+    """Make an entry from the given fields only; `st.builds` would invent the other fields of a HalfEntry."""
     return HalfEntry(offset=5, parked=True, **known)
 
 

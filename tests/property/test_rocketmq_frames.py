@@ -1,4 +1,4 @@
-"""Any bytes on a connection of the front door: frames come out whole, or that connection ends; no memory is kept."""
+"""Any bytes on a connection of the front door: it reads whole frames or ends the connection, and keeps no memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REAL = [bytes.fromhex(text) for text in GOLDEN.values()]
 
 
 class Wire(asyncio.Transport):
-    """A transport that goes nowhere."""
+    """A transport that sends nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def frame(opaque: int, body: bytes) -> bytes:
 
 
 def driven(chunks: list[bytes], memory: int) -> tuple[Handler, Wire]:
-    """One connection that is given these, in turn, as far as it reads."""
+    """Feed these chunks to one connection, in turn, as far as it reads; return its handler and transport."""
 
     async def drive() -> tuple[Handler, Wire]:
         handler, wire = Handler(memory), Wire()
@@ -125,7 +125,7 @@ def test_any_bytes_end_the_connection_or_wait_for_more_and_keep_no_memory(chunks
 
 @given(st.sampled_from(REAL), st.integers(0, 2_000), st.integers(0, 255), st.integers(0, 2_000))
 def test_a_damaged_frame_is_read_or_refused_by_name(real: bytes, at: int, value: int, cut: int) -> None:
-    """Nothing but FrameError and RequestError comes out of what a client has sent."""
+    """What a client sends raises FrameError or RequestError at worst."""
     damaged = bytearray(real[4:])
     damaged[at % len(damaged)] = value
     for content in (bytes(damaged), bytes(damaged[: cut % len(damaged)])):

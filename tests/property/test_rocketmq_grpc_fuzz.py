@@ -1,4 +1,4 @@
-"""What clients of gRPC may send that is wrong: that call alone fails, by name, and everybody else is served."""
+"""Wrong input from gRPC clients: only that call fails, with a status, and the door goes on to serve all others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REAL: dict[str, bytes] = {
     "NotifyClientTermination": service.NotifyClientTerminationRequest().SerializeToString(),
     "Telemetry": settings(TOPIC, "another").SerializeToString(),
 }
-#: With what a call may end. UNKNOWN and INTERNAL would be a defect of the door.
+#: Status codes with which a call may end. UNKNOWN and INTERNAL would be a defect of the door.
 STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
@@ -54,14 +54,14 @@ def door() -> Iterator[GrpcDoor]:
 
 @pytest.fixture(scope="module")
 def door_that_ends() -> Iterator[GrpcDoor]:
-    """Apart from the other: grpcio's server may end after the test that ended it has looked for the last time."""
+    """A door of its own: grpcio's server may end only after the last look of the test that made it end."""
     with GrpcDoor() as made:
         yield made
 
 
 @st.composite
 def damaged(draw: st.DrawFn, real: bytes) -> bytes:
-    """Other bytes here and there, and an end anywhere."""
+    """The content with some bytes changed, and cut off anywhere."""
     content = bytearray(real)
     for at, value in draw(st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), max_size=4)):
         if content:
@@ -126,7 +126,7 @@ def door_with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcDoo
 
 @given(st.data())
 def test_a_stream_may_say_anything_and_end_anywhere(door: GrpcDoor, data: st.DataObject) -> None:
-    """Settings twice, out of order, of a consumer, damaged; and the client goes in the midst of it."""
+    """Settings twice, out of order, of a consumer or damaged, from a client that may leave in the middle."""
     real = st.sampled_from(
         [
             REAL["Telemetry"],
@@ -155,7 +155,7 @@ def definition_of_a_trace() -> Any:
 
 
 def test_a_consumer_is_told_by_a_status_and_by_the_end_of_its_stream(door: GrpcDoor) -> None:
-    """The client of Node takes only the first, those of Java and Python only the second."""
+    """The Node client evaluates only the status, the Java and Python clients only the end of the stream."""
     asked = settings(client_type=definition.SIMPLE_CONSUMER).SerializeToString()
     call = door.channel.stream_stream(path_of("Telemetry"))(iter([asked]), metadata=CLIENT, timeout=60)
     told = service.TelemetryCommand.FromString(next(call))
@@ -183,12 +183,12 @@ def http2(kind: int, flags: int, stream: int, content: bytes) -> bytes:
 
 
 def headers(*pairs: tuple[str, str]) -> bytes:
-    """As HPACK without its tables."""
+    """Headers in HPACK, without its tables."""
     return b"".join(b"\x00" + b"".join(bytes([len(text)]) + text.encode() for text in pair) for pair in pairs)
 
 
 def begun(stream: int, method: str = "SendMessage") -> bytes:
-    """The headers of a call."""
+    """The HEADERS frame that begins a call."""
     pairs = [(":method", "POST"), (":scheme", "http"), (":path", path_of(method)), (":authority", "door")]
     return http2(1, 4, stream, headers(*pairs, ("content-type", "application/grpc"), ("te", "trailers")))
 
@@ -201,19 +201,19 @@ OVERSIZED = PREFACE + begun(1) + http2(0, 0, 1, b"\0\x7f\xff\xff\xff" + b"x" * 1
 
 @given(st.one_of(damaged(CALLED), damaged(OVERSIZED), damaged(PREFACE), st.binary(max_size=200)), st.booleans())
 def test_any_bytes_of_http_end_their_connection_alone(door_that_ends: GrpcDoor, content: bytes, waits: bool) -> None:
-    # The example before may have ended grpcio's server after it was looked at: see below.
+    # The previous example may have ended grpcio's server after the last look at it (see the test of a path below).
     with eventually(lambda: connected(door_that_ends), 60) as wire:
         wire.sendall(content)
         if waits:
             wire.settimeout(0.02)
             with contextlib.suppress(OSError):
                 wire.recv(1_000)
-    # Not at once: see below.
+    # Repeated, because grpcio's server may have ended and be about to start again (see below).
     eventually(lambda: recovers(door_that_ends), 60)
 
 
 def connected(door: GrpcDoor) -> socket.socket | None:
-    """A connection; None while nobody listens."""
+    """A new connection; None while the door does not listen."""
     try:
         return socket.create_connection(("127.0.0.1", door.port), 60)
     except ConnectionRefusedError:
@@ -221,7 +221,7 @@ def connected(door: GrpcDoor) -> socket.socket | None:
 
 
 def recovers(door: GrpcDoor) -> bool:
-    """Whether a client is served that connects again when it was cut off."""
+    """Whether a client that was cut off is served when it connects again."""
     try:
         return door.serves()
     except grpc.RpcError as error:
@@ -230,12 +230,12 @@ def recovers(door: GrpcDoor) -> bool:
 
 
 def test_a_path_that_is_no_utf_8_ends_the_server_of_grpcio_and_a_new_one_begins(door_that_ends: GrpcDoor) -> None:
-    """A defect of grpcio: its server ends, and says so to nobody."""
+    """Work around a defect of grpcio: its server ends without any notice."""
     for _ in range(2):
-        # It may have ended once more after the example before was looked at, and be about to begin.
+        # The server may have ended again after the last look at it, and not have started yet.
         with eventually(lambda: connected(door_that_ends), 60) as wire:
             wire.sendall(CALLED.replace(b"MessagingService", b"Messagin\xfeService"))
-            # Its server has read it by now, or reads it when it is served next.
+            # The server has read the bytes by now, or reads them when it serves this connection next.
             with contextlib.suppress(ConnectionResetError):
                 wire.recv(1_000)
         eventually(lambda: recovers(door_that_ends), 60)
@@ -257,7 +257,7 @@ def test_a_request_that_is_too_large_is_refused(door: GrpcDoor) -> None:
 
 
 def test_a_call_whose_request_does_not_come_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all calls at a time a door takes so many, and these would take the place of others'."""
+    """A door takes a limited number of calls at a time, and these would use up the places of others."""
     monkeypatch.setattr(grpc_service, "_REQUEST_S", 1.0)
     with GrpcDoor() as door, socket.create_connection(("127.0.0.1", door.port), 60) as wire:
         wire.sendall(PREFACE + b"".join(begun(2 * number + 1) for number in range(100)))
@@ -268,14 +268,14 @@ def test_a_call_whose_request_does_not_come_is_ended(monkeypatch: pytest.MonkeyP
 
 
 def test_names_that_clients_invent_take_bounded_memory() -> None:
-    """Topics of transactions are kept until their client's stream comes."""
+    """The topics of transactions are kept until the stream of their client comes."""
     with GrpcDoor() as door:
         streams = grpc_service.Streams(door.door, 10)
         for number in range(3 * _MAX_EARLY):
             streams.prepares("one" if number % 2 else f"client-{number}", f"topic-{number}")
         assert sum(map(len, streams._early.values())) <= _MAX_EARLY
         assert streams._early_topics == sum(map(len, streams._early.values()))
-        # A client whose name is longer than any is not known by it.
+        # A client id that is longer than the limit is refused.
         telemetry = door.channel.stream_stream(path_of("Telemetry"))
         with pytest.raises(grpc.RpcError) as caught:
             list(telemetry(iter([]), metadata=(("x-mq-client-id", "x" * 256),), timeout=60))
@@ -284,7 +284,7 @@ def test_names_that_clients_invent_take_bounded_memory() -> None:
 
 @pytest.mark.long
 def test_a_thousand_connections_that_do_nothing_cost_nobody_else_anything() -> None:
-    """Silent ones, halves of a preface, calls that are begun, and streams without settings."""
+    """Silent connections, halves of a preface, calls that are begun, and streams without settings."""
     with GrpcDoor() as door:
         wires = [socket.create_connection(("127.0.0.1", door.port), 60) for _ in range(1_000)]
         try:

@@ -1,4 +1,4 @@
-"""Half messages that are taken in together and decided in runs, beside the same taken in and decided one by one."""
+"""Runs: half messages that are read and decided in bulk, compared with the same ones processed one by one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from txbridge.core.names import Names
 from txbridge.core.transaction_size import Limits
 
 GROUPS, TOPICS = ("orders", "billing"), ("placed", "invoices")
-#: Group, topic, bytes, and milliseconds since the one before.
+#: Group, topic, bytes, and milliseconds since the half message before.
 HALVES = st.tuples(
     st.sampled_from(GROUPS), st.sampled_from(TOPICS), st.integers(0, 300), st.sampled_from([0, 0, 1, 4_000, 12_000])
 )
-#: Which half message, whether its id is right, and what is decided.
+#: Number of the half message, whether the entry states its id, and the decision.
 ENTRIES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9).map(bool), st.sampled_from(Decision)), min_size=1)
 ENDS = st.lists(st.tuples(st.sampled_from(GROUPS), ENTRIES, st.booleans()), max_size=4)
-#: What is read, what is decided, what one transaction holds, whether it is committed, and what grows due before it.
+#: Half messages, END records, limits of one transaction, whether it is committed, and whether fresh ones are due before
+#: it.
 TURNS = st.tuples(
     st.lists(HALVES, max_size=8),
     ENDS,
@@ -37,7 +38,7 @@ TURNS = st.tuples(
 
 
 class Side:
-    """A partition whose worker decides as it can, or one by one only."""
+    """A partition whose worker uses runs where it can, or processes each message by itself."""
 
     def __init__(self, *, together: bool) -> None:
         self.queue = HalfQueue(POLICY)
@@ -108,7 +109,7 @@ class Side:
 
 
 def known(side: Side) -> tuple:
-    """All that matters of a partition between two turns."""
+    """All state of a partition that matters between two turns."""
     queue = side.queue
     outcomes = {offset: queue.outcome(offset) or queue.remembered(offset) for offset in range(queue.read_position)}
     entries = sorted(queue.open_entries())
@@ -142,7 +143,7 @@ def test_what_is_decided_in_runs_is_decided_as_if_one_by_one(turns):
         for side in (fast, slow):
             side.read(records)
             told.append(side.turn(now, limits, is_due=is_due, commit=commit))
-        # A record that has no room as a run is cut as any other: what one side holds back comes in its next turns.
+        # A record that does not fit as a run is cut like any other. What one side holds back comes in its next turns.
         assert told[0] == told[1]
         assert known(fast) == known(slow)
     assert len(fast.queue.fresh) or not fast.queue.fresh.bytes

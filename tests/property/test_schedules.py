@@ -1,4 +1,4 @@
-"""The schedule against a dictionary, and END against itself cut into other transactions."""
+"""The timer queue against a dictionary, and the effect of END with different cuts into transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGES = 6
 
 @pytest.fixture(params=[1, 2, 8_192], ids=lambda page: f"pages of {page}", scope="module")
 def pages(request: pytest.FixtureRequest) -> Iterator[None]:
-    """How many items of a large day go into the heap at a time."""
+    """Number of items of a large day that go into the heap at a time."""
     with mock.patch.object(timer_queue, "_PAGE", request.param):
         yield
 
@@ -62,11 +62,11 @@ def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
 
 
 def run(records: list[EndRecord], sizes: Iterator[Limits]) -> tuple:
-    """Apply END in Kafka transactions of these sizes; all that came of it."""
+    """Apply END in Kafka transactions of these sizes; return all outcomes."""
     queue = HalfQueue(CheckPolicy())
     for offset in range(MESSAGES):
         queue.read(HalfMessage(offset, f"{offset:032X}", "g", "t", 0, None, b"x" * 100 * offset, ()))
-    # Nothing is forgotten while this one is open.
+    # Half message 0 stays open, so that the watermark stays below all outcomes.
     delivered: list[int] = []
     rolled_back: list[int] = []
     refused: list[tuple[int, EndEntry, str]] = []

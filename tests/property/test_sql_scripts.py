@@ -1,8 +1,8 @@
-"""Any SQL that an application may run: the listener answers COMMIT exactly when its rows are there.
+"""Any SQL that an application may run: the listener answers COMMIT exactly when the application's rows are there.
 
 Hypothesis writes scripts of statements that succeed or fail, of errors that are swallowed or raised, of savepoints, and
-of transactions that end too early. Each runs on a real SQLite and on a real PostgreSQL. What a fresh connection sees
-afterwards is compared with the answer, and with the answer to a check.
+of transactions that end too early. Each runs on a real SQLite and on a real PostgreSQL. The rows that a fresh
+connection sees afterwards are compared with the answer, and with the answer to a check.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ mapper = registry()
 
 
 class Row:
-    """The same table as an object of the ORM."""
+    """The same table as a class of the ORM."""
 
 
 mapper.map_imperatively(Row, rows)
 
-#: A row that is there from the beginning: to insert it again fails.
+#: A row that is there from the beginning, so that a second insert of it fails.
 TAKEN = 1
 _numbers = itertools.count(2)
 
-#: What a step of a script does. `text_...` goes past SQLAlchemy, the others are its methods.
+#: The steps of a script. `text_...` sends the statement past SQLAlchemy; the others call its methods.
 STEPS = (
     "place",
     "refused",
@@ -90,7 +90,7 @@ class Script:
     end: str
     swallows: bool
     owner: str = ""
-    #: What was inserted first of all, right behind the listener's own row.
+    #: Number of the row that is inserted first, right after the listener's own row.
     marker: int = field(default_factory=lambda: next(_numbers))
 
     def run(self, work, placed, _):
@@ -128,11 +128,11 @@ class Script:
         savepoint.rollback()
 
     def _line_without_row(self, work):
-        """COMMIT will fail."""
+        """Insert a row that makes COMMIT fail."""
         work.execute(insert(lines).values(row=0))
 
     def _pending_object(self, work, number=None):
-        """Inserted when the session is flushed: at the latest by the commit."""
+        """Add an object that is inserted when the session is flushed, at the latest by the commit."""
         if isinstance(work, Session):
             row = Row()
             row.id, row.owner = next(_numbers) if number is None else number, self.owner
@@ -206,15 +206,15 @@ def test_the_answer_is_commit_exactly_when_the_rows_are_there(engine, listener, 
         raised = None
     except (Boom, SQLAlchemyError) as error:
         answer, raised = None, error
-    # Unknown, for the check to find out: only after an error of the function, of COMMIT, or of a savepoint that is left
-    # open and that the database has lost.
+    # The answer may be unknown only after an error of the function, of COMMIT, or of a savepoint that was left open and
+    # that the database has lost.
     may_fail = {"line_without_row", "pending_object_refused", "savepoint_left_open"} & set(steps)
     assert raised is None or end == "error" or not swallows or may_fail
     with engine.connect() as connection:
         found = set(connection.execute(select(rows.c.id).where(rows.c.owner == name)).scalars())
     assert answer in (None, COMMIT if script.marker in found else ROLLBACK)
     if not {"text_commit", "commit"} & set(steps):
-        # All or nothing, unless the application itself committed a part.
+        # All rows or none are there, unless the application itself committed some.
         assert script.marker in found or not found
-    # Nothing runs any more: a check knows.
+    # No transaction runs any more, so a check gets a definite answer.
     assert listener.check_local_transaction(message(name)) is (COMMIT if script.marker in found else ROLLBACK)

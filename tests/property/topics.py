@@ -1,6 +1,6 @@
-"""The topics of one partition as dictionaries, and a worker on them: what the real one does, without Kafka.
+"""The topics of one partition as dictionaries, and a worker on them that does what the real one does, without Kafka.
 
-Everything that the worker writes goes through the record formats, so that a take-over reads what was really written.
+The worker writes everything in the record formats, so that a take-over reads exactly what was written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECKPOINT_KEY = NAMES.checkpoint_key(0)
 
 @dataclass
 class Topics:
-    """What is visible to a reader. Offsets have gaps: markers and records of aborted transactions take some."""
+    """The committed records. Offsets have gaps, because markers and records of aborted transactions take some."""
 
     #: Half messages, or the size of a malformed record.
     half: dict[int, HalfMessage | int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Topics:
         }
 
     def named_in_op(self) -> list[tuple[int, int]]:
-        """(OP offset, half offset) of everything that OP names."""
+        """Pairs (OP offset, half offset) of all half messages that OP names."""
         return [
             (op_offset, offset)
             for op_offset, (value, headers) in self.op.items()
@@ -65,7 +65,7 @@ class Topics:
         ]
 
     def write(self, draft: Draft, replay_op: int, *, commit: bool) -> list[tuple[int, list[int]]]:
-        """One Kafka transaction; returns where its OP records landed. Aborted, it only uses up offsets."""
+        """Write a Kafka transaction and return where its OP records landed. An aborted one only uses up offsets."""
         landed: list[tuple[int, list[int]]] = []
         for outcome, offsets in draft.ops():
             for value in encode_ops(offsets):
@@ -94,7 +94,7 @@ class Topics:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one transaction does."""
+    """Limits of one transaction."""
 
     bytes: int = 10**9
     entries: int = 10**9
@@ -125,7 +125,7 @@ class Worker:
         self.read(topics.half_end)
 
     def read(self, end: int) -> None:
-        """Read HALF up to this offset or its end."""
+        """Read HALF up to this offset, or to its end if that comes first."""
         end = min(end, self.topics.half_end)
         for offset in range(self.queue.half_position, end):
             record = self.topics.half.get(offset)
@@ -173,7 +173,7 @@ class Worker:
                 as_of = None
                 break
         if as_of is not None:
-            # END ends with what a stranger's transaction left there.
+            # The log of END may end with the aborted records or markers of a stranger.
             draft.skip_end(self.topics.end_end)
         if not retry_first:
             due_work.deliver_due(draft, obstacle, obstacle, limits.retries, limits.bytes)
@@ -193,7 +193,7 @@ class Worker:
         draft.apply(draft.now)
 
     def known(self, below: int) -> dict[int, tuple]:
-        """All that matters of the open entries below an offset, and of the outcomes from the watermark to there."""
+        """All state of the open entries below an offset, and the outcomes from the watermark to there."""
         return {entry.offset: describe(entry) for entry in self.queue.open_entries() if entry.offset < below} | {
             -1 - offset: (outcome,)
             for offset in range(self.queue.watermark, below)
@@ -210,7 +210,7 @@ def describe(entry: HalfEntry) -> tuple:
         entry.size,
         entry.state,
         entry.checks,
-        # A held one is retried sooner after a take-over: its back-off is not written.
+        # The back-off of a held entry is not stored, so a take-over tries it sooner.
         None if entry.state.value == "held" else entry.next_due,
         entry.parked,
         entry.decided,

@@ -1,7 +1,7 @@
-"""Defects planted in the worker, one at a time: the simulator has to find each within a few hundred seeds.
+"""Defects planted in the worker, one at a time. The simulator has to find each within a few hundred seeds.
 
-`python -m tests.simulation.mutants NAME [SEEDS]` prints the first violation and exits 1, or 0 when none was found.
-Each runs in a process of its own, because the worker's code is changed in it.
+`python -m tests.simulation.mutants NAME [SEEDS]` prints the first violation and exits 1, or exits 0 when it found none.
+Each defect has a process of its own, because it changes the worker's code in that process.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.end_log import EndInbox
 from txbridge.worker.partitions import PartitionOwner
 
-#: Strike in every run, besides those that the seed chooses: a defect that shows only when they meet is found by them.
+#: Faults that strike in every run, besides those that the seed chooses. Some defects show only when they meet such a
+#: fault.
 MORE_FAULTS: dict[str, float] = {}
 
 
 def fence_after_reading() -> None:
-    """The take-over reads first and takes the fence with its first transaction: what came in between is not seen.
+    """The take-over reads first and takes the fence with its first transaction. It misses what was written in between.
 
-    Nor does it look where its first record lands, which would tell. That alone is found by former leaders: there are
-    none.
+    It does not look where its first record lands either, because that would show the loss. Only former leaders test
+    that look, so the run has none.
     """
     offset_topic_ends_where_somebody_says()
     del faults.CHANCES["former leader"]
@@ -95,7 +96,7 @@ def believe_an_indefinite_commit() -> None:
 
 
 def disbelieve_an_indefinite_commit() -> None:
-    """A commit without an answer counts as not done; the fence is taken, but nobody looks."""
+    """A commit without an answer counts as not done. The fence is taken, but no topic is read."""
 
     def not_committed(self, _receipt):
         self._state.writer.fence()
@@ -105,7 +106,7 @@ def disbelieve_an_indefinite_commit() -> None:
 
 
 def believe_an_abort() -> None:
-    """What was aborted is applied all the same."""
+    """A draft whose Kafka transaction was aborted is applied nevertheless."""
     write = TransactionalWriter.write
 
     def believing(self, contents, receipt):
@@ -116,9 +117,10 @@ def believe_an_abort() -> None:
 
 
 def ignore_trouble() -> None:
-    """A broken connection during a commit or abort is nothing: the producer goes on with its epoch.
+    """A broken connection during a commit or abort is ignored: the producer goes on with its epoch.
 
-    More of them break: few copies come late enough to meet a later transaction, and early enough to meet it open.
+    More connections break than in a usual run. Few resent requests come late enough to meet a later transaction, and
+    early enough to meet it while it is open.
     """
     faults.CHANCES["EndTxn resent"] = 0.5
     EndTxnWatch.trouble = property(lambda _: None, lambda *_: None)
@@ -126,7 +128,7 @@ def ignore_trouble() -> None:
 
 
 def end_out_of_order() -> None:
-    """Any event that Faust offers is taken."""
+    """Every event that Faust offers is accepted."""
 
     def offer(self, event):
         with self._changed:
@@ -140,7 +142,7 @@ def end_out_of_order() -> None:
 
 
 def last_decision_wins() -> None:
-    """Of several decisions in one record the last counts."""
+    """Of several decisions in one record the last one counts."""
     apply_end = Draft.apply_end
 
     def reversed_entries(self, part, obstacle):
@@ -153,7 +155,7 @@ def last_decision_wins() -> None:
 
 
 def checkpoint_not_in_the_transaction() -> None:
-    """The checkpoint lags one transaction behind what it should name."""
+    """The checkpoint lags one transaction behind."""
     checkpoint = Committer._checkpoint
 
     def stale(self, draft):
@@ -164,7 +166,7 @@ def checkpoint_not_in_the_transaction() -> None:
 
 
 def held_at_the_limit() -> None:
-    """What has no room is held, and what comes behind it is delivered: a small one overtakes a large one."""
+    """A message without room in the transaction is held. Later ones are delivered, so a small one overtakes it."""
     init, apply_end = Batch.__init__, Draft.apply_end
 
     def roomy(self, queue, limits, room=None, *, due):
@@ -179,38 +181,38 @@ def held_at_the_limit() -> None:
         apply_end(self, part, full)
 
     Batch.__init__, Draft.apply_end = roomy, holding
-    # On a slow link nothing would get through any more, which is another matter.
+    # On a slow link no such transaction would succeed. That would be another failure than the one planted here.
     simulation.choose_load = lambda seed: replace(choose_load(seed), link=sys.maxsize)
 
 
 def checkpoint_without_the_entry() -> None:
-    """The checkpoint names the END record to go on with, and not the entry."""
+    """The checkpoint names the next END record, but not the next entry in it."""
     checkpoint = Committer._checkpoint
     Committer._checkpoint = lambda self, draft: replace(checkpoint(self, draft), entry=0)
 
 
 def take_over_from_the_beginning_of_the_record() -> None:
-    """A take-over goes on with the END record that the checkpoint names, from its first entry."""
+    """A take-over goes on with the END record of the checkpoint, but from its first entry."""
     restore.HalfQueue = lambda policy, next_entry, **start: HalfQueue(policy, next_entry=0 * next_entry, **start)
 
 
 def what_times_out_is_tried_again_as_it_was() -> None:
-    """A Kafka transaction that does not get through in time does not become smaller."""
+    """A Kafka transaction that timed out does not become smaller."""
     TransactionSize.timed_out = lambda self, entries, size, *, in_part: None
 
 
 def check_before_the_end_is_applied() -> None:
-    """A check is sent as soon as it is due, whatever waits in END."""
+    """A check is sent as soon as it is due, even if END has entries that were not applied."""
     CheckRound.as_of = lambda self, _next_end: None if self._due is None else self._due[0]
 
 
 def check_the_dead() -> None:
-    """A group with nobody alive is checked."""
+    """A group without a live member is checked."""
     GroupLiveness.is_alive = lambda _self, _name: True
 
 
 def a_new_answer_makes_an_old_one_fresh() -> None:
-    """The defect that the simulator found in GroupLiveness."""
+    """A defect that the simulator found in GroupLiveness: a new answer makes an old one count as fresh."""
 
     def mark_arrived(self, _):
         self.arrived = self.outside.monotonic()
@@ -225,32 +227,32 @@ def a_new_answer_makes_an_old_one_fresh() -> None:
 
 
 def keep_a_client_that_fails() -> None:
-    """A client that asks about groups is replaced when it does not answer, and kept when each answer is an error."""
+    """The client that asks about groups is replaced when it does not answer, but kept when each answer is an error."""
     group_membership._ABOUT_THE_GROUP = frozenset(range(-200, 200))
 
 
 def keep_a_client_that_is_silent() -> None:
-    """A question about a group that is not answered is waited for."""
+    """A question about a group is waited for although no answer comes."""
     group_membership._ABANDON_AFTER_S = float("inf")
 
 
 def keep_a_client_whose_controller_is_gone() -> None:
-    """Requests about topics go to the broker that was the controller, whoever is it now."""
+    """Requests about topics go to the former controller, whichever broker is the controller now."""
     ControllerRequests._give_up = lambda *_: None
 
 
 def believe_the_own_clock() -> None:
-    """What falls due is compared with the clock of the worker's machine."""
+    """Due times are compared with the clock of the worker's machine."""
     BrokerClock.now = BrokerClock.due = lambda self: self._outside.now()
 
 
 def an_interval_counts_from_the_drafting() -> None:
-    """The interval after a check counts from before its Kafka transaction began, however long that takes."""
+    """The interval after a check counts from before its Kafka transaction began, however long that one takes."""
     BrokerClock.now_at_latest = lambda _: 0
 
 
 def an_interval_counts_from_the_report() -> None:
-    """It counts from the time that the last checkpoint had when its report came in, however late that was."""
+    """The interval counts from the last checkpoint's time when its report arrives, however late that is."""
     BrokerClock.now_at_latest = BrokerClock.now
     MORE_FAULTS["Produce answered late"] = 0.3
 
@@ -261,7 +263,7 @@ def discard_without_waiting() -> None:
 
 
 def watermark_passes_the_undecided() -> None:
-    """The low watermark moves over what is neither finished nor parked."""
+    """The low watermark passes messages that are neither finished nor parked."""
 
     def park(self, _limit, *, grown_old=True):
         del grown_old
@@ -271,12 +273,12 @@ def watermark_passes_the_undecided() -> None:
 
 
 def op_replayed_from_its_end() -> None:
-    """A take-over reads only the newest of OP."""
+    """A take-over reads only the newest records of OP."""
     OpPositions.start = property(lambda self: self._next)
 
 
 def dirty_reads_at_take_over() -> None:
-    """OFFSET and OP are read with what was aborted."""
+    """A take-over reads OFFSET and OP with records of aborted transactions."""
     restore.PartitionReader = partial(_uncommitted)
 
 
@@ -286,7 +288,7 @@ def _uncommitted(*arguments: Any, committed: bool, **keywords: Any) -> Partition
 
 
 def end_read_uncommitted() -> None:
-    """Decisions of Kafka transactions that are aborted, or still open, are applied."""
+    """Decisions of aborted or open Kafka transactions are applied."""
     restore.PartitionReader = partial(_end_uncommitted)
 
 
@@ -295,22 +297,22 @@ def _end_uncommitted(*arguments: Any, committed: bool, follows: bool = False, **
 
 
 def parked_entries_forgotten() -> None:
-    """A take-over does not take in the parked entries."""
+    """A take-over does not read the parked entries."""
     HalfQueue.restore_parked = lambda _self, _parked: None
 
 
 def a_refused_check_has_no_back_off() -> None:
-    """The defect that every parked message had: what its check topic refuses is offered again at once, for ever."""
+    """A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly."""
     RefusedChecks.obstacle = lambda _self, _entry, _topic: None
 
 
 def absence_by_the_word_of_one_broker() -> None:
-    """What HALF does not hold by the word of a broker that takes itself for its leader is not there."""
+    """One broker that takes itself for the leader decides that HALF does not hold an offset."""
     half_log.proven_end = _end_of_one
 
 
 def discard_by_the_word_of_one_broker() -> None:
-    """A message is discarded when all of END is applied that a broker knows which takes itself for its leader."""
+    """Messages are discarded once END is applied up to the end that one self-declared leader knows."""
     check_round.proven_end = _end_of_one
     MORE_FAULTS["leader cut off"] = 1.0
 
@@ -324,7 +326,7 @@ def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
 
 
 def a_take_over_by_the_word_of_one_broker() -> None:
-    """OP ends where a former leader says: what tells that OFFSET has lost its tail is not seen."""
+    """A take-over reads OP up to the end that a former leader knows. It does not see that OFFSET has lost its tail."""
     restore.proven_end = _end_of_one
     MORE_FAULTS["OFFSET lost its tail"] = 1.0
 
@@ -337,22 +339,22 @@ def offset_topic_ends_where_somebody_says() -> None:
 
 
 def go_on_from_an_older_checkpoint() -> None:
-    """What OP tells of a later Kafka transaction than OFFSET does is passed over."""
+    """A take-over ignores that OP names a later Kafka transaction than OFFSET's checkpoint."""
     restore._refuse_older_checkpoint = lambda *_: None
 
 
 def go_on_without_a_checkpoint() -> None:
-    """An OFFSET without a checkpoint is a new one, whatever OP holds."""
+    """An OFFSET without a checkpoint counts as new, whatever OP holds."""
     restore._refuse_lost_checkpoint = lambda *_: None
 
 
 def an_owner_does_not_look_where_its_records_land() -> None:
-    """What is written behind a lost tail looks whole, and is not."""
+    """An owner does not look where its records land. Behind a lost tail they look complete, and are not."""
     Transaction.lost_tail = lambda *_: None
 
 
 def an_outcome_by_the_word_of_offset_alone() -> None:
-    """What OFFSET does not hold was not committed, whatever OP holds."""
+    """A transaction that OFFSET does not show counts as not committed, whatever OP holds."""
     has_later_op = committer.has_later_op
     committer.has_later_op = lambda *arguments: has_later_op(*arguments) and False
     MORE_FAULTS["OFFSET lost its tail"], MORE_FAULTS["EndTxn not answered"] = 1.0, 0.5
@@ -365,12 +367,12 @@ def op_ends_where_somebody_says() -> None:
 
 
 def what_is_pending_can_be_abandoned() -> None:
-    """A message is given up that nobody has decided."""
+    """A pending message can be abandoned."""
     states.TRANSITIONS[TransactionState.PENDING, states.Event.ABANDON] = states.Transition(TransactionState.ABANDONED)
 
 
 def what_is_abandoned_is_not_told() -> None:
-    """No copy goes to the discard topic."""
+    """An abandoned message is not copied to the discard topic."""
     discard = Transaction._discard
 
     def without(self, contents):
@@ -382,13 +384,13 @@ def what_is_abandoned_is_not_told() -> None:
 
 
 def copies_are_messages() -> None:
-    """A half message that its producer has sent twice is two."""
+    """A half message that its producer has sent twice counts as two messages."""
     HalfQueue.note_id = lambda _self, _half: None
     _no_look_for_copies()
 
 
 def fresh_copies_are_messages() -> None:
-    """One that comes among others which are taken in together is two."""
+    """A copy among half messages that are read in bulk counts as a message."""
     _no_look_for_copies()
 
 
@@ -397,19 +399,19 @@ def _no_look_for_copies() -> None:
 
 
 def a_copy_is_known_as_long_as_its_time() -> None:
-    """An END that names a copy counts while the copy is recognised, and not as long as its first is open."""
+    """An END that names a copy counts only while the copy is recognised, not as long as the first message is open."""
     HalfQueue._is_open = lambda *_: False
     MORE_FAULTS["half message sent twice"] = 0.3
 
 
 def a_take_over_knows_copies_of_the_last_messages() -> None:
-    """It reads from the oldest message that is recognised, not from the first of a copy that is older and open."""
+    """A take-over reads from the oldest recognised message. The first message of a copy may be older and still open."""
     DeduplicationWindow.start = property(lambda self: self._tables[0].start if self._tables else None)
     MORE_FAULTS["half message sent twice"] = 0.3
 
 
 def a_run_believes_any_id() -> None:
-    """What a run names is decided, whoever knows its transaction id."""
+    """A run decides the messages that it names, even with a wrong transaction id."""
     run_of = FreshHalves.run_of
 
     def believing(self, record):
@@ -423,12 +425,12 @@ def a_run_believes_any_id() -> None:
 
 
 def a_run_may_be_decided_twice() -> None:
-    """What an earlier END record of the same Kafka transaction has decided is decided again."""
+    """A run decides again what an earlier END record of the same Kafka transaction has decided."""
     Batch.run_of = lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
 
 
 def runs_come_last() -> None:
-    """In a Kafka transaction runs are delivered behind what is decided one by one, whatever the order of END."""
+    """A Kafka transaction delivers runs after all single decisions, whatever the order of END."""
     produce = Transaction.produce
 
     def last(self, contents):
@@ -440,7 +442,7 @@ def runs_come_last() -> None:
 
 
 def what_is_fresh_is_never_due() -> None:
-    """Nobody looks at a fresh half message that is not decided."""
+    """A fresh half message without a decision never becomes due."""
     HalfQueue.fresh_until = lambda self, _now: self.fresh.first
 
 
@@ -480,7 +482,7 @@ def several_change_places() -> None:
 
 
 def held_ones_are_named_as_in_turn() -> None:
-    """OP names what was held as if END had just decided it."""
+    """OP names held messages as if END had just decided them."""
     ends_of = Draft.ends_of
     Draft.ends_of = lambda self, outcome, _: ends_of(self, outcome, ())
 
@@ -512,7 +514,7 @@ def frames_are_a_message() -> None:
 
 
 def frames_are_read_as_far_as_they_go() -> None:
-    """Frames that are cut off are as many messages as can be read."""
+    """Frames that are cut off count as the messages that can still be read."""
     parse = half_message.parse_frames
 
     def lenient(value, count):
@@ -526,13 +528,13 @@ def frames_are_read_as_far_as_they_go() -> None:
 
 
 def what_is_delayed_is_not() -> None:
-    """The time that a message names is not looked at."""
+    """The delivery time of a message is ignored."""
     entry_of = HalfQueue._entry_of
     HalfQueue._entry_of = lambda self, half: entry_of(self, half)._replace(deliver_at=None)
 
 
 def a_pending_row_has_no_time() -> None:
-    """A message that the watermark has passed undecided is delivered at once when its commit comes."""
+    """A message that the watermark passed undecided is delivered as soon as it is committed, before its time."""
     parked_table._state_of = partial(_without_its_time, parked_table._state_of)
 
 
@@ -541,12 +543,12 @@ def _without_its_time(state_of, row):
 
 
 def a_take_over_forgets_what_is_scheduled() -> None:
-    """A new owner takes in the parked entries of scheduled messages and does not schedule them."""
+    """A new owner reads the parked entries of scheduled messages, but does not schedule them."""
     ParkedTable.deliveries = lambda _self: iter(())
 
 
 def what_is_scheduled_is_not_parked() -> None:
-    """A commit that came early is only remembered."""
+    """A commit before the delivery time is kept in memory only."""
     changed = Draft.changed.fget
     Draft.changed = property(
         lambda self: [entry for entry in changed(self) if entry.state is not TransactionState.SCHEDULED]
@@ -554,13 +556,13 @@ def what_is_scheduled_is_not_parked() -> None:
 
 
 def a_schedule_is_early() -> None:
-    """What falls due within the next second is delivered with what is due now."""
+    """Messages that are due within the next second are delivered already."""
     take = Timers.take_timers_due
     Timers.take_timers_due = lambda self, now, limit: take(self, now + 1_000, limit)
 
 
 def a_defect_that_does_not_fit() -> None:
-    """Not one to be found: it takes other arguments than the worker gives."""
+    """A replacement with other arguments than the worker gives. The run must refuse it instead of finding it."""
     Draft.park = lambda _self, _limit: None
 
 
@@ -630,18 +632,18 @@ MUTANTS: dict[str, Callable[[], None]] = {
 }
 
 
-#: What a defect raises that does not fit the worker's code any more. It breaks no promise, and tests nothing.
+#: Errors of a planted defect that no longer fits the worker's code. They break no promise and test nothing.
 _DOES_NOT_FIT = (TypeError, AttributeError, NameError)
 
 
 def _refuse_those_that_do_not_fit() -> None:
-    """Say so and exit 2 when the worker comes upon such an error, whichever way the defect is looked for."""
+    """Exit with code 2 and a line of text when the worker meets such an error, in each kind of search."""
     error = PartitionOwner._explain
 
     def explain(self, raised):
         if isinstance(raised, _DOES_NOT_FIT):
             print(f"the defect does not fit the worker's code: {raised!r}", flush=True)
-            # From an actor's thread: no exception of it would end the run.
+            # This code runs in an actor's thread, where an exception would not end the process.
             os._exit(2)
         return error(self, raised)
 
@@ -649,10 +651,10 @@ def _refuse_those_that_do_not_fit() -> None:
 
 
 def main(name: str, how: str) -> int:
-    """Plant one and look for it in so many seeds, in every schedule of the small scope, or as the command line does."""
+    """Plant a defect and search for it: in seeds, in all schedules of the small scope, or as the command line does."""
     _refuse_those_that_do_not_fit()
     if name == "--silent-end-txn":
-        # The one defect that is not the worker's: librdkafka re-sends EndTxn and tells nobody.
+        # The only defect outside the worker: librdkafka sends EndTxn again and does not report it.
         MORE_FAULTS["EndTxn resent silently"] = 0.3
     else:
         (a_defect_that_does_not_fit if name == "--unfit" else MUTANTS[name])()

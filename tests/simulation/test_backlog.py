@@ -1,4 +1,4 @@
-"""A backlog in HALF that nobody has read: what a worker holds of it stays within the bound, and it serves at once."""
+"""A large unread backlog in HALF: the worker keeps a bounded part of it in memory, and serves at once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from txbridge.core.open_messages import OpenMessages
 from txbridge.worker.ingest.half_log import HALF_BATCH
 
 UNREAD = 30_000
-#: Half messages that may be unfinished before they are parked.
+#: Limit of unfinished half messages, above which they are parked.
 LIMIT = 2_000
 _HOUR = 3_600_000
 
 
 class _Halves:
-    """The records of HALF, made when they are asked for."""
+    """The records of HALF, each made when it is read."""
 
     def __len__(self) -> int:
         return UNREAD
@@ -37,7 +37,7 @@ class _Halves:
 
 
 class Backlog:
-    """A worker that comes up to it, alone in its world."""
+    """A single worker that takes over a partition with this backlog."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         structlog.configure(processors=[self._on_log], cache_logger_on_first_use=False)
@@ -47,7 +47,7 @@ class Backlog:
             world.cluster.create_topic(topic, 1)
         world.cluster.logs[names.half, 0].entries = cast(list[Stored], _Halves())
         policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=LIMIT)
-        #: The most half messages that were objects at one time.
+        #: The highest number of half messages that were objects at the same time.
         self.most = 0
         add = OpenMessages.add
 
@@ -68,7 +68,7 @@ class Backlog:
         self.world.cluster.append_plain((self.names.end, 0), (None, b"%d,%032X,8" % (offset, offset), headers, 0))
 
     def turns(self, most: int) -> Iterator[int]:
-        """Let the worker do something, again and again."""
+        """Run the worker in small steps; yield the number of each step."""
         for turn in range(most):
             for coordinated, place in self.world.cluster.markers_due():
                 self.world.cluster.write_marker(coordinated, place)
@@ -98,7 +98,7 @@ def test_a_take_over_serves_before_it_has_read_the_backlog(backlog: Backlog) -> 
         if backlog.process.owner.status.serving:
             break
     assert backlog.most <= LIMIT + HALF_BATCH
-    # What is decided of the first messages does not wait for the last ones.
+    # A decision about one of the first messages is applied before the rest is read.
     backlog.decide(3)
     for turn in backlog.turns(200):
         if backlog.delivered() == [b"3"]:

@@ -1,4 +1,4 @@
-"""A log loses its tail and grows again: whatever the schedule was, the next owner writes nothing."""
+"""A log that loses its tail and grows again: in every schedule the next owner refuses it and writes nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def _checkpoint(simulation: Simulation) -> dict[str, object] | None:
 
 
 def _refused(seed: int, short: str) -> bool | None:
-    """Whether an owner refuses a log that has lost its last records, one of them read, instead of going on.
+    """Whether an owner refuses a log that has lost its last records instead of going on.
 
-    None when none was read, or when it still waits for Kafka.
+    At least one of the lost records was read before. The result is None when none was read, or when the owner still
+    waits for Kafka.
     """
     simulation = Simulation(seed)
     world = simulation.world
@@ -49,7 +50,7 @@ def _refused(seed: int, short: str) -> bool | None:
         other = world.cluster.logs[simulation.names.half, 0].entries[0]
         log.lose(log.high_watermark - mark[0])
         for _ in range(world.random.randint(0, 4)):
-            # Other transactions, at the offsets of those that are gone.
+            # Other transactions take the offsets of the lost records.
             headers = [
                 (name, b"%032X" % log.high_watermark if name == "UNIQ_KEY" else value) for name, value in other.headers
             ]
@@ -87,7 +88,7 @@ def test_without_marks_it_is_not_noticed(monkeypatch: pytest.MonkeyPatch, short:
 
 
 def _served_on(short: str) -> tuple[bool, list[object]]:
-    """Whether an owner goes on writing when that topic has lost its last records under it, and what is logged."""
+    """Whether an owner goes on writing after that topic has lost its last records, and the events that it logs."""
     simulation, logged = Simulation(0), list[object]()
     world, names = simulation.world, simulation.names
     world.faults.clear()
@@ -97,7 +98,7 @@ def _served_on(short: str) -> tuple[bool, list[object]]:
         raise structlog.DropEvent
 
     def commit(number: int) -> None:
-        """A half message and its decision; the owner gets as much time as it likes."""
+        """Write a half message and its decision, and give the owner ample time for them."""
         transaction_id = b"%032X" % number
         headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", b"orders"), ("PGROUP", b"group0")]
         half = world.cluster.append_plain((names.half, 0), (None, b"", [*headers, ("UNIQ_KEY", transaction_id)], 0))
@@ -130,8 +131,8 @@ def _served_on(short: str) -> tuple[bool, list[object]]:
 
 @pytest.mark.parametrize("short", ["offset", "op"])
 def test_an_owner_writes_no_more_when_its_own_records_are_lost(short: str) -> None:
-    # It knows everything, and what it writes looks whole. Its successor would know neither what was parked nor what
-    # was finished.
+    # This owner knows everything, so what it writes looks complete. Its successor would miss parked or finished
+    # messages.
     goes_on, logged = _served_on(short)
     assert not goes_on
     assert "refused" in logged

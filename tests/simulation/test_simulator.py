@@ -1,4 +1,4 @@
-"""The worker's own code on a simulated Kafka: promises P1 to P8 and P10 under faults that nobody scripted."""
+"""The worker's own code on a simulated Kafka: promises P1 to P8 and P10 under faults at random places."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def python(*arguments: str, hash_seed: str = "random", timeout: float = 850) -> 
     )
 
 
-# Nine thousand take five minutes of both processors, and half an hour beside much else.
+# Nine thousand seeds take five minutes of two processors, and half an hour under other load.
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize(("first_seed", "seeds"), [(1, 1_000), pytest.param(1_001, 9_000, marks=pytest.mark.long)])
 def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations(first_seed, seeds):
@@ -42,9 +42,10 @@ def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations(first_seed, seeds):
     )
     assert totals.seeds == seeds
     assert not_reached(totals.counters) == []
-    # No take-over is refused but for a tail that was lost.
+    # A take-over is refused only when a tail was lost, and these runs lose none.
     assert totals.counters["log refused"] == 0
-    # The worker never uses a producer on whose connection something was lost: a late EndTxn finds its epoch over.
+    # The worker never uses a producer again whose connection has lost a request, so a late EndTxn meets a finished
+    # epoch.
     assert totals.counters["late EndTxn ENDS A LATER TRANSACTION"] == 0
 
 
@@ -62,7 +63,7 @@ def test_a_seed_that_was_a_violation_is_none(seed, what):
 
 
 def test_a_seed_replays_to_the_byte():
-    # Another hash seed: no order of a set or dict may matter, nor a real time or a secret.
+    # Different hash seeds show that neither the order of a set or dict matters, nor a real time or a secret.
     arguments = ("-m", "txbridge.testing.simulator", "--first-seed", "4711", "--seeds", "20", "--verbose")
     one, other = python(*arguments, hash_seed="1"), python(*arguments, hash_seed="2")
     assert one.returncode == 0, one.stderr
@@ -71,18 +72,19 @@ def test_a_seed_replays_to_the_byte():
 
 
 def test_a_take_over_that_was_overtaken_is_fenced_and_not_refused():
-    # Found by the simulator: a take-over that was paused after it had read OFFSET, and went on after another owner had
-    # written, told the operator to restore OFFSET from a backup, and took the fence again without asking the group.
+    # The simulator found this: a take-over was paused after it had read OFFSET, and another owner wrote meanwhile. Then
+    # the first one told the operator to restore OFFSET from a backup, and took the fence again without asking the
+    # group.
     for calls in range(1, 25):
         logged = [name for name, _ in _overtaken_after(calls)]
         assert "refused" not in logged
-        # The one that takes the fence last serves; the other one notices.
+        # The owner that takes the fence last serves; the other one notices it.
         assert "partition_taken_over" in logged
         assert "fenced" in logged or calls == 1
 
 
 def _overtaken_after(calls: int) -> list[tuple[object, object]]:
-    """What owners log when the first is paused after so many I/O calls, and another comes up and commits."""
+    """Events that owners log when the first is paused after so many I/O calls, and a second one starts and commits."""
     simulation, logged = Simulation(0), []
     world, names = simulation.world, simulation.names
     world.faults.clear()
@@ -126,7 +128,8 @@ def _overtaken_after(calls: int) -> list[tuple[object, object]]:
         structlog.reset_defaults()
 
 
-#: Found within five seeds. They show that the simulator finds anything; the others, that each of its checks does.
+#: Found within five seeds. They show that the simulator finds defects at all; the other mutants test each of its
+#: checks.
 FOUND_AT_ONCE = {
     "believe_an_abort",
     "believe_an_indefinite_commit",
@@ -162,7 +165,7 @@ def test_a_violation_exits_with_1_and_names_the_command_that_replays_it():
     assert re.search(r"python -m txbridge.testing.simulator --first-seed \d+ --seeds 1 --steps 200", result.stdout)
 
 
-# Forty seconds on an idle processor.
+# Takes forty seconds on an idle processor.
 @pytest.mark.long
 def test_every_schedule_of_two_producers_with_a_transaction_each_and_one_crash_or_zombie():
     started = time.monotonic()
@@ -185,8 +188,8 @@ def test_the_search_of_every_schedule_finds_a_planted_defect(name):
 
 
 def test_a_silent_copy_of_end_txn_is_what_the_worker_must_be_told_about():
-    # Not a fault of a usual run: it shows that the simulated Kafka tears a transaction when EndTxn is sent twice and
-    # nobody is told, so that the runs above mean something.
+    # This fault is not part of a usual run. It shows that the simulated Kafka tears a transaction when EndTxn is sent
+    # twice and nobody is told. So the runs above prove something.
     result = python("-m", "tests.simulation.mutants", "--silent-end-txn", "600")
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(r"seed \d+: P\d+: ", result.stdout)

@@ -47,7 +47,7 @@ class Orders(TransactionListener):
 
 
 class Narrower(TransactionListener):
-    """A listener that always answers need not say that it may not."""
+    """A listener that always answers may have a narrower return type."""
 
     def execute_local_transaction(self, message: MessageExt, arg: object) -> LocalTransactionState:
         return LocalTransactionState.ROLLBACK_MESSAGE
@@ -57,7 +57,7 @@ class Narrower(TransactionListener):
 
 
 class AsyncOrders(AsyncTransactionListener):
-    """Each method is a coroutine or a plain one."""
+    """Each method may be a coroutine or a plain function."""
 
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
         return LocalTransactionState.COMMIT_MESSAGE
@@ -67,7 +67,7 @@ class AsyncOrders(AsyncTransactionListener):
 
 
 class Forwarding(AsyncTransactionListener):
-    """A plain method may return what another one awaits."""
+    """A plain method may return the awaitable of another listener."""
 
     def __init__(self, inner: AsyncOrders) -> None:
         self._inner = inner
@@ -114,7 +114,7 @@ async def on_a_loop() -> None:
         assert_type(result, AsyncTransactionSendResult)
         await result.wait()
         assert_type(await producer.flush(), int)
-    # It takes a blocking listener, too.
+    # An asynchronous producer takes a blocking listener, too.
     await AsyncTransactionProducer("orders", Orders(), SETTINGS).close(timeout=1.0)
 
 

@@ -1,4 +1,4 @@
-"""A user's mistakes, each of which `mypy --strict` refuses: the comment of the line is the error that it must give."""
+"""Mistakes of users that `mypy --strict` refuses; the comment of each line names the expected error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shop with one view. What differs between machines comes from the environment."""
+"""Settings of a shop with one view; the environment gives all that differs between machines."""
 
 import os
 
@@ -25,7 +25,7 @@ else:
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": os.environ.get("SHOP_SQLITE", "shop.sqlite"),
             "OPTIONS": {"timeout": float(os.environ.get("SHOP_SQLITE_TIMEOUT", "20"))},
-            # In a file also in tests: threads that share one connection cannot show what two transactions do.
+            # Tests, too, use a file: threads that share one connection cannot show the effects of two transactions.
             "TEST": {"NAME": os.environ.get("SHOP_SQLITE", "shop.sqlite") + ".test"},
         }
     }

@@ -1,4 +1,4 @@
-"""`python manage.py test`: local transactions and checks on the database of the settings, without Kafka."""
+"""Tests of local transactions and checks on the database of the settings, without Kafka: `python manage.py test`."""
 
 import threading
 import time
@@ -47,7 +47,7 @@ class LocalTransactions(TransactionTestCase):
         self.assertEqual(self.stored(), (["A1"], [(ID, "committed")]))
         self.assertLessEqual(before, Transaction.objects.get().created_at)
         self.assertIs(self.check(), COMMIT)
-        # Executed once, whoever asks again.
+        # A second call does not execute it again.
         self.assertIs(self.execute(arg="A2"), COMMIT)
         self.assertEqual(self.stored(), (["A1"], [(ID, "committed")]))
 

@@ -1,4 +1,4 @@
-"""What is kept between the queries of a step, and between two steps: in files, or in memory if it is little."""
+"""Data kept between the queries of a step, and between two steps: in files, or in memory if there are few rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from txbridge_audit.read.frame_cache import FrameCache, let_go
 
-#: So many records and rows stay in memory: files cost more than they hold.
+#: Up to this many records and rows stay in memory. For so few, files cost too much time.
 FEW_IN_MEMORY = 20_000
 
 
@@ -19,20 +19,20 @@ class Carried:
     """The rows that a step has left to the next one."""
 
     rows: DataFrame
-    #: Which tables there are, and how many rows each has.
+    #: Number of rows of each table that has any.
     tables: Mapping[str, int]
     size: int
-    #: What of them is in memory.
+    #: The frame of the rows that is in memory; None if they are in files.
     held: DataFrame | None
 
     def let_go(self) -> None:
-        """Once there is a newer one."""
+        """Release the memory. To be called when the next step has left its rows."""
         if self.held is not None:
             let_go(self.held)
 
 
 class Cut:
-    """Computes a frame, so that no later query is planned with all that leads to it: in memory, or in files."""
+    """Function that computes a frame, in memory or into files. Later queries do not plan its inputs again."""
 
     def __init__(self, spark: SparkSession, cache: FrameCache, *, in_memory: bool) -> None:
         self._spark, self._cache, self._in_memory = spark, cache, in_memory
@@ -45,5 +45,5 @@ class Cut:
 
 
 def reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
-    """Told the schema, Spark need not look for it in the files, which is a job of its own."""
+    """A reader with a schema. Without one Spark would run a job to read it from the files."""
     return spark.read.schema(schema)

@@ -1,8 +1,8 @@
 """The file systems that may hold the state of a continued audit, by the scheme of a path.
 
-A step counts when its state gets its name (store.py). That takes a rename that happens at once, and only if the name
-is free. File systems have one. Object stores copy and delete instead, one object after the other, and several clients
-may do so at the same time. There a half-written state could count, and two audits could continue one ledger.
+A step counts when its state gets its name (store.py). That takes a rename that is atomic, and fails if the name exists.
+File systems have one. Object stores copy and delete instead, one object after the other, and several clients may do so
+at the same time. There a half-written state could count, and two audits could continue one ledger.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 
 from txbridge_audit.errors import CouldNotAuditError
 
-#: Their rename is one step of a journal: of the kernel's file system, or of HDFS's name node, whatever leads there.
+#: Schemes whose rename is one entry of a journal: of the kernel's file system, or of the name node of HDFS.
 ATOMIC = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
-#: Hadoop's and its vendors' schemes of object stores.
+#: The schemes that Hadoop and its vendors use for object stores.
 _OBJECT_STORES = frozenset(
     {
         *("s3", "s3a", "s3n", "gs", "abfs", "abfss", "adl", "wasb", "wasbs"),

@@ -1,12 +1,12 @@
-"""`txbridge audit --follow`: one step (steps.py) after the other, until it is told to stop.
+"""The loop of `txbridge audit --follow`: one step (steps.py) after the other, until it is stopped.
 
-Each step is a micro-batch with offsets of its own choice. Structured Streaming's Kafka source would not do. It fixes
+Each step is a micro-batch with offsets of its own choice. Structured Streaming's Kafka source does not fit. It fixes
 the ends of all topics at one moment, and reads all of them committed or all of them uncommitted. The verdicts need the
-ends in the order of cuts.py, and both ways of reading.
+ends in the order of cuts.py, and both isolation levels.
 
-The other parts of that engine have a counterpart here. The state is what working_set.py carries on, and the checkpoint
-is what store.py keeps. A transaction leaves the state when it is closed, or when retention has removed its half
-message. A watermark of time could not say when, because a transaction may wait for days.
+The other parts of that engine have a counterpart here. The state is the rows of working_set.py, and the checkpoint is
+that of store.py. A transaction leaves the state when it is closed, or when retention has removed its half message. A
+watermark of time does not tell when, because a transaction may wait for days.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from txbridge_audit.report.model import AuditReport
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise.
 INTERVAL = 2.0
-#: While nothing is written it looks for what is new this often, seconds: that costs milliseconds of a processor.
+#: Seconds between two looks for new records while nothing is written. A look costs milliseconds of a processor.
 LOOK = 0.25
-#: How long a cut waits for open Kafka transactions, seconds: a worker's take milliseconds. What is open longer is
-#: judged by a later step, and must not hold up the others.
+#: Seconds that a cut waits for open Kafka transactions. A worker's take milliseconds. One that is open longer must not
+#: delay the step: a later step judges the records that it hides.
 SETTLE_TIMEOUT = 2.0
-#: Closed transactions are written to the ledger this often (seconds), or when so many transactions are carried from
-#: step to step: each time makes a file for every day and real topic, and until then every step judges them again.
+#: Closed transactions are written to the ledger after LEDGER_EVERY seconds, or when more than CARRIED transactions are
+#: carried from step to step. Each time makes a file for every day and real topic. Until then every step judges them
+#: again.
 LEDGER_EVERY, CARRIED = 600.0, 100_000
-#: While nothing is written a step is made this often, seconds: time makes something overdue, and retention removes.
+#: Seconds between two steps while nothing is written. Time makes transactions overdue, and retention removes records.
 QUIET = 30.0
 
 
@@ -66,20 +67,21 @@ def follow(
     on_ready: Callable[[], None] = lambda: None,
     on_step: Callable[[Step], None] = lambda _: None,
 ) -> AuditReport:
-    """Audit what comes until `stop` is set, then write the ledger and return the report of everything so far.
+    """Audit new records until `stop` is set. Then write the ledger and return the report of everything so far.
 
-    `ledger_path` is that of `run_audit` with `continued`, and each may go on where the other stopped. Violations that
-    are new are told to `on_step`, and written to `violations_topic` if there is one: each once, whatever happens.
+    `ledger_path` is that of `run_audit` with `continued`, and each of the two may continue the ledger of the other. New
+    violations are passed to `on_step`. If a `violations_topic` is given, each is written there once, even after a
+    crash.
 
-    `on_ready` is called once Spark runs, which sets signal handlers of its own when it starts.
+    `on_ready` is called when Spark runs, because Spark sets signal handlers of its own when it starts.
 
-    Raises CouldNotAuditError; started again it goes on from the last step that came to its end.
+    Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
     """
     refuse_without_rename(scheme_of(ledger_path))
     refuse_other_format_locally(ledger_path, ledger_format)
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster, names = Cluster(settings), Names(namespace)
-    topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
+    topics = context.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
     if violations_topic is not None:
         existing(cluster, violations_topic)
     in_delta = ledger_format is LedgerFormat.DELTA

@@ -1,4 +1,4 @@
-"""The state that one step leaves to the next: where it stopped, and what need not be read again. Plain data, as JSON.
+"""The state that one step leaves to the next: its end offsets, and facts not to be read again. Plain data, as JSON.
 
 The rows that go with it (working_set.py) are Parquet files beside it. Both are in a folder of the ledger (store.py).
 """
@@ -19,16 +19,16 @@ from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.gather import Edges, Seen
 from txbridge_audit.report.model import Entry, Place
 
-#: Version of the form: raised when an older audit could misread it.
+#: Version of the JSON form. It is raised when an older audit could misread the form.
 FORMAT = 4
-#: Anchors kept of one half partition in one partition of a real topic. Retention of the real topic removes the oldest;
-#: one of 64 that are spread over its whole length is soon left behind, and costs 100 bytes.
+#: Anchors kept of one half partition in one partition of a real topic. Retention of the real topic removes the oldest
+#: one. Of 64 that are spread over its whole length the next one is not much younger. An anchor costs 100 bytes.
 ANCHORS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Rows of the transactions that one step has closed, and which half messages these are, by partition."""
+    """Rows of the transactions that one step has closed, with their lowest and highest half offset by partition."""
 
     step: int
     lowest: Mapping[int, int]
@@ -37,14 +37,14 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that was known after a step."""
+    """Everything that is known after a step."""
 
-    #: Names the sequence of steps: alarms carry it.
+    #: Name of this sequence of steps. Alarms carry it.
     audit: str
     namespace: str
     #: Number of the last step, from 1.
     step: int = 0
-    #: Up to where each partition was read.
+    #: Offset up to which each partition was read.
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: Kafka's id of each topic that was read.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -63,20 +63,21 @@ class State:
     listed: tuple[Listed, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     archives: tuple[Archive, ...] = ()
-    #: What alarms were raised for: kind and half coordinates. Those of strays are not kept: they are judged once.
+    #: Kind and half coordinates of the violations that alarms were raised for. Strays are left out: they are judged
+    #: once.
     raised: frozenset[tuple[str, Key]] = frozenset()
-    #: Ends of the topic of the alarms before the next step raises its own.
+    #: Offsets of the violations topic below which no later step writes an alarm.
     alarms: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: ms; when closed transactions were last written to the ledger.
+    #: Time (ms) at which closed transactions were last written to the ledger.
     ledger_at: int = 0
 
     @property
     def seen(self) -> Seen:
-        """What a step needs to know to read what came since."""
+        """The facts that the next step needs to read only newer records."""
         return Seen(self.positions, self.checkpoints, self.edges, self.checks_since, self.named)
 
     def to_json(self) -> str:
-        """One line."""
+        """The state as one line of JSON."""
         return json.dumps(
             {
                 "format": FORMAT,
@@ -103,7 +104,7 @@ class State:
 
     @classmethod
     def from_json(cls, text: str) -> State:
-        """Raises CouldNotAuditError for a form that this audit does not know."""
+        """The state from its JSON. Raises CouldNotAuditError for a form that this audit does not know."""
         told = json.loads(text)
         if told["format"] != FORMAT:
             raise CouldNotAuditError(
@@ -133,13 +134,13 @@ class State:
 
 
 def thinned(anchors: Iterable[Anchor], starts: Mapping[TopicPartition, int]) -> tuple[Anchor, ...]:
-    """Those whose record is still in its real topic (`starts`: log starts), ANCHORS at most where one would do."""
+    """Those whose record is still in its real topic (`starts`: log starts), at most ANCHORS for one place."""
     by_place: dict[tuple[int, str, int], list[Anchor]] = {}
     for anchor in sorted(set(anchors)):
         place = (anchor.real_topic, anchor.copy_partition)
         if place in starts and anchor.copy_at >= starts[place]:
             by_place.setdefault((anchor.partition, *place), []).append(anchor)
-    # Every second one goes, never the oldest, which proves the most.
+    # Every second one is dropped, never the oldest, which proves the most.
     return tuple(one for kept in by_place.values() for one in (kept[::2] if len(kept) > ANCHORS else kept))
 
 

@@ -1,13 +1,13 @@
-"""The steps of a continued audit: each makes a new state from the old one and from what came since.
+"""The steps of a continued audit: each makes a new state from the old one and from newer records.
 
 A step takes the same cuts as a full audit (gather.py). It joins the rows between the last cuts and these with the rows
 of all transactions that were open (working_set.py), and applies the same rules. Each cut lies at or above the same cut
-of the step before. So a step knows what a full audit with its cuts would read, but for closed transactions
-(closing.py). The rows of those are in archives, from which they come back when a new record names them.
+of the step before. So a step knows the same records as a full audit with its cuts, except those of closed transactions
+(closing.py). Their rows are in archives, and are read again when a new record names one of them.
 
-So the report after a step is that of a full audit. It tells more where retention or compaction has removed records
+So the report after a step is that of a full audit. It has more facts where retention or compaction has removed records
 since they were read. An archive is deleted when retention has removed its half messages from HALF. A record that names
-one of them later says no more than it does to a full audit.
+one of them later proves no more than it does in a full audit.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from txbridge_audit.report.model import AuditReport, Entry
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A violation that no step before has found."""
+    """A violation that no earlier step has found."""
 
-    #: The same for the same violation, whenever it is found.
+    #: Identifies the violation: every step that finds it gives it the same id.
     id: str
     entry: Entry
 
 
-#: Raises the alarms of a step, given its number; called before the step counts. Returns where the next ones will stand.
+#: Raises the alarms of a step, given its number, before the step counts. Returns offsets below which no later one lies.
 Raise = Callable[[int, Sequence[Alarm]], Mapping[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step found."""
+    """The result of a step."""
 
-    #: Of everything that was ever read.
+    #: About all records that this and earlier steps have read.
     report: AuditReport
     alarms: Sequence[Alarm]
-    #: Transactions that it judged: those not closed before, and those that it has heard of.
+    #: Number of transactions that it judged: those not closed before, and those that new records name.
     carried: int
 
 
@@ -72,10 +72,10 @@ class Step:
 class _Reopened:
     """Closed transactions that a new record names."""
 
-    #: As working_set.py puts them together.
+    #: One table of all rows, as working_set.py makes it.
     rows: DataFrame
     counted: Counts
-    #: Those of which something was listed.
+    #: Those that have a violation or a finding.
     listed: frozenset[Key]
 
 
@@ -87,19 +87,19 @@ class Increments:
     ) -> None:
         self._source, self._path, self._store, self._format = source, path, store, form
         self.state = state
-        #: What the last step has carried on, if it was one of this process.
+        #: The rows that the last step has left, if this process made that step.
         self._carried: Carried | None = None
 
     @classmethod
     def open(cls, source: Source, path: str, form: LedgerFormat = LedgerFormat.PARQUET) -> Increments:
-        """Continue the ledger, or begin it. Raises CouldNotAuditError when it is not one that can be continued."""
+        """Continue the ledger, or begin it. Raises CouldNotAuditError when it cannot be continued."""
         store, namespace = Store(source.spark, path), source.names.namespace
         refuse_other_format(path, form, store.beside())
         state = store.last()
         if state is None:
             parquet.refuse_existing(source.spark, path)
             state = State(secrets.token_hex(8), namespace)
-            store.commit(state)  # alarms of a first step that fails are known by its name
+            store.commit(state)  # its name identifies the alarms of a first step that fails
         if state.namespace != namespace:
             raise CouldNotAuditError(
                 f"the ledger in {path} is about the namespace {state.namespace!r}, not {namespace!r}: "
@@ -108,7 +108,7 @@ class Increments:
         return cls(source, path, store, state, form)
 
     def has_news(self) -> bool:
-        """Whether anything was written, or a topic came or went, since the last step. Asks for ends, reads nothing."""
+        """Whether since the last step a known topic was written to or deleted, or a check topic created."""
         source, known = self._source, self.state.positions
         source.cluster.forget_leaders()
         there = source.cluster.partition_counts()
@@ -116,13 +116,13 @@ class Increments:
             return True
         internal = (key for keys in source.partitions.values() for key in keys)
         keys = {*known, *internal, *check_partitions(source.names, source.cluster)}
-        # Not the stable offsets: what an open Kafka transaction hides is news, too.
+        # Not the stable offsets: records that an open Kafka transaction hides are news, too.
         return any(known.get(key) != end for key, end in source.cluster.high_watermarks(keys).items())
 
     def step(self, plan: Plan, *, closing: bool = True, alarm: Raise | None = None) -> Step:
-        """One step. With `closing` the ledger is written, and closed transactions leave the rows that are carried on.
+        """Make one step. With `closing` it writes the ledger, and no longer carries the rows of closed transactions.
 
-        Raises CouldNotAuditError; then the step has not been.
+        Raises CouldNotAuditError. Then the step does not count.
         """
         with FrameCache(self._source.spark) as cache:
             return self._step(cache, plan, alarm, closing=closing)
@@ -136,7 +136,7 @@ class Increments:
         frames, rows, reopened = self._joined(cache, cut, state, gathered, number)
         strays: Callable[[], evaluate.Strays] = partial(evaluate.strays, source, gathered, frames, rows)
         if state.step and gathered.size <= FEW:
-            # Looked for while the verdicts are planned: an alarm comes sooner. Most steps find none.
+            # Searched while the verdicts are planned, so that an alarm comes sooner. Most steps find none.
             strays = beside(source.spark, strays)
         anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
         judged = with_closed(evaluate.with_verdicts(source.spark, gathered, rows, anchors))
@@ -144,7 +144,7 @@ class Increments:
         judgement = evaluate.sum_up(source, cache, gathered, frames, judged, strays)
         gathered.refuse_moved(source.cluster)
         alarms = self._alarms(state, judgement)
-        # Before anything is written, which takes seconds. A step that is made again raises none twice.
+        # Alarms come before all writing, which takes seconds. A step that is repeated raises none twice.
         raised_to = state.alarms if alarm is None else alarm(number, alarms)
         packed = working_set.carried(
             source.spark,
@@ -158,7 +158,7 @@ class Increments:
         new = dataclasses.replace(self._next(state, gathered, judgement, reopened, number), alarms=raised_to)
         source.say("writing the state")
         if closing:
-            # A step that is made again, because it did not come to its end, writes to where it has written before.
+            # A step that is repeated after a failure writes to the same places as before.
             table = parquet.ledger_rows(source.names, judged, frames, new.stray_entries)
             if self._format is LedgerFormat.DELTA:
                 delta.merge(table, self._path, number)
@@ -179,7 +179,7 @@ class Increments:
         report = self._report(state, gathered, judgement, reopened, plan)
         if not is_small:
             left = reader(source.spark, left.schema).parquet(self._store.rows(number))
-        # Asked now, when nobody waits for an alarm.
+        # Counted now, after the alarms, which must not wait for it.
         tables = working_set.tables_in(left)
         self._store.commit(new)
         if self._carried is not None:
@@ -188,10 +188,10 @@ class Increments:
         self._store.tidy(new)
         return Step(report, alarms, judgement.counted.transactions)
 
-    # What is known
+    # Facts and rows
 
     def _of_these_topics(self) -> State:
-        """The state, without what it says of real topics that were deleted and created again since."""
+        """The state without its entries about real topics that were deleted and created again since."""
         state, cluster, internal = self.state, self._source.cluster, self._source.partitions
         there = cluster.partition_counts()
         ids = cluster.topic_ids([topic for topic in state.topic_ids if topic in there]) if state.topic_ids else {}
@@ -210,7 +210,7 @@ class Increments:
     def _joined(
         self, cache: FrameCache, cut: Cut, state: State, gathered: Gathered, number: int
     ) -> tuple[Frames, DataFrame, _Reopened | None]:
-        """Old and new rows, and the ledger of them."""
+        """The frames of old and new rows, their ledger, and the closed transactions among them."""
         rows = cut(pack(gathered.frames), self._store.new(number), self._source.spark.sparkContext.defaultParallelism)
         there = working_set.may_be_new(self._source.names, gathered.spans)
         if self._carried is not None:
@@ -236,7 +236,7 @@ class Increments:
         return cut(ledger.build(self._source.spark, self._source.names, frames, gathered.facts), path)
 
     def _reopened(self, cache: FrameCache, state: State, rows: DataFrame) -> _Reopened | None:
-        """The closed transactions whose coordinates something new names. Most steps have none and read no archive."""
+        """The closed transactions that a new record names. Most steps have none and read no archive."""
         if not state.archives:
             return None
         missing = rows.where(~F.col("present") & (F.col("half") >= F.col("half_start"))).select(*KEY)
@@ -259,7 +259,7 @@ class Increments:
             return reduce(DataFrame.unionByName, many)
 
         candidates = stored(self._store.closed_verdicts).join(missing, KEY, "left_semi")
-        # Closed, reopened and closed again: the last archive has all of its rows.
+        # If a transaction was closed more than once, its last archive has all of its rows.
         last = cache.keep(candidates.groupBy(*KEY).agg(F.max("step").alias("step")))
         if not last.count():
             return None
@@ -272,7 +272,7 @@ class Increments:
             listed=frozenset((row.partition, row.half) for row in judged.where(odd).select(*KEY).collect()),
         )
 
-    # What is left to the next step
+    # State for the next step
 
     def _next(
         self, state: State, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, number: int
@@ -308,7 +308,7 @@ class Increments:
         )
 
     def _few(self, rows: DataFrame) -> DataFrame:
-        """In a few files: what is small must not cost a task for each partition of each topic."""
+        """The rows in a few partitions, so that writing few rows takes few tasks and files."""
         return rows.coalesce(self._source.spark.sparkContext.defaultParallelism)
 
     def _archive(self, number: int, judged: DataFrame, packed: DataFrame) -> Archive | None:
@@ -320,7 +320,7 @@ class Increments:
         self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.closed(number))
         return Archive(number, {row.partition: row.low for row in edges}, {row.partition: row.high for row in edges})
 
-    # What is said
+    # Report and alarms
 
     def _report(
         self, state: State, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, plan: Plan

@@ -1,7 +1,7 @@
 """The place of a continued audit's state: `_state` in the ledger's folder, on a file system with an atomic rename.
 
-A step writes its rows under its own number. Then it writes its state as `<number>.json`, at once and only if there is
-none. So a step that did not come to its end does not count, and of two audits that continue the same ledger one fails.
+A step writes its rows under its own number. Then it writes its state as `<number>.json`, atomically and only if there
+is none. So an unfinished step does not count, and of two audits that continue the same ledger one fails.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.filesystems import refuse_without_rename
 from txbridge_audit.incremental.state import State
 
-#: What only the step itself needs.
+#: Kinds of folders that only the step itself needs.
 _WITHIN = frozenset({"new", "facts", "again", "verdicts"})
-#: Digits of a step's number: the names of files sort like the numbers.
+#: Digits of a step's number, so that the names of files sort like the numbers.
 _DIGITS = 9
 
 
@@ -32,9 +32,9 @@ class Store:
         self._spark = spark
         root = self._path(self.folder)
         self._files = root.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
-        # A plain path is on whatever Hadoop's configuration says (fs.defaultFS).
+        # The file system of a plain path comes from Hadoop's configuration (fs.defaultFS).
         refuse_without_rename(str(self._files.getUri().getScheme()).lower())
-        # The file system's own words for the place, so that relative paths mean what they mean to Spark.
+        # The file system qualifies the path, so that relative paths mean the same as in Spark.
         self._context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
             root.makeQualified(self._files.getUri(), self._files.getWorkingDirectory()).toUri(),
             context._jsc.hadoopConfiguration(),  # noqa: SLF001
@@ -42,7 +42,7 @@ class Store:
 
     @property
     def folder(self) -> str:
-        """Names that begin with an underscore are passed over by readers of Parquet."""
+        """The folder of the state. Readers of Parquet ignore names that begin with an underscore."""
         return f"{self._ledger}/_state"
 
     def rows(self, step: int) -> str:
@@ -50,19 +50,19 @@ class Store:
         return self._of("rows", step)
 
     def new(self, step: int) -> str:
-        """What a step has read: so no job of it has to read Kafka again."""
+        """The records that a step has read, so that none of its jobs reads Kafka again."""
         return self._of("new", step)
 
     def facts(self, step: int) -> str:
-        """The facts that a step judges by. Jobs that begin here are planned in no time; there are a dozen of them."""
+        """The facts that a step judges. A dozen jobs read them, and are planned quickly because they begin here."""
         return self._of("facts", step)
 
     def again(self, step: int) -> str:
-        """The same, after closed transactions came back. What was found by the first ones must not change meanwhile."""
+        """The facts after closed transactions were added again. The first facts are still read meanwhile."""
         return self._of("again", step)
 
     def verdicts(self, step: int) -> str:
-        """The same, judged."""
+        """The facts with verdicts."""
         return self._of("verdicts", step)
 
     def closed(self, step: int) -> str:
@@ -70,7 +70,7 @@ class Store:
         return self._of("closed", step)
 
     def closed_verdicts(self, step: int) -> str:
-        """What was counted of the transactions that a step has closed."""
+        """The columns COUNTED of the transactions that a step has closed."""
         return self._of("closed_verdicts", step)
 
     def _of(self, kind: str, step: int) -> str:
@@ -81,7 +81,7 @@ class Store:
         return f"{self._ledger}/step={step}"
 
     def beside(self) -> list[str]:
-        """Names of what the ledger's folder holds."""
+        """Names of the files and folders in the ledger's folder."""
         root = self._path(self._ledger)
         if not self._files.exists(root):
             return []
@@ -96,7 +96,7 @@ class Store:
         return State.from_json(row.value)
 
     def commit(self, state: State) -> None:
-        """Make a step count. Raises CouldNotAuditError when another audit was faster."""
+        """Make a step count. Raises CouldNotAuditError when another audit has made the same step."""
         target, unfinished = self._path(self._state(state.step)), self._path(f"{self._state(state.step)}.new")
         stream = self._files.create(unfinished, True)  # Java: overwrite
         try:
@@ -115,7 +115,7 @@ class Store:
             ) from error
 
     def tidy(self, state: State) -> None:
-        """Delete what no step needs any more. What cannot be deleted now goes after a later step."""
+        """Delete files that no step needs any more. A deletion that fails is repeated after a later step."""
         archives = {archive.step for archive in state.archives}
         for status in self._files.listStatus(self._path(self.folder)):
             path = status.getPath()
@@ -124,7 +124,7 @@ class Store:
             if not number.isdigit():
                 continue
             needed = archives if kind in {"closed", "closed_verdicts"} else set() if kind in _WITHIN else {state.step}
-            # Numbers above belong to a step that another audit is about to make.
+            # Higher numbers belong to a step that another audit is making.
             if int(number) <= state.step and int(number) not in needed:
                 with suppress(Py4JError):
                     self._files.delete(path, True)  # Java: recursive

@@ -1,9 +1,9 @@
-"""Violations as records of a Kafka topic, each once.
+"""The violations topic: each violation of a ledger is written there as one record.
 
 The records of a step are written in one Kafka transaction before the step counts (store.py). An audit that dies
-between the two makes the step again. So before its first step an audit reads the records that were written since the
-last step that counts, and does not write them again. The transactional id belongs to the ledger: an audit that starts
-fences a predecessor that still lives.
+between the two repeats the step. So before its first step an audit reads the records that were written since the last
+step that counts, and does not write them again. The transactional id belongs to the ledger. So an audit that starts
+fences a predecessor that still runs.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.kafka_admin import Cluster, partitions_of
 from txbridge_audit.read.kafka_config import KafkaSettings
 
-#: Version of the records: raised when a key changes its meaning or goes.
+#: Version of the records. It is raised when a key changes its meaning or is removed.
 FORMAT = 1
-#: For everything that the topic is asked, seconds: as long as a partition may be without a leader while one is elected.
+#: Time-out of each request about the topic, seconds. During an election a partition may be without a leader for so
+#: long.
 TIMEOUT = 30.0
 
 
 def default_topic(namespace: str) -> str:
-    """Where a namespace's violations go."""
+    """The violations topic of a namespace."""
     return Names(namespace).violations
 
 
 def existing(cluster: Cluster, topic: str) -> list[TopicPartition]:
-    """The partitions of the topic. Raises CouldNotAuditError when there is none: it is never created."""
+    """The partitions of the topic. Raises CouldNotAuditError when it does not exist: it is never created."""
     count = cluster.partition_counts().get(topic)
     if count is None:
         raise CouldNotAuditError(
@@ -48,7 +49,7 @@ def existing(cluster: Cluster, topic: str) -> list[TopicPartition]:
 
 
 class Alarms:
-    """The topic of the violations of one ledger. Every method raises CouldNotAuditError when Kafka does not do it."""
+    """The violations topic of one ledger. Every method raises CouldNotAuditError when Kafka fails."""
 
     def __init__(self, settings: KafkaSettings, cluster: Cluster, topic: str, audit: str) -> None:
         self._settings, self._cluster, self._topic, self._audit = settings, cluster, topic, audit
@@ -64,7 +65,7 @@ class Alarms:
             raise self._explained(error) from error
 
     def recall(self, since: Mapping[TopicPartition, int]) -> None:
-        """Read what was written after the last step that counts; `since` is what that step's `send` has returned."""
+        """Read the records written after the last step that counts. `since` is the result of that step's `send`."""
         starts, ends = self._cluster.log_starts(self._partitions), self._cluster.stable_offsets(self._partitions)
         begin = {key: max(starts[key], since.get(key, 0)) for key in self._partitions}
         self._at = begin
@@ -74,7 +75,7 @@ class Alarms:
         consumer = Consumer(
             {
                 **self._settings.librdkafka,
-                # librdkafka wants one, and looks up its coordinator; nothing is committed.
+                # librdkafka requires a group, and looks up its coordinator. No offsets are committed.
                 "group.id": READER_GROUP,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -102,7 +103,7 @@ class Alarms:
             consumer.close()
 
     def send(self, step: int, alarms: Sequence[Alarm]) -> Mapping[TopicPartition, int]:
-        """Write those that were not written yet. Returns an offset of each partition that no later alarm lies below."""
+        """Write the alarms that were not written yet. Returns offsets by partition, below which no later alarm lies."""
         new = [alarm for alarm in alarms if alarm.id not in self._sent]
         if not new:
             return self._at
@@ -133,7 +134,7 @@ class Alarms:
         try:
             told = json.loads(value or b"")
         except ValueError:
-            return  # somebody else's
+            return  # not a record of an audit
         if isinstance(told, dict) and told.get("audit") == self._audit:
             self._sent.add(str(told.get("id")))
 
@@ -146,7 +147,7 @@ class Alarms:
         )
 
     def _named(self, error: KafkaError, operation: str) -> KafkaError:
-        """Which right is missing, if one is."""
+        """The error, which names the missing right if there is one."""
         match error.code():
             case KafkaError.GROUP_AUTHORIZATION_FAILED:
                 return named(error, "DESCRIBE", f"group {READER_GROUP}")

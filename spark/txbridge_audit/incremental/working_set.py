@@ -1,7 +1,7 @@
 """The rows that a continued audit carries from step to step: those of all transactions that are not closed.
 
-A row is stored as decode.py makes it; it has a hash instead of a user's key, value or header. So the next step joins
-the rows with the new ones and applies the same rules. All tables are stored as one (frames.py).
+A row is stored as decode.py makes it, with a hash instead of a user's key, value and headers. So the next step can join
+the rows with the new ones and apply the same rules. All tables are stored as one (frames.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from txbridge_audit.read.frames import TABLE, TABLES, Frames, together
 
 
 def unexpired(frames: Frames, names: Names, starts: Ends) -> Frames:
-    """Without what retention has removed from HALF, and faulty records of END and OP that are gone, too.
+    """The frames without half messages, and without malformed records of HALF, END and OP, that retention has removed.
 
-    What END and OP said of a half message that is there still counts: it was read.
+    Readable records of END and OP count as long as their half message is there, because they were read.
     """
     half = _start(starts, names.half)
     source = F.when(F.col("source_topic") == names.half, half).otherwise(_start(starts, names.end))
@@ -36,13 +36,13 @@ def unexpired(frames: Frames, names: Names, starts: Ends) -> Frames:
 
 
 def _start(starts: Ends, topic: str) -> Column:
-    """The log start of a row's partition of the topic."""
+    """The log start of the topic's partition that belongs to a row."""
     pairs = [F.lit(value) for (name, partition), at in starts.items() if name == topic for value in (partition, at)]
     return F.coalesce(F.try_element_at(F.create_map(*pairs), "partition"), F.lit(0))
 
 
 def may_be_new(names: Names, spans: Mapping[TopicPartition, Range]) -> frozenset[str]:
-    """The tables that may have rows of these records."""
+    """The tables that may have rows from these ranges of offsets."""
     of = {
         names.half: {"halves"},
         names.end: {"entries", "bad_ends"},
@@ -56,7 +56,7 @@ def may_be_new(names: Names, spans: Mapping[TopicPartition, Range]) -> frozenset
 
 
 def tables_in(rows: DataFrame) -> dict[str, int]:
-    """The tables that have any row among those that were put together, and how many."""
+    """The number of rows of each table that has any, in the table of all rows (frames.py)."""
     return {row[TABLE]: row["count"] for row in rows.groupBy(TABLE).count().collect()}
 
 
@@ -69,13 +69,14 @@ def carried(
     *,
     with_strays: bool,
 ) -> DataFrame:
-    """All rows that the next step may need, in one table, with `closed`: whether their transaction is.
+    """All rows that the next step may need, in one table. `closed` says whether their transaction is closed.
 
-    Left out are the rows of half messages that retention has removed, unless OFFSET still holds them open, and visible
-    records without a half message (`with_strays`: there are some) below the earlier cut, which have been judged.
+    Rows of half messages that retention has removed are left out, unless OFFSET still holds the message open. Visible
+    records without a half message (`with_strays`: there are some) are left out below the earlier cut, as they have been
+    judged.
     """
     tables = {name: getattr(frames, name) for name in TABLES}
-    # At the coordinates of what they decide; those that do not count never will.
+    # At the coordinates of the messages that they decide. Entries that do not count are left out: they never will.
     tables["entries"] = mentions.decisions(names, frames)
     if with_strays:
         copies = mentions.copies_before(spark, frames.copies, before)
@@ -83,7 +84,7 @@ def carried(
         tables["copies"] = frames.copies.join(orphans.candidates(copies, judged).select(*place), place, "left_anti")
     gone = ~F.col("present") & (F.col("half") < F.col("half_start")) & F.col("parked").isNull()
     told = judged.where(F.col("half").isNotNull()).select(*KEY, "closed", gone.alias("gone"))
-    # A copy of a half message that is gone is a stray as soon as it lies below the earlier cut.
+    # Copies of a half message that is gone stay: they are judged as strays once they lie below the earlier cut.
     left = F.coalesce(F.col("gone") & (F.col(TABLE) != "copies"), F.lit(False))
     joined = together(tables).join(told, KEY, "left").where(~left)
     return joined.withColumn("closed", F.coalesce("closed", F.lit(False))).drop("gone")

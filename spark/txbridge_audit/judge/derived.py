@@ -1,4 +1,4 @@
-"""What the rules ask again and again of a row of the ledger, worked out once."""
+"""Columns that several rules use, computed once for each row of the ledger."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from txbridge_audit.read import decode
 from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, Limits, TopicFacts
 from txbridge_audit.read.once import once
 
-#: A held message is tried again every minute at most, and a topic that comes back is written within that. Hours later
-#: something else is wrong.
+#: A held message is tried again after a minute at most, so it is delivered soon after its topic is back. If it is held
+#: for hours more, something else is wrong.
 HELD_LONG_MS = 2 * 3_600_000
-#: A worker goes by the clock of the broker that leads OFFSET, and OP has the append times of another one. Brokers whose
-#: clocks differ by more are wrong.
+#: A worker uses the clock of the broker that leads OFFSET, and OP has the append times of another one. Clocks that
+#: differ by more are wrong.
 EARLY_MARGIN_MS = 60_000
 
 
 def derive(known: DataFrame, facts: Facts) -> DataFrame:
-    """What the rules ask again and again."""
+    """The ledger with the columns that several rules use."""
     now = F.lit(facts.now - CLOCK_MARGIN_MS)
     known = known.withColumns({"lacking": _lacking(facts), "several": F.col("parts").isNotNull(), "now": now})
     of_all = F.forall("parts", lambda part: part["topic"].isin([fact.topic for fact in facts.topics]))
@@ -32,7 +32,7 @@ def derive(known: DataFrame, facts: Facts) -> DataFrame:
     unsettled = F.exists("parts", lambda part: part["topic"].isin(moving))
     by_topic = {
         "settled": F.when(F.col("several"), ~unsettled).otherwise(F.coalesce("settled", F.lit(True))),
-        # Of several messages: in topics where it says something that some of them are not visible.
+        # Of several messages: topics in which a missing message may prove a loss.
         "missed_in": _of_these("missing_topics", there),
         "missed_in_whole": _of_these("missing_topics", [fact for fact in there if not fact.truncated]),
     }
@@ -42,11 +42,11 @@ def derive(known: DataFrame, facts: Facts) -> DataFrame:
 @once
 def _derived(limits: Limits) -> dict[str, Column]:
     now = F.col("now")
-    # Its age counts from a resume; greatest() passes over nulls.
+    # The age counts from a resume. greatest() skips nulls.
     expires = F.greatest("born", "last_parked.resumed") + limits.transaction_max_age
     checked_out = (F.col("last_parked.checks") >= limits.transaction_check_max) & (F.col("last_parked.due") < now)
     resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
-    # A record may be applied in part. (Not as structs: null would be less than anything there.)
+    # An END record may be applied in part. Structs would not do: null is less than any value in them.
     decided_at, line = F.col("winner.end_at"), F.col("winner.line")
     applied = (decided_at < F.col("applied_to")) | (
         (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
@@ -57,26 +57,26 @@ def _derived(limits: Limits) -> dict[str, Column]:
         return F.col("lacking").bitwiseAND(sum(bits)) == 0
 
     return {
-        # What is still there of the transaction, or was never written: its ENDs, and which half message they name;
-        # its outcomes in OP; its discards, which tell the decisions that came too late; its parked entries.
+        # Whether no record of a kind is gone. The kinds are ENDs with the records of copies, outcomes in OP, discards
+        # (which tell the late decisions), and parked entries.
         "ends_known": nothing_of(reach.END, reach.COPY),
         "outcomes_known": nothing_of(reach.OP),
         "discards_known": nothing_of(reach.DISCARD),
         "parked_known": nothing_of(reach.PARKED),
         "history_known": nothing_of(reach.END, reach.COPY, reach.OP, reach.DISCARD),
-        # The worker's checkpoint is past the END entry that decided. Unread ENDs make nothing wrong.
+        # The worker's checkpoint is past the END entry that decided. An END that is not read yet is no fault.
         "applied": F.coalesce(applied, F.lit(False)),
-        # What the Kafka transaction that delivered it says of END: it had not come to the decision, or an earlier
-        # one had passed it.
+        # The Kafka transaction that delivered it states which part of END it has applied: that part ends before the
+        # decision, or begins behind it.
         "not_yet_decided": F.coalesce(position >= F.col("applied_until"), F.lit(False)),
         "passed_before": F.coalesce(position < F.col("applied_since"), F.lit(False)),
         # Resumed after its last discard, and the worker has applied the resume.
         "reopened": F.coalesce(resume_seen, F.lit(False)),
-        # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
+        # Older than an undecided message may become, or not discarded one interval after the last check.
         "overdue": F.coalesce(expires < now, F.lit(False)) | F.coalesce(checked_out, F.lit(False)),
-        # OP names it as delivered, and its time had not come.
+        # OP names it as delivered before its time.
         "early": F.coalesce(F.col("committed_at") < F.col("deliver_at") - EARLY_MARGIN_MS, F.lit(False)),
-        # The parked entry says when it should have been delivered.
+        # The time of delivery in the parked entry has passed.
         "undelivered": F.coalesce(F.col("last_parked.due") < now, F.lit(False)),
         # Decided hours ago, and its real topic is there.
         "held_long": F.coalesce(F.col("topic_exists") & (F.col("winner.stamp") < now - HELD_LONG_MS), F.lit(False)),
@@ -92,9 +92,9 @@ def _of_these(topics: str, facts: Iterable[TopicFacts]) -> Column:
 
 
 def _lacking(facts: Facts) -> Column:
-    """What is gone of the transaction (see reach.py)."""
-    # Each discard is named in OP: where OP is whole, only those are missing whose record is gone. Its END position
-    # alone tells which decisions came before it.
+    """The bits for records of the transaction that are gone (see reach.py)."""
+    # OP names each discard. So the record of a discard is gone if OP names the discard and there is no record. Only the
+    # END position in the record tells which decisions came before it.
     unexplained = F.col("op_discard").isNotNull() & (F.coalesce(F.size("discard_ends"), F.lit(0)) <= 0)
     bits = F.when(unexplained, reach.DISCARD).otherwise(0).bitwiseOR(F.when(F.col("twin"), reach.COPY).otherwise(0))
     of_birth = reach.lacking_of_birth(facts)

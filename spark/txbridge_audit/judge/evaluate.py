@@ -21,26 +21,26 @@ from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, S
 from txbridge_audit.read.selection import Selection
 from txbridge_audit.report.model import AuditReport, Entry, Tally
 
-#: Altered records that are read once more to say what differs. Each costs some milliseconds; they tend to be alike.
+#: Altered records that are read once more to name the differences. Each costs some milliseconds. They tend to be alike.
 _EXPLAINED = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was found in the rows of one ledger."""
+    """The result of judging the rows of one ledger."""
 
     counted: Counts
     #: Violations and findings of the ledger's rows.
     listed: Sequence[Listed]
-    #: Visible records without a half message: how many of each kind, and the first.
+    #: Visible records without a half message: the number of each kind, and the first ones.
     strays: Mapping[str, int]
     stray_entries: Sequence[Entry]
-    #: What is known of records that cannot be read, of open Kafka transactions and of ranges that are gone.
+    #: Findings that no row has: unreadable records, open Kafka transactions, ranges that are gone, missing rights.
     others: Mapping[str, int]
     other_entries: Sequence[Entry]
 
     def report(self, names: Names, gathered: Gathered, selection: Selection) -> AuditReport:
-        """The report of these rows alone; when it began and how long it took is left open."""
+        """The report of these rows alone, with 0 for `started_at` and `seconds`."""
         return report_of(
             names,
             gathered,
@@ -57,7 +57,7 @@ def with_verdicts(spark: SparkSession, gathered: Gathered, rows: DataFrame, know
     return findings.find(fates.assign(with_proof))
 
 
-#: How many visible records without a half message there are of each kind, and the first ones.
+#: Visible records without a half message: the number of each kind, and the first ones.
 Strays = tuple[Mapping[str, int], Sequence[Entry]]
 
 
@@ -75,9 +75,9 @@ def sum_up(
     chosen: DataFrame,
     find_strays: Callable[[], Strays],
 ) -> Judgement:
-    """Count and list what is wrong or odd. `chosen` are the rows of the judged ledger that are audited.
+    """Count and list violations and findings. `chosen` are the rows of the judged ledger that are audited.
 
-    `find_strays` is called if there are any (`strays`). Raises CouldNotAuditError when OP holds records of another
+    `find_strays` (`strays`) is called only if there are any. Raises CouldNotAuditError when OP holds records of another
     version.
     """
     names = source.names
@@ -92,7 +92,7 @@ def sum_up(
         odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
         others, entries = summary.malformed(names, cache.keep(odd))
     if counted.bad_ops:
-        context.refuse_unknown_versions(gathered.raw_op)  # not before: each is an OP record that cannot be read
+        context.refuse_unknown_versions(gathered.raw_op)  # only here: such a record cannot be read
         others = others | {findings.UNREADABLE_OP: counted.bad_ops}
         entries += summary.unreadable(names, frames.outcomes)
     gone = notes.range_gone(names, gathered.facts)
@@ -117,7 +117,7 @@ def report_of(
     kinds: Mapping[str, int],
     entries: Sequence[Entry],
 ) -> AuditReport:
-    """The report; when it began and how long it took is left open."""
+    """The report, with 0 for `started_at` and `seconds`."""
     wrong = {kind: kinds.get(kind, 0) or counted.fates.get(kind, 0) for kind in summary.VIOLATIONS}
     told = reach.with_records(counted.reach, kinds.get(findings.HALF_GONE, 0), gathered.facts)
     blind = notes.blind(told, notes.emptied(names, gathered.starts, gathered.spans))
@@ -150,13 +150,13 @@ def _labelled(source: Source, gathered: Gathered, unmatched: DataFrame) -> DataF
 
 
 def _with_differences(source: Source, listed: Sequence[Listed]) -> list[Listed]:
-    """The first altered ones say what was altered."""
+    """The entries, the first of kind ALTERED with the differences."""
     pairs: dict[int, tuple[Coordinates, Coordinates]] = {}
     for number, one in enumerate(listed):
         if one.entry.kind != violations.ALTERED or len(pairs) == _EXPLAINED:
             continue
         by_role = {at.role: (at.topic, at.partition, at.offset) for at in one.entry.evidence}
-        # Of several copies the hash does not say which.
+        # With several copies it is unknown which one was altered.
         if "half" in by_role and sum(at.role == "copy" for at in one.entry.evidence) == 1:
             pairs[number] = by_role["half"], by_role["copy"]
     told = dict(zip(pairs, differences(source.settings, list(pairs.values())), strict=True))
@@ -179,7 +179,7 @@ def _other_namespaces(source: Source) -> orphans.OtherNamespaces | None:
     if not keys:
         return None
     starts, ends = source.cluster.log_starts(keys), source.cluster.high_watermarks(keys)
-    # Their ENDs say something only where half messages are gone.
+    # Their ENDs are needed only where half messages are gone.
     end_of = {key: (others[key[0]].end, key[1]) for key in keys if starts[key] > 0}
     there = [key for key in end_of.values() if key[1] < counts.get(key[0], 0)]
     end_starts, end_ends = source.cluster.log_starts(there), source.cluster.stable_offsets(there)

@@ -2,10 +2,10 @@
 
 A plain transaction has a well-formed half message, one decision, and one outcome in OP that agrees with it. If it is
 committed, it has one visible copy with the same content in its real topic. Nothing else mentions it. That is enough to
-say `delivered` or `rolled_back`: whatever the facts, the cuts and the limits are, no earlier rule of fates.py and no
-rule of violations.py or findings.py holds for such a row. What is gone of it says only which rules could not judge it.
-So plain transactions are counted here, from a few numbers each. Only the others go through the ledger and all of its
-rules, which costs twenty times as much.
+say `delivered` or `rolled_back`. For such a row no earlier rule of fates.py and no rule of violations.py or findings.py
+holds, whatever the facts, the cuts and the limits are. Records of it that are gone only tell which rules could not
+judge it. So plain transactions are counted here, from a few numbers each. Only the others go through the ledger and all
+of its rules, which costs twenty times as much.
 
 Id, group and topic are compared as text elsewhere, and here by a hash of 64 bits, as contents are everywhere.
 """
@@ -32,13 +32,13 @@ from txbridge_audit.read.frames import Frames, pack, unpack
 from txbridge_audit.read.literals import frame
 from txbridge_audit.read.selection import Selection
 
-# What a record says, a bit each: every record of a plain transaction sets one of the first six.
+# One bit for each kind of record. Every record of a plain transaction sets one of the first six.
 _HALF, _COMMIT, _ROLLBACK, _OP_COMMIT, _OP_ROLLBACK, _COPY = (1 << place for place in range(6))
-#: Anything else.
+#: Any other record.
 _ODD = 1 << 6
-#: Beside them: the decision answered a check; the transaction is one that was asked for.
+#: Further bits: the decision answered a check; the transaction is selected.
 _BY_CHECK, _TAKEN = 1 << 7, 1 << 8
-#: And above these what is gone of it (reach.py).
+#: Place of the bits for records that are gone (reach.py), above the others.
 _LACKING = 16
 _BESIDE = _BY_CHECK | _TAKEN
 
@@ -46,10 +46,10 @@ _DELIVERED = _HALF | _COMMIT | _OP_COMMIT | _COPY
 _ROLLED_BACK = _HALF | _ROLLBACK | _OP_ROLLBACK
 #: In place of coordinates that a record does not name; offsets are never negative.
 _NOWHERE = -1
-#: Where the decision stands in END, and which part of END the Kafka transaction that delivered it has applied.
+#: Columns: position of the decision in END, and the part of END that the delivering Kafka transaction has applied.
 _TURN = ("decided", "since", "until")
-#: Coordinates of others that are sent to every task. When there are more, all go through the rules: leaving out the
-#: plain ones saves little then.
+#: Greatest number of coordinates of others that are sent to every task. When there are more, all transactions go
+#: through the rules. Leaving out the plain ones saves little then.
 _MANY = 500_000
 
 
@@ -63,11 +63,11 @@ class Split:
 
 
 def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selection: Selection) -> Split:
-    """Tell the plain ones from the rest, unless that is most of them."""
+    """Separate the plain ones from the rest, unless the rest is more than _MANY."""
     topics = [fact.topic for fact in facts.topics]
     frames = dataclasses.replace(
         frames,
-        # Each is looked at twice: for the plain story, and for what belongs to another one.
+        # Each is read twice: to find the plain transactions, and for the rows of the others.
         copies=cache.keep(frames.copies),
         checks=cache.keep(frames.checks),
     )
@@ -111,7 +111,7 @@ def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selecti
 
 
 def _reach(rows: Sequence[Row]) -> dict[str, int]:
-    """What the rules could judge of the plain ones."""
+    """Number of plain transactions that each rule judged, and could not judge (reach.tell)."""
     told: Counter[str] = Counter()
     for row in rows:
         commit = bool(row.story & _COMMIT)
@@ -137,8 +137,10 @@ def _reach(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> DataFrame:
-    """What each record says of its coordinates: `bits`, hashes that must agree (`end`: of half message and decision,
-    `delivered`: of half message and copy; `place`: the partition), and where OP names it and its copy is.
+    """One row of numbers per record, at the coordinates that it names.
+
+    `bits` is its kind. Hashes and numbers must agree: `end` of half message and decision, `delivered` and `dated` of
+    half message and copy, `place` (the partition) if the half message fixes it. The rest are offsets and positions.
     """
     taken = F.when(selection.takes_half(), _TAKEN).otherwise(0)
     source, decision, outcome = F.col("source"), F.col("decision"), F.col("outcome")
@@ -148,7 +150,7 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
     odd = F.lit(_ODD)
     here, asked = reach.lacking_of_birth(facts), reach.lacking_of_decision(facts, F.col("group"), F.col("stamp"))
     discards = frames.discards.withColumnRenamed("source_offset", "half")
-    # Several messages have several copies, each to be looked at; and one that names a time may have come before it.
+    # Several messages have several copies, all to be examined. A message with a time of delivery may have come early.
     is_plain = F.col("fault").isNull() & F.col("parts").isNull() & F.col("deliver_at").isNull()
     tables = (
         _row(
@@ -185,7 +187,7 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
         _row(frames.parked, odd),
         _row(frames.checks, odd),
         _row(discards, odd),
-        # What decides a copy of a half message decides the first one: neither is plain.
+        # An END that names a copy of a half message decides the first one: neither is plain.
         _row(discards.where(F.col("first").isNotNull()).drop("half").withColumnRenamed("first", "half"), odd),
     )
     return reduce(DataFrame.unionByName, tables)
@@ -196,7 +198,7 @@ def _with_lacking(bits: Column, lacking: Column | None) -> Column:
 
 
 def _row(rows: DataFrame, bits: Column, **given: Column) -> DataFrame:
-    """Nothing but numbers: those are summed up in place, without an object for each row."""
+    """The rows as numbers only, which Spark aggregates in place, without an object for each row."""
 
     def number(name: str, of_type: str = "bigint") -> Column:
         return given.get(name, F.lit(None)).cast(of_type).alias(name)
@@ -218,32 +220,32 @@ def _coordinates() -> tuple[Column, Column]:
 
 
 def _summed(told: DataFrame) -> DataFrame:
-    """A row per coordinates: `story` (the bits) if it is a plain one, else null, and what is counted of plain ones."""
-    # Shuffled first: Spark would else sum up before, too, where hardly two rows belong together.
+    """A row per coordinates: `story` (the bits) if it is a plain one, else null, and the columns that are counted."""
+    # Shuffled first. Otherwise Spark would aggregate before the shuffle, too, where hardly two rows belong together.
     summed = (
         told.repartition("at_partition", "at_half")
         .groupBy("at_partition", "at_half")
         .agg(
             F.count("*").alias("n"),
             F.bit_or("bits").alias("bits"),
-            # Of two hashes 0, if they are the same.
+            # 0 for two equal hashes.
             *(F.bit_xor(name).alias(name) for name in ("end", "delivered")),
             *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place", *_TURN)),
-            # The one that the half message asks for, if it does, and that of the copy.
+            # The partition that the half message fixes, if it does, and that of the copy.
             F.min("place").alias("least_place"),
             F.count("place").alias("places"),
             F.max("by_key").alias("by_key"),
-            # Of the half message and, if the worker gave it, of the copy.
+            # Timestamps of the half message and, if the worker gave it, of the copy.
             F.max("dated").alias("dated"),
             F.min("dated").alias("least_dated"),
         )
     )
     story = F.col("bits").bitwiseAND((1 << _LACKING) - 1).bitwiseAND(~_BESIDE)
-    # As many records as bits: each of them occurs once.
+    # There are as many records as bits, so each kind occurs once.
     delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & (F.col("delivered") == 0)
     delivered &= (F.col("place") == F.col("least_place")) & (F.col("by_key").isNull() | (F.col("places") > 1))
     delivered &= F.col("dated") == F.col("least_dated")
-    # Delivered when it was its turn, or OP does not say so.
+    # The delivering Kafka transaction has applied the decision, or OP does not state its part of END.
     delivered &= F.col("since").isNull() | F.col("decided").between(F.col("since"), F.col("until") - 1)
     rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count())
     plain = (F.col("end") == 0) & (delivered | rolled_back)
@@ -256,14 +258,15 @@ def _summed(told: DataFrame) -> DataFrame:
 
 
 def _grouped(summed: DataFrame) -> DataFrame:
-    """Plain ones summed up, the others one by one with their `other_half`."""
+    """Plain transactions summed up, and the others one by one with their `other_half`."""
     plain = F.col("story").isNotNull()
     return summed.groupBy(
         "at_partition",
         F.when(~plain, F.col("at_half")).alias("other_half"),
         "story",
         *(F.when(plain, F.col(name)).alias(name) for name in ("topic", "place")),
-        # Every anchor's records are in the first row of its group; hashing is cheaper than sorting all for a pair.
+        # Committed ones by OP record, so that a group has the records of an anchor. Hashing them is cheaper than
+        # sorting.
         F.when(F.col("story").bitwiseAND(_COMMIT) != 0, F.col("op_at")).alias("op_at"),
     ).agg(F.count("*").alias("n"), F.min("copy_at").alias("copy_at"))
 
@@ -275,7 +278,7 @@ def _names(spark: SparkSession, topics: Sequence[str]) -> DataFrame:
 
 
 def _rest(frames: Frames, others: DataFrame) -> Frames:
-    """The rows of these coordinates, and those that name none. Records that cannot be read, and discards, are few."""
+    """The rows of these coordinates. Unreadable ENDs and discards are few, and all of them stay."""
     others = others.withColumnRenamed("at_partition", "other_partition")
     partition, half = _coordinates()
 

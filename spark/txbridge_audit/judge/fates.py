@@ -33,7 +33,7 @@ PENDING_STATES = (HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A fate, what it says of the transaction, and when it holds (null counts as not)."""
+    """A fate, its text, and the condition under which it holds (null counts as not)."""
 
     fate: str
     says: str
@@ -53,7 +53,7 @@ def _decided(decision: int) -> Column:
 
 
 def _winner_known() -> Column:
-    """No decision is missing, and none is counted that came after a discard."""
+    """Whether no decision is missing, and none is counted that came after a discard."""
     return _col("ends_known") & _col("discards_known")
 
 
@@ -62,7 +62,7 @@ def _undecided() -> Column:
 
 
 def _provable() -> Column:
-    """A committed record that is not in the real topic was never there (see `loss_evidence.py`)."""
+    """Whether a committed record that is not in the real topic is proved to be lost (see `loss_evidence.py`)."""
     older_is_there = F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
     of_one = _col("topic_exists") & ~_col("compacted") & older_is_there
     return F.when(_col("several"), _col("part_lost")).otherwise(of_one)
@@ -77,7 +77,7 @@ def _is_scheduled() -> Column:
 
 
 def _given_up() -> Column:
-    """An operator has abandoned it after it was committed."""
+    """Whether an operator has abandoned it after it was committed."""
     return _decided(COMMIT) & F.coalesce(_col("abandoned_at") >= _col("winner.end_at"), F.lit(False))
 
 
@@ -90,8 +90,8 @@ def _discarded() -> Column:
 
 
 RULES: tuple[Rule, ...] = (
-    # Sound: OP is cut before END, so the END that an outcome in OP rests on was read; the first valid decision in a
-    # prefix of END stays the first for ever, because END is append-only and applied in order.
+    # Sound because OP is cut before END: the END behind an outcome in OP was read. The first valid decision in a prefix
+    # of END stays the first, because END is append-only and applied in order.
     Rule(
         WRONG_WINNER,
         "a later decision prevailed over the first valid one",
@@ -102,9 +102,10 @@ RULES: tuple[Rule, ...] = (
             & ((_decided(COMMIT) & _named("rollback")) | (_decided(ROLLBACK) & _named("commit")))
         ),
     ),
-    # Sound at any cut of the real topics for an outcome in OP, and for a first decision "rollback" that the checkpoint
-    # has passed: it never changes (above), and a discard that came before it is in the discard cut. Not applied yet, it
-    # is sound only below the earlier cut: a discard and a resume that we do not see may have come between.
+    # Sound at any cut of the real topics for an outcome in OP. The same holds for a first decision "rollback" that the
+    # checkpoint has passed: it never changes (above), and a discard before it is in the discard cut. If it is not
+    # applied yet, the rule is sound only below the earlier cut: a discard and a resume that we do not see may have come
+    # between.
     Rule(
         LEAKED,
         "rolled back, yet visible",
@@ -115,20 +116,20 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     # Sound only below the earlier cut of the real topics: a record visible there had its END in the log already, and
-    # discard and END were cut later. Above that cut the decision may simply not be in what we read of END. A discard
-    # that is not known could only take decisions away.
+    # discard and END were cut later. Above that cut the decision may lie above the cut of END. A discard that is not
+    # known could only take decisions away.
     Rule(
         LEAKED,
         "visible without a decision to commit",
         lambda: (_col("copies_before") > 0) & _col("ends_known") & _undecided(),
     ),
-    # Sound at any cut: a worker that has abandoned a message never offers it to its topic again.
+    # Sound at any cut: a worker that has abandoned a message never tries to deliver it again.
     Rule(
         LEAKED,
         "abandoned, yet visible",
         lambda: _named("abandon") & (_col("copies") > 0),
     ),
-    # Sound because OP is cut before END: the decision and the command that an outcome in OP rests on were read.
+    # Sound because OP is cut before END: the decision and the command behind an outcome in OP were read.
     Rule(
         WRONG_WINNER,
         "rolled back by the first valid decision, and recorded as abandoned",
@@ -147,16 +148,16 @@ RULES: tuple[Rule, ...] = (
     # Sound at any cut: every copy that is counted is committed and visible. Copies in other topics are not counted.
     Rule(DUPLICATED, "more than one visible copy", lambda: _col("copies") > 1),
     # Sound because the real topics were cut again after OP, once every Kafka transaction that had written by then was
-    # decided (`settled`): the record that goes with the OP record in the cut is below that cut, or was never written.
-    # Where compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.
+    # decided (`settled`). The real record that belongs to the OP record is below that cut, or was never written. Where
+    # compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.
     Rule(
         LOST,
         "recorded as committed, but not visible",
         lambda: (_col("copies") == 0) & _named("commit") & _col("settled") & _provable(),
     ),
-    # Sound because the checkpoint (OFFSET) is cut before OP and OP is settled: the Kafka transaction that moved it past
-    # this END also named the outcome in OP, or parked the message as held or scheduled, and both are below our cuts. So
-    # all three must be whole.
+    # Sound because the checkpoint (OFFSET) is cut before OP and OP is settled. The Kafka transaction that moved it past
+    # this END also named the outcome in OP, or parked the message as held or scheduled. Both are below our cuts. So
+    # END, OP and OFFSET must be whole.
     Rule(
         LOST,
         "decided to commit and applied, but neither delivered, held nor scheduled",
@@ -193,7 +194,7 @@ RULES: tuple[Rule, ...] = (
         "committed and delivered once",
         lambda: (_col("copies") == 1) & ~_col("incomplete") & (_named("commit") | _decided(COMMIT)),
     ),
-    # Nobody is accused because of what is gone.
+    # Without its evidence there is no violation.
     Rule(
         UNVERIFIABLE,
         "visible once; whether it was committed cannot be told any more",
@@ -209,7 +210,7 @@ RULES: tuple[Rule, ...] = (
         "set aside undecided; an operator may resume it",
         lambda: (_col("copies") == 0) & _discarded() & ~_named("commit") & (_undecided() | ~_col("history_known")),
     ),
-    # Finished according to the watermark, and every trace of how is gone by retention.
+    # Finished according to the low watermark, and retention has removed every trace of the outcome.
     Rule(
         UNVERIFIABLE,
         "finished so long ago that retention has removed how",
@@ -227,7 +228,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def assign(ledger: DataFrame) -> DataFrame:
-    """The ledger with `rule` (index in RULES), `fate` and `pending_state`; null where no transaction is (`valid`)."""
+    """The ledger with `rule` (index in RULES), `fate` and `pending_state`; null in rows that are not `valid`."""
     judged = ledger
     for name, column in _columns().items():
         judged = judged.withColumn(name, column)
@@ -236,7 +237,7 @@ def assign(ledger: DataFrame) -> DataFrame:
 
 @once
 def _columns() -> dict[str, Column]:
-    """Each rests on those before it."""
+    """The new columns. Each one uses those before it."""
     holding = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(index)) for index, rule in enumerate(RULES))
     fates = F.array(*(F.lit(rule.fate) for rule in RULES))
     return {

@@ -21,12 +21,12 @@ def _col(name: str) -> Column:
 
 
 def _lost_in_range() -> Column:
-    """Coordinates in the range that we read, where no half message is."""
+    """Whether no half message is at coordinates in the range that was read."""
     return ~_col("present") & (F.coalesce(_col("half"), F.lit(0)) >= F.coalesce("half_start", F.lit(0)))
 
 
 def _unrecorded() -> Column:
-    # The cuts: OP came after the earlier cut of the real topics, and is settled.
+    # Sound because OP is cut after the earlier cut of the real topics, and is settled.
     visible = (_col("copies_before") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
     untold = ~violations.recorded() & _col("parked").isNull() & ~violations.progress_ahead()
     whole = _col("op_settled") & _col("history_known") & _col("parked_known")
@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     Rule("LATE", "decided after it had been discarded, and refused", lambda: _col("late") > 0),
     Rule("WRONG_TRANSACTION_ID", "an END named it with another transaction id", lambda: _col("wrong_id") > 0),
     Rule("WRONG_GROUP", "an END of another producer group named it", lambda: _col("wrong_group") > 0),
-    # HALF is cut after END, and a half message is acknowledged before anybody can name it.
+    # HALF is cut after END, and a half message is acknowledged before an END can name it.
     Rule(
         "NO_HALF_MESSAGE",
         "an END names coordinates where no half message is",
@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
             & (_col("resumed_at").isNull() | (_col("resumed_at") < F.get("discard_ends", F.lit(0))))
         ),
     ),
-    # Retention and compaction explain themselves; a topic that was deleted and created again does not.
+    # Not where compaction or retention may be the reason. A topic that was deleted and created again leaves no trace.
     Rule(
         "NOT_IN_TOPIC",
         "recorded as committed and not visible, nor is any older one: was the real topic deleted and created again?",
@@ -126,8 +126,8 @@ def _kinds(rules: tuple[Rule, ...]) -> Column:
 def malformed(halves: DataFrame, bad_ends: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:
     """Malformed records of HALF and END (topic names given), copies included.
 
-    kind, source_topic, partition, source_offset, says, set_aside. By our own reading, by the worker's (it set them
-    aside), or both; the worker's words are preferred.
+    Columns: kind, source_topic, partition, source_offset, says, set_aside. A record is malformed by our own reading, by
+    that of the worker (it is in the discard topic), or by both. The worker's text is preferred.
     """
 
     def ours(rows: DataFrame, topic: str, offset: str) -> DataFrame:

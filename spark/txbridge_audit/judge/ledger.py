@@ -1,8 +1,8 @@
-"""The ledger: one row per half message, with everything the topics say about it. It has facts; verdicts come after.
+"""The ledger: one row per half message, with all facts that the topics hold about it. Verdicts are added later.
 
-All mentions (mentions.py) are joined with HALF and summed up in one pass, without another shuffle. The key is unique,
-so it is not skewed. No mention is lost: coordinates that are mentioned although no half message is there have a row
-(`present` is false), and each partition has one with a null half for records that name no coordinates at all.
+All mentions (mentions.py) are joined with HALF and aggregated in one pass, without another shuffle. The key is unique,
+so it is not skewed. No mention is lost. Coordinates that are mentioned although no half message is there have a row
+(`present` is false). Each partition has one with a null half for records that name no coordinates at all.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from txbridge_audit.read.once import once
 def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
     """The ledger. Lazy; to be persisted before rules are applied to it."""
     own = frames.halves.join(_discarded(frames.discards), KEY, "left").select(*_own())
-    # A left join keeps the order and the place of the mentions, so that they can be summed up as they come. An outer
-    # one would have Spark shuffle and sort everything again.
+    # A left join keeps the order and the partitions of the mentions, so that they can be aggregated as they come. With
+    # an outer join Spark would shuffle and sort everything again.
     summed = all_mentions(spark, names, frames, facts.before).join(own, KEY, "left").groupBy(*KEY).agg(*_sums())
     known = (
         _resolve(summed)
@@ -40,7 +40,7 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
 
 @once
 def _own() -> tuple[Column, ...]:
-    """What a half message says of itself."""
+    """The columns that come from the half message itself."""
     return (
         *map(F.col, (*KEY, "born")),
         F.col("fault").isNull().alias("well_formed"),
@@ -55,9 +55,10 @@ def _own() -> tuple[Column, ...]:
 
 
 def _with_twins(known: DataFrame, frames: Frames) -> DataFrame:
-    """The ledger with `twin`: it has the id of another half message whose discard record is gone.
+    """The ledger with `twin`: whether another half message has the same id, and its discard record is gone.
 
-    That one may be a copy of it, and ENDs that name the copy decide the first. Only the record said so.
+    The other one may be a copy. ENDs that name a copy decide the first half message. Only the
+    discard record of the copy tells that it is one.
     """
     discarded = frames.outcomes.where(F.col("outcome") == "discard").select(*KEY).distinct()
     told = frames.discards.select("partition", F.col("source_offset").alias("half"))
@@ -66,14 +67,14 @@ def _with_twins(known: DataFrame, frames: Frames) -> DataFrame:
         "partition", "id", F.col("half").alias("other")
     )
     known = known.join(F.broadcast(ids), ["partition", "id"], "left")
-    # A message that is discarded itself is no twin of its own.
+    # A message whose own discard record is gone is no twin of itself.
     others = F.coalesce(F.col("other") != F.col("half"), F.lit(False))
-    # An id has one copy, hardly ever two: none may make two rows of one transaction.
+    # An id seldom has more than one copy. More than one must not make two rows of one transaction.
     return known.withColumn("twin", others).drop("other").dropDuplicates(KEY)
 
 
 def _discarded(discards: DataFrame) -> DataFrame:
-    """Discards of each half message: how many, their END positions (sorted), and where they are."""
+    """Discards of each half message: their number, their END positions (sorted), and their places."""
     rows = discards.where(~F.col("malformed") & ~F.col("reason").eqNullSafe("ABANDONED"))
     return rows.groupBy("partition", F.col("source_offset").alias("half")).agg(*_of_discards())
 
@@ -91,7 +92,7 @@ def _of_discards() -> tuple[Column, ...]:
 
 @once
 def _sums() -> tuple[Column, ...]:
-    """Of all mentions: one row per coordinates. Every row of a group has the same half message, or none."""
+    """Aggregates that make one row per coordinates of all mentions. Every row of a group has the same half message."""
 
     def of(kind: int, holds: Column | None = None) -> Column:
         return (F.col("kind") == kind) if holds is None else (F.col("kind") == kind) & holds
@@ -103,7 +104,7 @@ def _sums() -> tuple[Column, ...]:
         return F.min(F.when(condition, F.col("at"))).alias(name)
 
     def ends(condition: Column, name: str) -> Column:
-        """The first and the last place: all of them where there are two, and enough to look at where there are more."""
+        """The first and the last place. Of more than two copies these are enough evidence."""
         where = F.when(condition, copied)
         return F.array_compact(F.array_distinct(F.array(F.min(where), F.max(where)))).alias(name)
 
@@ -131,7 +132,7 @@ def _sums() -> tuple[Column, ...]:
     redated = F.coalesce(F.col("stamp") != dated, F.lit(False))
     same = F.col("number") == asked_for(F.col("own_content"), part["content"])
     altered = of(COPY, home & (~same | redated))
-    # A partition that the user fixed wins over the key. A key that was altered is not the one that says where.
+    # A partition that the user fixed wins over the key. An altered key does not tell the right partition.
     by_key = F.col("line").isNotNull() & same
     elsewhere = F.coalesce(F.col("place") != asked_for(F.col("own_fixed_partition"), part["place"]), by_key)
     misplaced = of(COPY, home & elsewhere)
@@ -157,7 +158,7 @@ def _sums() -> tuple[Column, ...]:
         F.max(F.when(of(END), F.col("at"))).alias("last_named_at"),
         F.min(F.when(decides & (F.col("decision") == COMMIT), entry)).alias("first_commit"),
         F.min(F.when(decides & (F.col("decision") == ROLLBACK), entry)).alias("first_rollback"),
-        # Discards are rare; only for them the entries have to be looked at one by one (`_resolve`).
+        # Discards are rare. Only for them `_resolve` examines the entries one by one.
         F.collect_list(F.when(F.col("discards").isNotNull() & (decides | resumes), entry)).alias("deciding"),
         count(decides, "decisions"),
         F.max(F.when(decides, F.col("at"))).alias("last_decision_at"),
@@ -191,7 +192,7 @@ def _sums() -> tuple[Column, ...]:
 
 
 def _resolve(summed: DataFrame) -> DataFrame:
-    """What follows from the sums: whether the half message is valid, and which decision won.
+    """The rows with conclusions from the aggregates: whether the half message is valid, and which decision won.
 
     The protocol's rule: of the entries with the right transaction id and group, the first commit or rollback in the
     order of END (offset, then line) decides (`winner`). After a discard nothing decides until a resume has reopened the
@@ -258,13 +259,13 @@ def _decisive() -> dict[str, Column]:
 
 
 def _sets() -> Column:
-    """How many copies are visible: of several messages 1 if no one of them is there twice, even if some are missing."""
+    """Number of visible copies. Of several messages: 1 if none of them is there twice, even if some are missing."""
     doubled = F.when(F.col("copies") > F.size("visible_parts"), 2).otherwise(1)
     return F.when(F.col("own_parts").isNull() | (F.col("copies") == 0), F.col("copies")).otherwise(doubled)
 
 
 def _out_of_order() -> Column:
-    """Of several messages the first copy behind that of a later one in its partition of a real topic; null: none is."""
+    """Of several messages, the first copy that lies behind the copy of a later one in its partition, or null."""
     parts = F.array_sort("delivered_parts")
     pairs = F.transform(parts, lambda part, index: F.struct(part.alias("one"), F.get(parts, index + 1).alias("next")))
 
@@ -277,7 +278,7 @@ def _out_of_order() -> Column:
 
 
 def _missing_topics() -> Column:
-    """Of several messages the topics of those that are not visible; null for one."""
+    """The topics of those of several messages that are not visible; null for a single message."""
     topics = F.transform(
         "own_parts",
         lambda part, index: F.when(~F.array_contains("visible_parts", (index + 1).cast("int")), part["topic"]),

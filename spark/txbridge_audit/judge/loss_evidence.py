@@ -4,14 +4,14 @@ One worker at a time writes the Kafka transactions of a half partition, one afte
 in OP. So the real records of one half partition lie in a real partition in the order of their OP records. A missing
 record may have been removed by
 
-- retention or DeleteRecords, which remove a *beginning* of a partition. If each truncated partition of the topic still
-  has a record with a lower OP offset, the missing one was not removed with a beginning, whichever partition it went
-  to;
+- retention or DeleteRecords, which remove a *beginning* of a partition. Suppose each truncated partition of the topic
+  still has a record with a lower OP offset. Then the missing one was not removed with a beginning, whichever partition
+  it was in;
 - the deletion of the topic, after which another one was created by its name. That removed everything. A record with a
   lower OP offset anywhere in the topic says that this has not happened since.
 
-Somebody may have put an old record back into the topic that was created again: that one proves nothing, and looks like
-any other. So two older records are asked for.
+Somebody may have put an old record back into the topic that was created again. That record proves nothing, and looks
+like any other. So two older records are required.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Anchor:
     copy_partition: int
     #: Offset in OP.
     op_commit: int
-    #: Offset in the real topic: the lowest of those that the OP record names there, and how many they are.
+    #: Lowest offset in the real topic of the records that the OP record names there, and their number.
     copy_at: int
     records: int = 1
 
 
 def anchors(ledger: DataFrame) -> list[Anchor]:
-    """The oldest delivered records of each half partition in each partition of a real topic: of two OP records."""
-    # Of a doubled one nobody knows which copy goes with the OP record.
-    # Of several messages the first that is known: each proves something in its own topic.
+    """Delivered records of each half partition in each real partition: of two old OP records, and of the last one."""
+    # Of a message that is there twice, it is unknown which copy belongs to the OP record.
+    # Of several messages the first known one. Each would prove something in its own topic.
     there = ledger.where((F.col("copies") == 1) & F.col("op_commit").isNotNull()).select(
         "partition",
         F.get("copied_to", F.lit(0))["topic"].alias("real_topic"),
@@ -64,10 +64,11 @@ def anchors(ledger: DataFrame) -> list[Anchor]:
 
 
 def oldest(op: str, copy_at: str, records: str) -> tuple[Column, Column, Column]:
-    """`oldest`, `other` and `newest`: two of the oldest OP records in the rows, with what they name, and the last.
+    """`oldest`, `other` and `newest`: two of the oldest OP records in the rows, with their real records, and the last.
 
-    The first two are the oldest of either half of all OP offsets. So the younger of them is no older than the second of
-    all, and to find it takes two sums instead of an order. Where all are in one half there is the last one.
+    A hash divides the OP offsets into two halves, and the first two are the oldest of each. So the younger of them is
+    no older than the second of all. Two aggregates find them, without sorting. If all are in one half, the last one
+    takes the place of the second.
     """
     told = F.struct(F.col(op).alias("op_commit"), F.col(copy_at).alias("copy_at"), F.col(records).alias("records"))
     half = F.pmod(F.xxhash64(op), F.lit(2))
@@ -88,7 +89,7 @@ def add(
     there: dict[tuple[int, str], dict[int, dict[int, int]]] = {}
     for anchor in known:
         in_place = there.setdefault((anchor.partition, anchor.real_topic), {}).setdefault(anchor.copy_partition, {})
-        # The same ones may be known twice: from the plain ones or an earlier step, and from the ledger.
+        # An anchor may be known twice: from plain transactions or an earlier step, and from the ledger.
         in_place[anchor.op_commit] = max(anchor.records, in_place.get(anchor.op_commit, 0))
     rows = []
     for (partition, topic), places in there.items():
@@ -105,11 +106,11 @@ def add(
         "missed_in",
         lambda topic: F.col("op_commit") > F.try_element_at(proof_in, F.concat_ws(" ", F.col("partition"), topic)),
     )
-    # Of several messages one that is not visible, whose topic would still have it.
+    # Of several messages, one that its topic would still have is not visible.
     return with_proof.withColumn("part_lost", F.coalesce(missed, F.lit(False)))
 
 
 def _second(places: Iterable[Mapping[int, int]]) -> int | None:
-    """The OP offset up to which there are two delivered records."""
+    """The OP offset up to which there are two delivered records; None if there are fewer."""
     records = sorted(op for place in places for op, number in place.items() for _ in range(min(number, 2)))
     return records[1] if len(records) > 1 else None

@@ -19,15 +19,15 @@ from txbridge_audit.read.once import once
 
 KEY = ["partition", "half"]
 
-#: Kinds of mentions, and what their columns hold. HALF: the half message itself.
+#: Kinds of mentions. HALF is the half message itself. _MENTION tells the use of their columns.
 HALF, END, OP, COPY, PARKED = range(5)
-#: Half message set aside as malformed; END record that cannot be read; OP record that cannot be read.
+#: Half message that the discard topic has as malformed; END record that cannot be read; OP record that cannot be read.
 ASIDE, BAD_END, BAD_OP = range(5, 8)
 #: A check request.
 CHECK = 8
 _MENTION = (
     "kind: int, partition: int, half: bigint, "
-    # Offset of the record. COPY, CHECK: and its partition.
+    # Offset of the record. COPY, CHECK: its partition, too.
     "at: bigint, place: int, "
     # END: line in the record, decision. COPY: the partition that its key asks for, if that is another one.
     "line: int, decision: int, "
@@ -37,12 +37,13 @@ _MENTION = (
     "id: string, group: string, "
     # COPY: below the earlier cut.
     "before: boolean, "
-    # END, CHECK, PARKED: number of the check that it answers, of the check, of checks sent. OP: until where in END the
-    # Kafka transaction has applied it (decode.position_of).
+    # END, CHECK, PARKED: number of the check that it answers, of the check, of checks sent. OP: END position
+    # (exclusive) up to which the Kafka transaction has applied END (decode.position_of).
     "checks: bigint, "
-    # COPY: hash of what was delivered. CHECK: its END position. PARKED: when the next check is due, ms. OP: from where.
+    # COPY: hash of the content. CHECK: its END position. PARKED: when the next check is due, ms. OP: first END
+    # position.
     "number: bigint, "
-    # COPY: of several messages which one, and of how many.
+    # COPY: which one of several messages, and of how many.
     "part: int, parts: int, "
     # END, OP: append time, ms. PARKED: when it was resumed, ms. COPY: its timestamp, ms, if the worker gave it.
     "stamp: bigint"
@@ -147,13 +148,13 @@ def all_mentions(
             ),
         ),
     )
-    # To plan for what is not there takes as long as for what is.
+    # Planning takes as long for empty tables as for others.
     there = [make for name, make in makers if name not in frames.none] or [makers[0][1]]
     return reduce(DataFrame.unionByName, (make() for make in there))
 
 
 def decisions(names: Names, frames: Frames) -> DataFrame:
-    """The entries of END that count (see decode.entries): readable, and not set aside by the worker."""
+    """The entries of END that count (see decode.entries): readable, and not in the discard topic as malformed."""
     if "discards" in frames.none:
         return frames.entries
     ends = _set_aside(frames).where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
@@ -162,14 +163,14 @@ def decisions(names: Names, frames: Frames) -> DataFrame:
 
 
 def _set_aside(frames: Frames) -> DataFrame:
-    """Coordinates of the malformed records that the worker has set aside."""
+    """Coordinates of the malformed records that the worker has copied to the discard topic."""
     return frames.discards.where("malformed").select("source_topic", "partition", "source_offset").distinct()
 
 
 def _of_firsts(named: DataFrame, discards: DataFrame) -> DataFrame:
-    """The END entries, those that name a copy with the coordinates of its first: that is the one they decide.
+    """The END entries. One that names a copy gets the coordinates of the first half message, which it decides.
 
-    Sound because the worker sets a copy aside at the latest in the Kafka transaction that applies an END naming it.
+    Sound because the discard topic has a copy at the latest with the Kafka transaction that applies an END naming it.
     """
     firsts = (
         discards.where(F.col("first").isNotNull())

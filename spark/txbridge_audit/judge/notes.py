@@ -12,7 +12,7 @@ from txbridge_audit.report.model import Entry, Place
 
 
 def open_transactions(stayed: Mapping[TopicPartition, tuple[int, int]], internal: Collection[str]) -> list[Entry]:
-    """Kafka transactions that stayed open: stable offset and high watermark of each partition that they hide."""
+    """Findings of Kafka transactions that `stayed` open: stable offset and high watermark of each partition."""
     return [
         Entry(
             findings.OPEN_TRANSACTION,
@@ -25,7 +25,7 @@ def open_transactions(stayed: Mapping[TopicPartition, tuple[int, int]], internal
 
 
 def range_gone(names: Names, known: Facts) -> list[Entry]:
-    """Partitions whose log of HALF begins above the watermark of the worker: nobody can tell what was there."""
+    """Findings of half partitions whose HALF begins above the low watermark: what was between them is not known."""
     return [
         Entry(
             findings.HALF_RANGE_GONE,
@@ -39,7 +39,7 @@ def range_gone(names: Names, known: Facts) -> list[Entry]:
 
 
 def missing_rights(known: Facts) -> list[Entry]:
-    """Real topics whose policy we may not see."""
+    """Findings of real topics whose `cleanup.policy` we may not see."""
     return [
         Entry(
             findings.RIGHT_MISSING,
@@ -59,7 +59,7 @@ def emptied(names: Names, starts: Ends, spans: Mapping[TopicPartition, Range]) -
 
 
 def blind(told: Mapping[str, int], empty: Collection[TopicPartition]) -> list[Entry]:
-    """Rules that judged nothing (reach.tell), or all of them, because HALF holds nothing any more."""
+    """Findings of rules that judged nothing (reach.tell), and of all rules if HALF is `empty`."""
     reasons = reach.by_rule(told)
     entries = [
         Entry(

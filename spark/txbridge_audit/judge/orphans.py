@@ -18,14 +18,14 @@ from txbridge_audit.read.literals import frame
 
 @dataclass(frozen=True, slots=True)
 class OtherNamespaces:
-    """Half messages of the other namespaces of the cluster: a real topic may serve several, and records do not say."""
+    """Half messages of other namespaces of the cluster. A real topic may serve several, and its records name none."""
 
     #: partition, half, id
     halves: DataFrame
-    #: What their ENDs name, as far as their half messages are gone: partition, half, id
+    #: Half messages that their ENDs name, where HALF has lost some: partition, half, id
     ends: DataFrame
-    #: Highest log start among their partitions with that number whose END was cut, too: a half message below it may
-    #: have been removed, and nothing tells whether it was there.
+    #: By partition number, the highest log start of HALF among those whose END was cut, too. A half message below it
+    #: may have been removed without a trace.
     starts: Mapping[int, int]
 
 
@@ -44,10 +44,10 @@ def label(
 ) -> DataFrame:
     """The candidates with `kind`: PHANTOM, OTHER_NAMESPACE or HALF_GONE (removed by retention, here or there).
 
-    A half message of another namespace that is gone was one if an END there names its id, which nobody else knows.
-    Where END was cut, too, nobody can tell.
+    A half message of another namespace that is gone did exist if an END there names its id, which nobody else knows.
+    Where END was cut, too, it may have existed.
 
-    Those of half messages that are there, but before where HALF was read from, are left out.
+    Records of half messages that are still there, but below the offset from which HALF was read, are left out.
     """
     starts = dict(log_starts)
     known = frame(spark, [], "partition: int, half: bigint, id: string")

@@ -1,9 +1,9 @@
-"""Reach: which transactions each rule could not judge, and why. An audit that sees nothing must not say "clean".
+"""The reach of the rules: transactions that a rule could not judge, and why. Without evidence no audit is clean.
 
-A violation can be told where the records that prove it, or disprove it, are still there. What is gone is known by half
-partition and by time: a record lies behind the birth of its transaction, so of those born after the oldest record that
-is left of a topic everything is left. Each transaction has a set of bits, `lacking`, for what is gone of it; the rules
-need some of them each. Transactions of which nothing is lacking, nearly all, are not looked at one by one.
+A rule can judge a transaction if the records that prove or disprove its violation are still there. The half partition
+and the time tell which records are gone. A record comes after the birth of its transaction. So a topic still has all
+records of transactions that were born after the oldest record in it. Each transaction has a set of bits, `lacking`, for
+its records that are gone. Each rule needs some of these records. Transactions with the same facts are counted together.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from txbridge_audit.read.context import Facts, PartitionFacts
 from txbridge_audit.read.decode import COMMIT
 from txbridge_audit.read.once import once
 
-#: What may be gone of a transaction, a bit each.
+#: Evidence about a transaction that may be gone, one bit each.
 END, OP, DISCARD, COPY, PARKED, CHECKPOINT, CHECKS, CHECKS_AGED, CHECK_TOPIC, OPEN = (1 << place for place in range(10))
-#: Which decisions there were; which of them counted.
+#: Evidence of all decisions, and of the one that counted.
 _DECISIONS = END | COPY
 _WINNER = _DECISIONS | DISCARD
 
@@ -54,17 +54,17 @@ SAYS: Mapping[str, str] = {
     HALF_GONE: "HALF no longer holds the half message of a visible record",
 }
 
-#: What check topics keep by the protocol, ms. Requests that are older are not missing.
+#: Time for which check topics keep requests by the protocol, ms. Older requests do not count as missing.
 CHECKS_KEPT = 3_600_000
 
-#: Where the protocol, or the policy of a real topic, lets a rule's evidence go, that it judges nothing is no finding.
-#: What an open Kafka transaction hides is one of its own. Without a check topic no worker could ask.
+#: Reasons for which a rule that judges nothing is no finding. The protocol or the policy of a real topic lets the
+#: evidence go. An open Kafka transaction is a finding of its own. Without a check topic no worker could send a check.
 _BY_DESIGN = frozenset({"CHECKS_AGED", "NO_CHECK_TOPIC", "OPEN_TRANSACTION", REAL_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Transactions of which the same is known."""
+    """Transactions with the same facts."""
 
     fate: str
     pending_state: str | None
@@ -72,7 +72,7 @@ class Group:
     visible: bool
     committed: bool
     recorded: bool
-    #: It has a decision that counts; a commit.
+    #: It has a decision that counts; that is a commit.
     decided: bool
     commit: bool
     #: Its group has asked to abandon it.
@@ -80,7 +80,7 @@ class Group:
     #: An open parked entry is in OFFSET.
     parked: bool
     stuck: bool
-    #: It has several messages; of a visible one, some are not visible.
+    #: It has several messages; some of them are not visible.
     several: bool
     incomplete: bool
     #: It names a time of delivery.
@@ -97,7 +97,7 @@ ALIKE = (
 
 @once
 def group_columns() -> dict[str, Column]:
-    """What the judged ledger does not have of ALIKE."""
+    """The columns of ALIKE that the judged ledger does not have."""
     return {
         "visible": F.col("copies") > 0,
         "committed": F.col("op_commit").isNotNull(),
@@ -115,7 +115,7 @@ def _lost(one: Group) -> int | str | None:
     is_partly_gone = one.visible and one.fate == fates.UNVERIFIABLE and one.committed
     if one.visible and not is_partly_gone:
         return None
-    # Whether an operator had abandoned it stands in END, as does whether there was a commit.
+    # END tells whether an operator had abandoned it, and whether there was a commit.
     if one.fate == fates.ABANDONED:
         return _WINNER
     if one.fate == fates.LOST:
@@ -129,7 +129,7 @@ def _lost(one: Group) -> int | str | None:
         return 0
     if one.commit:
         return _WINNER | OP | PARKED | CHECKPOINT | OPEN
-    # Without a commit it is lost only where OP names it as abandoned. Rolled back, that is WRONG_WINNER.
+    # Without a commit it is lost only if OP names it as abandoned. After a rollback that is WRONG_WINNER.
     return _WINNER | (0 if one.decided else OP)
 
 
@@ -174,14 +174,14 @@ def _stuck(one: Group) -> int | None:
 
 
 def _early(one: Group) -> int | None:
-    """By the time of the record in OP."""
+    """Evidence of EARLY: the append time of the OP record."""
     if not (one.timed and one.visible):
         return None
     return 0 if one.committed else OP | OPEN
 
 
 def _overdue(one: Group) -> int | None:
-    """By the parked entry that says scheduled."""
+    """Evidence of OVERDUE: the parked entry with the state scheduled."""
     if not (one.timed and one.commit) or one.visible or one.recorded:
         return None
     return OPEN if one.parked else PARKED | OPEN
@@ -195,8 +195,8 @@ def _ahead(one: Group) -> int | None:
     return CHECKPOINT | (0 if one.recorded else _DECISIONS | OP | PARKED | OPEN)
 
 
-#: Of each rule that can lack evidence: what it needs for a transaction (bits), or why it cannot judge it whatever is
-#: there (text). None: the transaction cannot break it.
+#: For each rule that can lack evidence: a function that returns the evidence that it needs for a transaction (bits). It
+#: returns a reason (text) if the rule cannot judge it in any case, and None if the transaction cannot break the rule.
 _NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
     fates.LOST: _lost,
     fates.PARTIAL: _partial,
@@ -213,7 +213,7 @@ _NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
 
 
 def tell(one: Group, number: int) -> dict[str, int]:
-    """Of `number` transactions how many each rule judged and did not: by `key_of` rule and reason ("" is judged)."""
+    """Number of transactions that each rule judged, and could not, by `key_of` rule and reason ("" means judged)."""
     told: dict[str, int] = {}
     for rule, needs in _NEEDS.items():
         needed = needs(one)
@@ -229,10 +229,10 @@ def tell(one: Group, number: int) -> dict[str, int]:
 
 
 def with_records(told: Mapping[str, int], half_gone: int, facts: Facts) -> dict[str, int]:
-    """And what belongs to no transaction: visible records, and parked entries, whose half message is gone."""
+    """The sums, with visible records and parked entries whose half message is gone: they have no transaction."""
     records = dict(told)
     for rule in (fates.PHANTOM, violations.ALTERED):
-        # Each visible transaction is one whose records were judged; there are hardly more of the one than of the other.
+        # The records of visible transactions were judged. There are hardly more records than transactions.
         records[key_of(rule, "")] = sum(number for key, number in told.items() if key.startswith(f"{fates.LEAKED} "))
         records[key_of(rule, HALF_GONE)] = half_gone
     for fact in facts.partitions:
@@ -243,12 +243,12 @@ def with_records(told: Mapping[str, int], half_gone: int, facts: Facts) -> dict[
 
 
 def key_of(rule: str, reason: str) -> str:
-    """In the sums; as text, for the state of a continued audit is JSON."""
+    """The key of a sum. It is text because the state of a continued audit is JSON."""
     return f"{rule} {reason}"
 
 
 def by_rule(told: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Rule, then reason: transactions that were not judged."""
+    """Number of transactions that were not judged, by rule and reason."""
     found: dict[str, dict[str, int]] = {}
     for key, number in sorted(told.items()):
         rule, reason = key.split(" ")
@@ -258,7 +258,7 @@ def by_rule(told: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 
 def blind(told: Mapping[str, int]) -> list[str]:
-    """Rules that judged nothing of what they should have judged."""
+    """Rules that judged none of the transactions that they should have judged."""
     found = []
     for rule, reasons in by_rule(told).items():
         if not told.get(key_of(rule, "")) and reasons.keys() - _BY_DESIGN:
@@ -266,7 +266,7 @@ def blind(told: Mapping[str, int]) -> list[str]:
     return found
 
 
-# What is lacking, from the facts
+# Lacking evidence, by the facts
 
 
 def lacking_of_birth(facts: Facts) -> Column | None:
@@ -297,7 +297,7 @@ def lacking_of_decision(facts: Facts, group: Column, decided_at: Column) -> Colu
 
 
 def _since(partitions: Collection[PartitionFacts], edge: Callable[[PartitionFacts], int], bit: int) -> Column | None:
-    """Set for those born at or before the edge of their half partition."""
+    """The bit, set for transactions born at or before the edge of their half partition."""
     edges = {fact.partition: edge(fact) for fact in partitions}
     if all(at < 0 for at in edges.values()):
         return None
@@ -306,7 +306,7 @@ def _since(partitions: Collection[PartitionFacts], edge: Callable[[PartitionFact
 
 
 def _of(partitions: Collection[PartitionFacts], holds: Callable[[PartitionFacts], bool], bit: int) -> Column | None:
-    """Set for all of some half partitions."""
+    """The bit, set for all transactions of half partitions for which `holds` is true."""
     numbers = [fact.partition for fact in partitions if holds(fact)]
     return F.when(F.col("partition").isin(numbers), bit).otherwise(0) if numbers else None
 

@@ -17,17 +17,17 @@ from txbridge_audit.read.decode import ROLLBACK
 from txbridge_audit.read.once import once
 from txbridge_audit.report.model import Entry, Place
 
-#: Broken promises: fates, what a transaction breaks beside its fate, and a visible record that belongs to none.
+#: Kinds of violations: wrong fates, PHANTOM (of a visible record without a transaction), and those beside the fate.
 VIOLATIONS = (*fates.WRONG_FATES, fates.PHANTOM, *violations.KINDS)
 
 #: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.
 VIOLATIONS_LISTED, FINDINGS_LISTED = 10_000, 1_000
 
 
-#: Half partition and offset; the offset is None for what names no half message.
+#: Half partition and offset. The offset is None for records that name no half message.
 Key = tuple[int, int | None]
 
-#: What `counts` needs to know of a row.
+#: Columns that `counts` needs.
 COUNTED = (
     *("fate", "pending_state", "valid", "present", "copies", "winner", "lacking", "parked", "abandoned_at"),
     *("op_commit", "op_rollback", "op_discard", "op_abandon"),
@@ -54,7 +54,7 @@ class Counts:
     #: Half messages, ENDs and OP records that cannot be read.
     malformed: int = 0
     bad_ops: int = 0
-    #: What each rule judged and did not (reach.tell).
+    #: Number of transactions that each rule judged, and could not judge (reach.tell).
     reach: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -97,7 +97,7 @@ class Listed:
 
 
 def counts(judged: DataFrame) -> Counts:
-    """Sums over the judged ledger, in one job; a row has COUNTED at least."""
+    """Sums over the judged ledger, in one job. Its rows have at least the columns COUNTED."""
     alike = reach.group_columns()
     rows = judged.withColumns(alike).groupBy(*_groups()).agg(*_sums()).collect()
     by_fate = dict.fromkeys(fates.FATES, 0)
@@ -185,12 +185,12 @@ def in_order(many: Iterable[Listed]) -> list[Listed]:
 
 
 def limit(kind: str) -> int:
-    """Entries listed of a kind at most."""
+    """The greatest number of entries that are listed of a kind."""
     return VIOLATIONS_LISTED if kind in VIOLATIONS else FINDINGS_LISTED
 
 
 def strays(names: Names, labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
-    """Visible records that match no half message: how many of each kind, and the first of each, in one job."""
+    """Visible records that match no half message: the number of each kind, and the first ones, in one job."""
     of_kind = Window.partitionBy("kind")
     rows = (
         labelled.withColumn("n", F.count("*").over(of_kind))
@@ -219,7 +219,7 @@ def _most() -> Column:
 
 
 def malformed(names: Names, records: DataFrame) -> tuple[dict[str, int], list[Entry]]:
-    """Malformed records (findings.malformed, persisted): how many of each kind, and the first."""
+    """Malformed records (findings.malformed, persisted): the number of each kind, and the first ones."""
     rows = records.orderBy("source_topic", "partition", "source_offset").limit(FINDINGS_LISTED).collect()
     roles = {names.half: "half", names.end: "end"}
     counted = {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
@@ -246,7 +246,7 @@ def unreadable(names: Names, outcomes: DataFrame) -> list[Entry]:
 
 
 def _entry(names: Names, row: Row) -> Entry:
-    # Of a half message that is gone its parked entry tells.
+    # The parked entry describes a half message that is gone.
     own = row.last_parked if row.kind == violations.EXPIRED else row
     return Entry(
         row.kind,
@@ -259,7 +259,7 @@ def _entry(names: Names, row: Row) -> Entry:
 
 
 def _evidence(names: Names, row: Row) -> Iterable[Place]:
-    """Every record that the row knows of; of refused ENDs the one that the kind is about."""
+    """Every record that the row has coordinates of. Of refused ENDs it is the one that the kind is about."""
     if row.present:
         yield Place("half", names.half, row.partition, row.half)
     if row.kind == violations.EXPIRED:

@@ -22,7 +22,7 @@ CHECKED_AFTER_DECISION, PROGRESS_AHEAD = "CHECKED_AFTER_DECISION", "PROGRESS_AHE
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A kind of violation or finding, what it says, and for which rows of the judged ledger it holds (null: not)."""
+    """A kind of violation or finding, its text, and its condition on rows of the judged ledger (null: not)."""
 
     kind: str
     says: str
@@ -34,12 +34,12 @@ def _col(name: str) -> Column:
 
 
 def recorded() -> Column:
-    """OP names an outcome, whichever."""
+    """Whether OP names any outcome."""
     return F.coalesce("op_commit", "op_rollback", "op_discard", "op_abandon").isNotNull()
 
 
 def progress_ahead() -> Column:
-    """See the rule PROGRESS_AHEAD."""
+    """The condition of the rule PROGRESS_AHEAD, whatever the fate is."""
     finished = _col("applied") | (_col("half") < _col("low"))
     untold = ~recorded() & _col("parked").isNull()
     whole = _col("op_settled") & _col("outcomes_known") & _col("parked_known")
@@ -47,60 +47,60 @@ def progress_ahead() -> Column:
 
 
 def _delivered_by_decision() -> Column:
-    """It is visible, and the decision that won is a commit; nothing is gone that could say that another one won."""
+    """Whether it is visible and a commit won, and no record is gone that could tell of another winner."""
     known = _col("ends_known") & _col("discards_known")
     return _col("valid") & known & (_col("copies") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
 
 
 RULES: tuple[Rule, ...] = (
-    # Sound at any cut: what is compared are two records that are there, and equal contents have equal hashes.
+    # Sound at any cut: the two compared records are there, and equal contents have equal hashes.
     Rule(
         ALTERED,
         "key, value, timestamp or a header of a visible copy is not that of the half message",
         lambda: _col("valid") & (_col("altered") > 0),
     ),
-    # Sound at any cut: the half message says where, and the copy is elsewhere. Where it is the key that says so, no
-    # number of partitions that the topic can have had puts the key where the copy is.
+    # Sound at any cut: the half message names the partition, and the copy is in another one. If the key
+    # decides, it belongs to that partition for no number of partitions that the topic can have had.
     Rule(
         MISPLACED,
         "a visible copy is in another partition than REAL_QID says, or without it the key",
         lambda: _col("valid") & _col("misplaced_at").isNotNull(),
     ),
-    # Sound at any cut: the Kafka transaction that delivered it says up to where it had applied END, and the first valid
-    # decision stands behind that. It never changes. No clock is compared.
+    # Sound at any cut: the Kafka transaction that delivered it states which part of END it has applied. The first valid
+    # decision lies behind that part, and never changes. No clock is compared.
     Rule(
         BEFORE_DECISION,
         "delivered by a Kafka transaction that had not come to its decision in END",
         lambda: _delivered_by_decision() & _col("not_yet_decided"),
     ),
-    # Sound at any cut for the same reason. What was held, and so comes late by right, stands in OP records that say
-    # nothing of END.
+    # Sound at any cut for the same reason. Messages that were held rightly come late. OP names them in records that
+    # state no part of END.
     Rule(
         OVERTAKEN,
         "delivered by a later Kafka transaction than the one that applied its decision, and it was not held",
         lambda: _delivered_by_decision() & _col("passed_before"),
     ),
-    # Sound at any cut: offsets say in which order the messages of one transaction were written. Where one of them is
-    # there twice, nobody knows which one was first.
+    # Sound at any cut: offsets tell in which order the messages of one transaction were written. If one of them is
+    # there twice, the first of its copies is unknown, and the rule does not hold.
     Rule(
         OUT_OF_ORDER,
         "the messages of one transaction have changed places in a partition of their real topic",
         lambda: _col("valid") & _col("out_of_order_at").isNotNull(),
     ),
-    # Sound because clocks may differ by an hour without making anything overdue, and because END, OP and discard are
-    # cut after OFFSET: what ended the wait by then is known, and such a transaction is not pending undecided.
+    # Sound because clocks may differ by an hour without making anything overdue, and END, OP and discard are cut after
+    # OFFSET. A record that ended the wait by then is known, and such a transaction is not pending undecided.
     Rule(
         STUCK,
         "undecided beyond its greatest age, or an interval after its last check and not discarded",
         lambda: (
             _col("pending_state").isin(fates.UNDECIDED, fates.RESUMED)
             & _col("overdue")
-            # An entry that stands open says that it waits. Without one all must be there that could say otherwise.
+            # An open entry proves that it waits. Without one, all records that could disprove that must be there.
             & (_col("parked").isNotNull() | (_col("history_known") & _col("parked_known")))
         ),
     ),
-    # Sound because the log start of HALF is asked before OFFSET is cut, where the entry still stands open, and OP,
-    # which would name its end, is cut after it. Resumed ones are left out: OP has an outcome of theirs.
+    # Sound because the log start of HALF is requested before OFFSET is cut, where the entry is still open. OP, which
+    # would name its end, is cut after OFFSET. Resumed ones are left out: OP has an outcome of theirs.
     Rule(
         EXPIRED,
         "still open, but its half message is gone from the log",
@@ -119,16 +119,16 @@ RULES: tuple[Rule, ...] = (
         "delivered before the time that the half message names",
         lambda: _col("valid") & _col("op_commit").isNotNull() & _col("early"),
     ),
-    # Sound because clocks may differ by an hour without making anything overdue, and because OP, which would name its
-    # end, is cut after OFFSET, where the entry still stands.
+    # Sound because clocks may differ by an hour without making anything overdue. OP, which would name its end, is cut
+    # after OFFSET, where the entry is still open.
     Rule(
         OVERDUE,
         "scheduled, and not delivered though its time has come",
         lambda: (_col("pending_state") == fates.SCHEDULED) & _col("undelivered") & _col("op_settled") & ~recorded(),
     ),
-    # Sound because every END below the position that a check states was applied when the check was decided, and the
-    # first valid decision never changes. Check topics are cut before discard, so that a discard which makes the
-    # decision a late one is known. No clock is compared.
+    # Sound because every END below the position that a check states was applied before the worker sent the check, and
+    # the first valid decision never changes. Check topics are cut before discard, so that a discard which makes the
+    # decision late is known. No clock is compared.
     Rule(
         CHECKED_AFTER_DECISION,
         "a check was sent although the decision had been applied",

@@ -1,4 +1,4 @@
-"""Jobs beside each other: to plan one takes a single processor, and Spark waits for nobody meanwhile."""
+"""Concurrent Spark jobs: planning a job uses a single processor, and another job can run meanwhile."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _T = TypeVar("_T")
 
 
 def beside(spark: SparkSession, job: Callable[[], _T]) -> Callable[[], _T]:
-    """Run the job in a thread of its own from now on. Returns what waits for its result, or raises its error.
+    """Start the job in a thread of its own. Returns a function that waits for its result, or raises its error.
 
-    Nobody has to wait: who was interrupted, or has failed, leaves it alone.
+    The caller need not call that function, for example after an interrupt or a failure.
     """
     found: Future[_T] = Future()
 

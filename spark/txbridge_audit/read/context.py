@@ -16,24 +16,24 @@ from txbridge_audit.read.kafka_admin import Cluster, partitions_of
 
 _FOREVER = 2**62
 
-#: What two clocks may differ, ms: of two brokers, where retention has removed a beginning of END, OP or discard
-#: (records born this long after the oldest one left there are taken to have lost none of their traces), and of a broker
-#: or worker and this machine, where something is overdue.
+#: Greatest difference between two clocks, ms. One case is two brokers, where retention has removed a beginning of END,
+#: OP or discard. Half messages born this long after the oldest record left there count as having lost no trace. The
+#: other case is a broker or worker and this machine, where something is overdue.
 CLOCK_MARGIN_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What is known of one partition of HALF and those that belong to it."""
+    """Facts about one half partition."""
 
     partition: int
-    #: Where HALF is read from: nothing is said of coordinates below it.
+    #: Offset from which HALF is read. Coordinates below it are not judged.
     half_start: int
     #: `end` and `half` of the last checkpoint; None when there is none.
     applied_to: int | None = None
     low: int | None = None
-    #: ms; of half messages born after this END still holds all entries, OP all outcomes, the discard topic all of its
-    #: records, OFFSET all parked entries. -1: none was ever removed.
+    #: Times (ms). For half messages born later, END still holds all entries, OP all outcomes, the discard topic all of
+    #: its records, OFFSET all parked entries. -1: none was ever removed.
     ends_since: int = -1
     outcomes_since: int = -1
     discards_since: int = -1
@@ -42,20 +42,20 @@ class PartitionFacts:
     checkpoint_gone: bool = False
     #: Whether every Kafka transaction in the OFFSET cut is decided in the OP cut.
     op_settled: bool = True
-    #: Log start of HALF: what lay below it is gone.
+    #: Log start of HALF. Records below it are gone.
     log_start: int = 0
-    #: `entry` of the last checkpoint: so many entries of the END record at `applied_to` are applied, too.
+    #: `entry` of the last checkpoint: this many entries of the END record at `applied_to` are applied, too.
     applied_entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What is known of one real topic that exists."""
+    """Facts about one real topic that exists."""
 
     topic: str
-    #: Records may vanish by compaction. True also when we may not see the policy.
+    #: Whether compaction may remove records. True also when we may not see the policy.
     compacted: bool = False
-    #: Retention or DeleteRecords has removed a beginning of at least one partition.
+    #: Whether retention or DeleteRecords has removed a beginning of at least one partition.
     truncated: bool = False
     #: Whether every Kafka transaction in the OP cut is decided in the later cut.
     settled: bool = True
@@ -65,7 +65,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the workers were told, as far as a verdict depends on it. The defaults are the worker's."""
+    """The workers' settings on which a verdict depends. The defaults are the worker's."""
 
     #: Checks after which an undecided message is discarded.
     transaction_check_max: int = 15
@@ -75,7 +75,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that is known besides records."""
+    """All facts besides the records."""
 
     partitions: Iterable[PartitionFacts]
     topics: Iterable[TopicFacts]
@@ -84,15 +84,15 @@ class Facts:
     #: When the audit began, ms. Broker clocks may differ from ours by CLOCK_MARGIN_MS.
     now: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)
-    #: By group that has a check topic: ms, check requests that were sent after this are all still there; -1: none was
-    #: removed. None: check topics were not looked for.
+    #: By group that has a check topic, a time (ms): check requests that were sent later are all still there. -1: none
+    #: was removed. None: check topics were not looked for.
     checks_since: Mapping[str, int] | None = None
-    #: The discard topic has lost its beginning.
+    #: Whether the discard topic has lost its beginning.
     discards_cut: bool = False
 
 
 def internal_topics(cluster: Cluster, names: Names) -> dict[str, list[TopicPartition]]:
-    """The partitions of each internal topic. Raises CouldNotAuditError when they are not as they should be."""
+    """The partitions of each internal topic. Raises CouldNotAuditError when topics or rights are missing."""
     counts = cluster.partition_counts()
     wanted = (names.half, names.end, names.op, names.offset, names.discard)
     missing = [name for name in wanted if name not in counts]
@@ -122,7 +122,7 @@ def check_partitions(names: Names, cluster: Cluster) -> list[TopicPartition]:
 
 
 def refuse_unknown_versions(raw: DataFrame) -> None:
-    """Raise CouldNotAuditError when a record that only workers write speaks another version of the protocol."""
+    """Raise CouldNotAuditError when a record that only workers write has another version of the protocol."""
     for row in decode.unknown_versions(raw).limit(1).collect():
         raise CouldNotAuditError(
             f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
@@ -133,27 +133,27 @@ def refuse_unknown_versions(raw: DataFrame) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The last checkpoint of a partition: END is applied up to `applied_to`; `low` is the half watermark.
+    """The last checkpoint of a partition: END is applied up to `applied_to`; `low` is the low watermark.
 
-    Of the END record at `applied_to` the first `applied_entry` entries are applied, too.
+    The first `applied_entry` entries of the END record at `applied_to` are applied, too.
     """
 
     applied_to: int | None = None
     low: int | None = None
     applied_entry: int = 0
-    #: When Kafka took it, ms.
+    #: Append time, ms.
     stamp: int | None = None
 
     @property
     def least_end(self) -> int | None:
-        """Where END ends at least."""
+        """The least end that END can have after this checkpoint."""
         return None if self.applied_to is None else self.applied_to + (self.applied_entry > 0)
 
 
 def checkpoints(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int, Checkpoint]:
     """The checkpoint of each partition, from the records of OFFSET.
 
-    Raises CouldNotAuditError when it speaks of topics that were deleted and created again since.
+    Raises CouldNotAuditError when one is about topics that were deleted and created again since.
     """
     rows = decode.checkpoints(offsets, names).collect()
     for row in rows:
@@ -162,7 +162,7 @@ def checkpoints(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int,
 
 
 def _check_ids(names: Names, cluster: Cluster, stored: Mapping[str, str]) -> None:
-    """The worker notes the ids of the topics it works on: other ids mean other offsets, and no verdict."""
+    """Raise CouldNotAuditError when a topic has another id than in the checkpoint: other ids mean other offsets."""
     known = {short: name for short, name in names.identified.items() if short in stored}
     ids = cluster.topic_ids(known.values()) if known else {}
     changed = [name for short, name in known.items() if ids[name] != stored[short]]
@@ -179,7 +179,7 @@ def check_ends(
     end: Mapping[TopicPartition, int],
     half: Mapping[TopicPartition, int],
 ) -> None:
-    """END and HALF were cut after OFFSET: they cannot end below what the checkpoint has seen (CouldNotAuditError)."""
+    """Raise CouldNotAuditError when END or HALF, cut after OFFSET, end below the positions of a checkpoint."""
     for partition, seen in known.items():
         for topic, ends, position in ((names.end, end, seen.least_end), (names.half, half, seen.low)):
             if position is not None and position > ends.get((topic, partition), 0):
@@ -199,17 +199,18 @@ def partition_facts(
     begin: Mapping[TopicPartition, int],
     written: Mapping[TopicPartition, int],
 ) -> list[PartitionFacts]:
-    """What is known of each partition of HALF; `partitions` and `starts` are those of the internal topics.
+    """Facts about each half partition. `partitions` and `starts` are those of the internal topics.
 
-    HALF is read from `begin`. `written` are ends from before OFFSET was cut: what OP held then had its checkpoint.
+    HALF is read from `begin`. `written` are ends from before OFFSET was cut: OP records below them had a checkpoint.
     """
     cut = [key for name in (names.end, names.op, names.offset, names.discard) for key in partitions[name]]
     oldest = cluster.first_timestamps([key for key in cut if starts[key] > 0])
 
     def since(key: TopicPartition, last: int | None = None) -> int:
-        """ms: what was removed there is not later. Append times rise; `last` is a time that is known to be no earlier.
+        """A time (ms) that is not before that of any removed record; -1 if none was removed.
 
-        An emptied partition tells nothing about anybody, but for that time.
+        Append times rise, so the oldest record that is left tells it. An emptied partition tells it only by `last`, a
+        time that is known to be no earlier.
         """
         if key not in oldest:
             return -1
@@ -219,7 +220,7 @@ def partition_facts(
     def facts(topic: str, partition: int) -> PartitionFacts:
         end, outcomes, offset = (names.end, partition), (names.op, partition), (names.offset, partition)
         seen = known.get(partition, Checkpoint())
-        # Each record of OP is written together with a checkpoint. Of END the worker had read what lies below it.
+        # Each record of OP is written with a checkpoint. The worker had read the END records below its END position.
         applied = seen.applied_to is not None and seen.applied_to >= starts[end]
         return PartitionFacts(
             partition=partition,
@@ -247,7 +248,7 @@ def checks_since(names: Names, cluster: Cluster, checks: Mapping[TopicPartition,
     for topic, partition in checks:
         edge = oldest.get((topic, partition), -1)
         group = topic.removeprefix(prefix)
-        # No margin: what is compared was decided by a client, and the rule itself compares no clock.
+        # No margin: it is compared with the time of a client's decision, and the rule itself compares no clock.
         found[group] = max(_FOREVER if edge is None else edge, found.get(group, -1))
     return found
 
@@ -258,7 +259,7 @@ def topic_facts(
     starts: Mapping[TopicPartition, int],
     after: Cut,
 ) -> list[TopicFacts]:
-    """What is known of each real topic, given the log starts and the later cut of its partitions."""
+    """Facts about each real topic, given the log starts and the later cut of its partitions."""
     topics = {topic for topic, _ in real}
     policies = cluster.cleanup_policies(topics)
     truncated = {topic for (topic, _), start in starts.items() if start > 0}

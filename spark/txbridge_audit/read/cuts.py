@@ -4,11 +4,11 @@ A cut is a prefix of each partition. Records appear in Kafka in a causal order: 
 Kafka transaction that writes real records, OP, OFFSET and discard together. The markers of that transaction reach its
 partitions at different times. So no single order of cuts is right for every verdict:
 
-- LEAKED and PHANTOM say "visible, but nothing allows it". What allows it must be read *after* it. So the real topics
-  are cut first (`before`), then OP, discard, END and HALF.
+- LEAKED and PHANTOM say "visible, but nothing allows it". Records that allow it must be read *after* it. So the real
+  topics are cut first (`before`), then OP, discard, END and HALF.
 - LOST says "recorded as committed, but not visible". It needs the real topics cut *after* OP, and settled: their last
-  stable offset has passed the high watermark that was asked for after the OP cut. What was written together with an OP
-  record in the cut lies below that high watermark, and is decided by then (`settle`).
+  stable offset has passed the high watermark that was requested after the OP cut. Records written together with an OP
+  record in the cut lie below that high watermark, and are decided by then (`settle`).
 - CHECKED_AFTER_DECISION needs the check topics cut before discard and END.
 - EXPIRED needs the log start of HALF before the cut of OFFSET.
 - "Applied, but with no outcome" needs OP cut after OFFSET, and settled.
@@ -27,15 +27,15 @@ from typing import Protocol
 TopicPartition = tuple[str, int]
 Ends = Mapping[TopicPartition, int]
 
-#: How long a cut waits for open Kafka transactions, seconds. txbridge's own are aborted by Kafka after
-#: transaction.timeout.ms (10 s), which its coordinator enforces every 10 s; what is open longer is somebody else's.
+#: Seconds that a cut waits for open Kafka transactions. Kafka aborts those of txbridge after 10 s
+#: (transaction.timeout.ms), which its coordinator enforces every 10 s. One that is open longer is not txbridge's.
 SETTLE_TIMEOUT = 30.0
-#: Pause between two looks at the stable offsets, seconds: the first ones catch a commit in flight (a few ms).
+#: Pauses between two requests for stable offsets, seconds. The first ones suit a commit in progress (a few ms).
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 class Offsets(Protocol):
-    """What the cuts ask of a cluster."""
+    """The requests to a cluster that the cuts need."""
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """End of the log, open Kafka transactions included."""
@@ -49,13 +49,13 @@ class Cut:
     """End offsets (exclusive) up to which each partition is read."""
 
     ends: Ends
-    #: Partitions in which a Kafka transaction stayed open: their end, and the high watermark it did not reach.
+    #: Partitions in which a Kafka transaction stayed open, with the high watermark that their end did not reach.
     unsettled: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is read of one partition: `start` inclusive, `end` exclusive."""
+    """The offsets that are read of one partition: `start` inclusive, `end` exclusive."""
 
     start: int
     end: int
@@ -78,10 +78,10 @@ def settle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Cut:
-    """Cut where every Kafka transaction that had written by now is committed or aborted.
+    """Take a cut below which every Kafka transaction that had written by now is committed or aborted.
 
-    Asks for the high watermarks, then waits until the last stable offsets have reached them, `timeout` seconds at most.
-    Partitions that did not get there are cut at their last stable offset and named in `unsettled`.
+    Requests the high watermarks, then waits until the last stable offsets have reached them, `timeout` seconds at most.
+    Other partitions are cut at their last stable offset and named in `unsettled`.
     """
     targets = offsets.high_watermarks(partitions)
     deadline, pause = clock() + timeout, _FIRST_PAUSE

@@ -1,8 +1,8 @@
 """The typed rows of raw Kafka records, after docs/protocol.md and nothing else.
 
-The expressions are Spark's own: no Python runs per record. Nothing raises on bad data: a row that cannot be read
-carries its `fault`. Breaches that change no meaning, such as a long remark, are no fault. The discard topic tells what
-the worker has set aside.
+The expressions are Spark's own: no Python runs per record. Bad data raises no error: a row that cannot be read has a
+`fault`. Breaches that change no meaning, such as a long remark, are no fault. The discard topic tells which records the
+worker has found malformed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txbridge_audit.read.once import once
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 MAX_ENTRIES = 1_000
-#: Of a record whose timestamp its writer gave; else the broker gave its own (`message.timestamp.type`).
+#: `timestampType` of a record whose writer gave the timestamp. Otherwise the broker did (`message.timestamp.type`).
 _GIVEN_TIME = 0
 
 _GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
@@ -32,7 +32,7 @@ _COMMAND_ENTRY = r"\A[0-9]+,[0-9A-F]{32},0(,[0-9]*(,.*)?)?\z"
 _EXACT_ENTRY = r"\A[^,]*,[^,]*,[^,]*(,[^,]*(,[^,]{0,2048})?)?\z"
 _COORDINATES = r"\A([0-9]{1,9}):([0-9]{1,18})\z"
 _NUMBER = r"\A([1-9][0-9]{0,3})/([1-9][0-9]{0,3})\z"
-#: Of an OP record, and the bits that the index of an entry takes in a position there.
+#: TXB_ENDS of an OP record, and the bits that the index of an entry takes in a position in END.
 _ENDS = r"\A([0-9]{1,15}):([0-9]{1,4})-([0-9]{1,15}):([0-9]{1,4})\z"
 _INDEX_BITS = 10
 _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
@@ -42,9 +42,9 @@ def halves(raw: DataFrame) -> DataFrame:
     """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, deliver_at, content, dated,
     parts, fault.
 
-    `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers;
-    `dated` is the timestamp of what is delivered (ms). `parts` are the messages of one that holds several
-    (message_frames.PARTS), `real_topic` that of the first then.
+    `fault` is null when the half message is well formed. `content` is a hash of the user's key, value and headers.
+    `dated` is the timestamp of the record to be delivered (ms). `parts` are the messages of a half message with several
+    (message_frames.PARTS). Its `real_topic` is that of the first.
     """
     named, told = _of_halves()
     return raw.select(*named).select(*told)
@@ -52,7 +52,7 @@ def halves(raw: DataFrame) -> DataFrame:
 
 @once
 def _of_halves() -> tuple[Sequence[Column], Sequence[Column]]:
-    """What is taken from a raw record, and what is made of it."""
+    """The columns taken from a raw record, and those made from them."""
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
     own |= {"messages": headers.MESSAGES}
@@ -100,8 +100,9 @@ def _may_all_be(parts: Column) -> Column:
 def end_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
     """END, a row per record: partition, end_at (offset), stamp, source, group, client, lines, fault.
 
-    `stamp` is the append time (ms), `client` who sent it as far as he says so, `fault` null when it can be read. With
-    `exactly` so are breaches a fault that only the worker looks for: the discard topic no longer tells all of them.
+    `stamp` is the append time (ms), `client` the name that the sender gives itself, `fault` null when the record can be
+    read. With `exactly` breaches that only the worker looks for are faults, too. That is for a discard topic that no
+    longer tells all of them.
     """
     named, told = _of_ends(exactly=exactly)
     return raw.select(*named).select(*told)
@@ -145,7 +146,7 @@ def _exact_rules() -> tuple[tuple[Column, str], ...]:
     def numbers(line: Column) -> Column:
         fields = F.split(line, ",")
         half, times = F.get(fields, F.lit(0)), F.coalesce(F.nullif(F.get(fields, F.lit(3)), F.lit("")), F.lit("0"))
-        # A number has 19 digits at most; more, or a larger one, is none.
+        # A number has at most 19 digits, and fits into 64 bits.
         short = (F.length(half) <= 19) & (F.length(times) <= 19)
         return short & half.try_cast("bigint").isNotNull() & times.try_cast("bigint").isNotNull()
 
@@ -178,7 +179,7 @@ def _of_entries() -> tuple[Column, Sequence[Column], Sequence[Column]]:
     fields = F.split("text", ",", 5)
     told = (
         *map(F.col, ("partition", "end_at", "stamp", "line")),
-        # More digits than an offset can have: no such half message, which the ledger finds by itself (null).
+        # Null for more digits than an offset can have. The ledger finds no half message there.
         F.get(fields, 0).try_cast("bigint").alias("half"),
         F.get(fields, 1).alias("id"),
         F.get(fields, 2).try_cast("int").alias("decision"),
@@ -192,9 +193,9 @@ def _of_entries() -> tuple[Column, Sequence[Column], Sequence[Column]]:
 def op_records(raw: DataFrame) -> DataFrame:
     """OP, a row per record: partition, op_at (offset), stamp, outcome, since, until, value, fault.
 
-    `stamp` is the append time (ms), `fault` null when it can be read. `since` and `until` are positions in END
-    (`position_of`): what a record of commits names was decided from the one on, and before the other. They are null
-    where it does not say so.
+    `stamp` is the append time (ms), `fault` null when the record can be read. `since` and `until` are positions in END
+    (`position_of`). The messages that a record of commits names were decided at or after the first, and before the
+    second. Both are null in a record without TXB_ENDS.
     """
     named, told = _of_op()
     return raw.select(*named).select(*told)
@@ -237,7 +238,7 @@ def _number_of(name: str, group: int) -> Column:
 
 
 def position_of(offset: Column, index: Column) -> Column:
-    """An entry of END as one number, in the order of END: by offset of its record and index there."""
+    """The position of an entry as one number, in the order of END: by offset of its record, then index in it."""
     return F.shiftleft(offset, _INDEX_BITS) + index
 
 
@@ -258,7 +259,7 @@ def _of_outcomes() -> tuple[Sequence[Column], Sequence[Column]]:
 
 
 def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
-    """What speaks of its own partition and is of our version; the rest says nothing to a worker either."""
+    """Records of OFFSET that are about their own partition and have our version. A worker ignores the others, too."""
     named, ours = _of_offset(names.half)
     return raw.select(*named).where(ours)
 
@@ -280,7 +281,7 @@ def _of_offset(half: str) -> tuple[Sequence[Column], Column]:
 
 
 def checkpoints(raw: DataFrame, names: Names) -> DataFrame:
-    """OFFSET, the last checkpoint of each partition: partition, low (half watermark), applied_to (next END),
+    """OFFSET, the last checkpoint of each partition: partition, low (watermark), applied_to (next END),
     applied_entry (index of the next entry there), topics, stamp (append time, ms).
     """
     parsed = F.from_json("value", "half bigint, end bigint, entry bigint, topics map<string, string>")
@@ -298,10 +299,12 @@ def checkpoints(raw: DataFrame, names: Names) -> DataFrame:
 
 
 def parked(raw: DataFrame, names: Names) -> DataFrame:
-    """OFFSET, every parked entry of a half message: partition, half, at (offset), stamp, state (null for a tombstone),
-    id, group, topic, born, checks (sent so far), due (of the next one), resumed (when), error (why it is held).
+    """OFFSET, every parked entry of a half message, in these columns:
 
-    `stamp` is the append time; all times are ms.
+    - partition, half, at (offset), stamp (append time), state (null for a tombstone), id, group, topic, born
+    - checks (sent so far), due (of the next one), resumed (when), error (why it is held)
+
+    All times are ms.
     """
     of_half, told, counting = _of_parked()
     return _offset_rows(raw, names).where(of_half).select(*told).where(counting).drop("is_tombstone")
@@ -309,7 +312,7 @@ def parked(raw: DataFrame, names: Names) -> DataFrame:
 
 @once
 def _of_parked() -> tuple[Column, Sequence[Column], Column]:
-    # One by one: a number that is none makes only itself unknown.
+    # Parsed one by one, so that an invalid number makes only itself null.
     state = F.from_json("value", "state string")["state"]
     told = (
         *("id string", "group string", "topic string", "born bigint"),
@@ -331,8 +334,9 @@ def discards(raw: DataFrame) -> DataFrame:
     before it), and its own coordinates at_partition, at_offset and append time stamp (ms).
 
     A discarded half message is named by its half coordinates (its source_topic is null), a malformed record by the
-    coordinates where it was found. A copy counts as malformed; `first` is the half offset of what it copies.
-    `discard_end` is TXB_END. An abandoned message is one with the reason ABANDONED. Rows that name neither are dropped.
+    coordinates where it was found. A copy counts as malformed; `first` is the half offset of the message that it
+    copies. `discard_end` is TXB_END. An abandoned message has the reason ABANDONED. Rows without coordinates are
+    dropped.
     """
     named, told, naming = _of_discards()
     return raw.select(*named).select(*told).where(naming)
@@ -376,13 +380,13 @@ def _of_discards() -> tuple[Sequence[Column], Sequence[Column], Column]:
 
 
 def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
-    """Real topics: records that carry TXB_HALF; the rest is other people's. `partitions` says how many a topic has.
+    """Real topics: records that carry TXB_HALF. Others are not txbridge's. `partitions` says how many a topic has.
 
-    topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF cannot be read), id, content (a
-    hash of the user's key, value and headers; a header that is ours and should not be there counts as the user's),
-    dated (its timestamp, ms; null when the broker gives its own), by_key (the partition that its key asks for, if it is
-    in one where the key was never put; else null), number and numbers (of several messages which one it is, and of how
-    many; null when it does not say so).
+    - topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF cannot be read), id
+    - content: a hash of the user's key, value and headers. Headers of ours that should not be there change it, too.
+    - dated: its timestamp (ms); null when the broker gives its own
+    - by_key: the partition that its key asks for, if the record is in one where the key was never put; else null
+    - number and numbers: which one of several messages it is, and of how many; null when it does not say so
     """
     ours, named, told = _of_copies()
     return raw.where(ours).select(*named).select(*told, _where_the_key_goes(partitions).alias("by_key"))
@@ -390,7 +394,7 @@ def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
 
 @once
 def _of_copies() -> tuple[Column, Sequence[Column], Sequence[Column]]:
-    # The worker adds these two, each once; and to one of several messages its number.
+    # The worker adds these two, each once. One of several messages also gets its number.
     added = (headers.UNIQ_KEY, headers.HALF_COORDINATES)
     users = _but(lambda name: name.isin(*added, headers.MESSAGE_NUMBER))
     ours = F.array_contains("headers.key", headers.HALF_COORDINATES)
@@ -417,9 +421,10 @@ def _of_copies() -> tuple[Column, Sequence[Column], Sequence[Column]]:
 
 
 def _where_the_key_goes(partitions: Mapping[str, int]) -> Column:
-    """See `copies`. A topic may have had fewer partitions before: each number that the record leaves possible counts.
+    """The column `by_key` of `copies`.
 
-    Nearly always today's number explains it, and the others are not looked at.
+    A topic may have had fewer partitions before, so each number that leaves room for the record counts. Today's number
+    nearly always explains the place, and then no other number is tried.
     """
     if not partitions:
         return F.lit(None).cast("int")
@@ -432,7 +437,7 @@ def _where_the_key_goes(partitions: Mapping[str, int]) -> Column:
 
 def checks(raw: DataFrame) -> DataFrame:
     """Check requests: topic, check_partition, check_at (offset), partition, half, id, checks (number of this one),
-    end_position. Records that cannot be read are dropped: nothing follows from them.
+    end_position. Records that cannot be read are dropped: they prove nothing.
     """
     named, readable, told = _of_checks()
     return raw.select(*named).where(readable).select(*told)
@@ -460,7 +465,7 @@ def _of_checks() -> tuple[Sequence[Column], Column, Sequence[Column]]:
 
 
 def unknown_versions(raw: DataFrame) -> DataFrame:
-    """Of records that only workers write those of another version than ours: topic, partition, offset, version."""
+    """Records of another version than ours among those that only workers write: topic, partition, offset, version."""
     version = F.col("version")
     rows = raw.select("topic", "partition", "offset", _text(headers.VERSION).alias("version"))
     return rows.where(version.rlike(_DIGITS) & (version != headers.PROTOCOL_VERSION.decode()))
@@ -472,17 +477,17 @@ def _but(is_ours: Callable[[Column], Column]) -> Column:
 
 
 def _content(users: Column, more: Column) -> Column:
-    """A hash of what the user gave: key, value and headers, in their order; `more`: headers of ours that are too many.
+    """A hash of the user's key, value and headers, in their order. `more` is the number of surplus headers of ours.
 
-    Equal contents have equal hashes, so a difference is one; two contents share a hash once in 2^64. Spark's hash
-    passes over nulls, which are not the same as empty bytes, so it is told of each.
+    Equal contents have equal hashes, so a difference proves something. Two contents share a hash once in 2^64. Spark's
+    hash skips nulls, which differ from empty bytes, so it also gets whether each value is null.
     """
     told = F.transform(users, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]))
     return _hash(F.col("key"), F.col("value"), told, more).alias("content")
 
 
 def _content_of_part(key: Column, value: Column, told: Column) -> Column:
-    """The same of one of several messages: its copy has its number as well."""
+    """The same hash for one of several messages, whose copy has one more header of ours: its number."""
     return _hash(key, value, told, F.lit(1))
 
 
@@ -493,14 +498,14 @@ def _hash(key: Column, value: Column, told: Column, more: Column) -> Column:
 def _text(name: str) -> Column:
     """A header of a raw record by its name; of a repeated one the last; null when there is none.
 
-    To build a map of the headers took as long as to read the record; the names are turned round once for all lookups.
+    Building a map of the headers took as long as reading the record. The names are reversed once for all look-ups.
     """
     place = F.size("headers") - F.array_position(F.reverse("headers.key"), name)
     return F.get("headers", place)["value"].cast("string")
 
 
 def _forbidden(topic: Column) -> Column:
-    """A topic of Kafka's, or an internal one of any namespace."""
+    """Whether a topic is Kafka's own, or an internal one of any namespace."""
     whole = F.substring_index(topic, ".", -1).isin("TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC")
     return topic.startswith("__") | topic.startswith("RMQ_SYS_") | topic.contains(".RMQ_SYS_") | whole
 

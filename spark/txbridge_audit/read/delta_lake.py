@@ -16,10 +16,10 @@ _PACKAGES = {
     "4.1": "io.delta:delta-spark_4.1_2.13:4.1.0",
 }
 _SPARK = ".".join(pyspark.__version__.split(".")[:2])
-#: A newer Spark than those has the last one.
+#: Newer versions of Spark get the last one.
 PACKAGE = _PACKAGES.get(_SPARK, _PACKAGES["4.1"])
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-#: What a session has to be started with.
+#: Settings that a session must be started with.
 SESSION = {
     "spark.sql.extensions": _EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -1,4 +1,4 @@
-"""What differs between a half message and a copy of it: both records, read once more by their coordinates."""
+"""Differences between a half message and a copy of it. Both records are read once more by their coordinates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaException, Mes
 from txbridge.core import names
 from txbridge_audit.read.kafka_config import KafkaSettings
 
-#: For one record, seconds: it was read a moment ago. Without it the report says less, and is right all the same.
+#: Seconds to wait for one record, which was read a moment ago. Without it the report has less detail, but is right.
 _TIMEOUT = 5.0
 
 #: Topic, partition, offset.
@@ -18,7 +18,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def differences(settings: KafkaSettings, pairs: Sequence[tuple[Coordinates, Coordinates]]) -> list[str]:
-    """For each half message and copy what differs, as text; empty where a record cannot be read any more."""
+    """The differences of each half message and its copy, as text; empty where a record cannot be read any more."""
     if not pairs:
         return []
     config = {**settings.librdkafka, "group.id": names.READER_GROUP, "enable.auto.commit": False, "log_level": 0}
@@ -28,7 +28,7 @@ def differences(settings: KafkaSettings, pairs: Sequence[tuple[Coordinates, Coor
         for half, copy in pairs:
             told.append(_told(_at(consumer, half), _at(consumer, copy)))
             if not told[-1]:
-                # Each record that does not come costs its time-out.
+                # Each record that does not come costs a time-out.
                 break
     except KafkaException:
         pass
@@ -53,7 +53,7 @@ def _told(half: Message | None, copy: Message | None) -> str:
 
 
 def _redated(half: Message, copy: Message) -> bool:
-    """Whether the copy has another timestamp than the half message asks for; a topic may give every record its own."""
+    """Whether the copy's timestamp is not the one that the half message asks for. False for append times."""
     asked = next((value for name, value in reversed(_headers(half)) if name == names.BORN_TIMESTAMP), None)
     born = int(asked) if asked is not None and asked.isdigit() else 0
     kind, dated = copy.timestamp()
@@ -61,14 +61,14 @@ def _redated(half: Message, copy: Message) -> bool:
 
 
 def _headers(message: Message) -> Headers:
-    # Two values each; the type says that it may be a text.
+    # Each header is a name and a value. The declared type allows a text instead.
     return list(message.headers() or [])  # type: ignore[arg-type]
 
 
 def differing(
     half: tuple[bytes | None, bytes | None, Headers], copy: tuple[bytes | None, bytes | None, Headers]
 ) -> Iterable[str]:
-    """Key, value, and the names of the headers that differ."""
+    """The parts that differ: key, value, headers by name, or the order of the headers."""
     if half[0] != copy[0]:
         yield "key"
     if half[1] != copy[1]:

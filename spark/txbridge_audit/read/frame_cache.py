@@ -39,28 +39,28 @@ class FrameCache:
         return frame
 
     def cut_off(self, frame: DataFrame, rows: int) -> DataFrame:
-        """The frame computed, so that no later query is planned with all that leads to it. For about so many rows."""
+        """The computed frame of about `rows` rows. Later queries do not plan its inputs again."""
         few = self.spark.sparkContext.defaultParallelism
         computed = frame.coalesce(few).localCheckpoint()
         suit(self.spark, rows)
         return computed
 
     def hold(self, frame: DataFrame, tasks: int = 1) -> DataFrame:
-        """The frame computed, as `held`, until the `with` block ends."""
+        """The computed frame, as `held`, until the `with` block ends."""
         self._computed.append(held(frame, tasks))
         return self._computed[-1]
 
 
 def held(frame: DataFrame, tasks: int = 1) -> DataFrame:
-    """The frame of few rows computed, in memory until it is let go. Queries of it are planned without what leads to it.
+    """The computed frame of few rows, in memory until `let_go`. Later queries do not plan its inputs again.
 
-    With one task all of it is in one place, so that they need no shuffle either.
+    With one task all rows are in one partition, so that queries need no shuffle either.
     """
     return frame.coalesce(tasks).localCheckpoint()
 
 
 def let_go(frame: DataFrame) -> None:
-    """What was `held` leaves the memory. Spark itself would wait until the JVM collects garbage."""
+    """Release a frame that was `held`. Spark itself would wait until the JVM collects garbage."""
     of_jvm: Any = frame._jdf  # noqa: SLF001  (PySpark cannot say it)
     with suppress(Py4JError):
         of_jvm.logicalPlan().rdd().unpersist(False)  # Java: do not wait

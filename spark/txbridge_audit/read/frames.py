@@ -1,4 +1,4 @@
-"""The typed rows of all topics, and their form as one table, in which they are written in one job."""
+"""The typed rows of all topics, and their packed form: one table, which one job can write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Frames:
     """Typed rows of each topic, as decode.py gives them."""
 
     halves: DataFrame
-    #: Entries of the END records that can be read, and the records that cannot.
+    #: Entries of readable END records, and the END records that cannot be read.
     entries: DataFrame
     bad_ends: DataFrame
     outcomes: DataFrame
@@ -25,17 +25,17 @@ class Frames:
     discards: DataFrame
     copies: DataFrame
     checks: DataFrame
-    #: Those that are known to have no row.
+    #: Names of the tables that are known to be empty.
     none: frozenset[str] = frozenset()
 
 
 TABLES = tuple(field.name for field in fields(Frames) if field.name != "none")
-#: The name of its table, in a row of them all.
+#: Column of the packed form with the name of a row's table.
 TABLE = "table"
 
 
 def pack(frames: Frames) -> DataFrame:
-    """All rows as they are, in one table."""
+    """All rows of the frames in one table."""
     return together({name: getattr(frames, name) for name in TABLES})
 
 
@@ -50,9 +50,9 @@ def together(tables: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def unpack(rows: DataFrame, like: Frames, there: Collection[str] = TABLES) -> Frames:
-    """The tables that were put together; their columns are those of other frames.
+    """The tables of packed rows. Their columns are those of the frames `like`.
 
-    Tables that are not `there` have no row: it is cheaper to know that than to find nothing in each query.
+    Tables that are not `there` have no rows. It is cheaper to know that than to find nothing in each query.
     """
 
     def table(name: str) -> DataFrame:

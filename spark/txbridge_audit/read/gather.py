@@ -1,7 +1,7 @@
 """The reading of one audit: the cuts in their order (cuts.py), and the typed rows and facts below them.
 
-A step of a continued audit reads only what came since the last one (`Seen`). Any other audit reads everything, or what
-a selection asks for.
+A step of a continued audit reads only records that are newer than the last step (`Seen`). Any other audit reads all
+records, or those for a selection.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from txbridge_audit.read.spark_session import FEW, suit
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an audit was asked for."""
+    """The parameters of an audit."""
 
-    #: When it began, ms.
+    #: Start of the audit, ms.
     now: int
     limits: Limits
     selection: Selection
@@ -38,21 +38,21 @@ class Plan:
     settle_timeout: float
 
 
-#: Facts of a half partition that a continued audit knows from its first step.
+#: Names of the facts about a half partition that a continued audit keeps from its first step.
 EDGES = ("ends_since", "outcomes_since", "discards_since", "parked_since")
 Edges = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the steps of a continued audit have read so far."""
+    """The progress of a continued audit, and facts that its steps have read."""
 
-    #: Up to where each partition was read.
+    #: Offset up to which each partition was read.
     positions: Ends
     checkpoints: Mapping[int, Checkpoint]
-    #: By half partition, what was gone at the first step (`edges_of`). What came since was read.
+    #: By half partition, the edges of removed records at the first step (`edges_of`). Later records were read.
     edges: Mapping[int, Edges]
-    #: Of check topics, at the last step (context.Facts).
+    #: `checks_since` of context.Facts at the last step.
     checks_since: Mapping[str, int]
     #: Real topics that half messages name.
     named: frozenset[str]
@@ -60,7 +60,7 @@ class Seen:
     def start_of(
         self, partitions: Collection[TopicPartition], starts: Ends, *, whole: bool
     ) -> dict[TopicPartition, int]:
-        """Where to go on reading. `whole` raises CouldNotAuditError where retention has removed what was not read."""
+        """Offsets to read from. With `whole` raises CouldNotAuditError where retention has removed unread records."""
         chosen = {}
         for key in partitions:
             position = self.positions.get(key, starts[key])
@@ -76,34 +76,34 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What was read."""
+    """The result of the reading."""
 
     frames: Frames
     facts: Facts
-    #: Of OP as it is: what cannot be read may be of another version.
+    #: Raw records of OP. One that cannot be read may be of another version.
     raw_op: DataFrame
     #: Log starts of the internal and of the real topics.
     starts: Ends
-    #: Real partitions that lack their beginning.
+    #: Partitions of real topics that have lost their beginning.
     truncated: Sequence[TopicPartition]
     #: Real topics that half messages name.
     named: frozenset[str]
     checkpoints: Mapping[int, Checkpoint]
-    #: What was read of each partition.
+    #: The offsets that were read of each partition.
     spans: Mapping[TopicPartition, Range]
     #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
     hidden: Mapping[TopicPartition, tuple[int, int]]
 
     @property
     def size(self) -> int:
-        """Offsets that were read, which is about so many records."""
+        """Number of offsets that were read, which is about the number of records."""
         return sum(span.end - span.start for span in self.spans.values())
 
     def refuse_moved(self, cluster: Cluster) -> None:
         """Raise ElectionError when a cut may be that of a deposed leader, and too low.
 
-        Asked once all is read and judged: by then such a leader has heard of its successor, unless it is cut off from
-        the controllers for good.
+        Called after everything is read and judged. By then such a leader has learnt of its successor, unless it stays
+        cut off from the controllers.
         """
         cluster.refuse_moved({*self.spans, *self.facts.before})
 
@@ -119,7 +119,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     starts = cluster.log_starts(internal)
     first = _all_of(source, plan.selection, starts) if seen is None else seen.start_of(internal, starts, whole=True)
 
-    # Step 1: which real topics there are, from a first look at HALF.
+    # Step 1: the real topics that exist, from a first look at HALF.
     source.say("reading half messages")
     half_keys = partitions[names.half]
     watermarks = cluster.high_watermarks(internal)
@@ -127,7 +127,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     first_look = {key: watermarks[key] for key in half_keys}
 
     def table(name: str, begin: Ends, end: Ends, make: Callable[[], DataFrame], *, keep: bool = True) -> DataFrame:
-        """In memory, if there is anything: Spark leaves out of its plans what it knows to be empty."""
+        """The table, in memory if it may have rows. Spark leaves a table that is known to be empty out of its plans."""
         if not _some(begin, end):
             return make() if seen is None else source.none_of(name, make)
         return cache.keep(make()) if keep else make()
@@ -155,7 +155,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
         checkpoints |= context.checkpoints(offset_records, names, cluster)
 
     # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
-    # They keep an hour, so some may vanish while we read: what is not there accuses nobody.
+    # They keep records for an hour, so some may vanish while we read. No rule concludes from a missing one.
     check_keys = context.check_partitions(names, cluster)
     check_starts = cluster.log_starts(check_keys)
     check_first = _resumed(seen, check_keys, check_starts)
@@ -165,7 +165,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
     op = settle(cluster, partitions[names.op], timeout=plan.settle_timeout)
     discard = settle(cluster, partitions[names.discard], timeout=plan.settle_timeout)
-    # As the worker reads it: what was aborted there decides nothing, and behind what is open nothing is applied.
+    # END as the worker reads it: an aborted record decides nothing, and none behind an open transaction is applied.
     end = settle(cluster, partitions[names.end], timeout=plan.settle_timeout)
     half = cluster.high_watermarks(half_keys)
     context.check_ends(names, checkpoints, end.ends, half)
@@ -190,13 +190,13 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     rest = _Rest(source, cache, begin_at, fixed, again=seen is not None)
     discards = table("discards", first, discard.ends, lambda: decode.discards(rest.read(discard.ends)))
     if seen is None and _some(first, discard.ends):
-        # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle. A step writes
-        # what it has read to files, which say so, too.
+        # Counted before it is joined. Then Spark knows how small it is, and need not shuffle the other tables. A step
+        # writes its records to files, whose size Spark knows, too.
         discards.count()
     suit(spark, _size(first, watermarks))
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
     raw_op = rest.read(op.ends)
-    # Kept: each is looked at more than once, and every record names many half messages.
+    # Kept, because each is read more than once, and every record names many half messages.
     end_records = table("ends", first, end.ends, lambda: decode.end_records(rest.read(end.ends), exactly=discards_cut))
     op_records = table("op", first, op.ends, lambda: decode.op_records(raw_op))
     numbers = Counter(topic for topic, _ in real)
@@ -242,24 +242,24 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
 
 
 class _Rest:
-    """What is read committed once all is fixed: each topic by itself, or the few new records of a step all at once."""
+    """The reading of committed records after all cuts: topic by topic, or at once for the few new records of a step."""
 
     def __init__(self, source: Source, cache: FrameCache, starts: Ends, ends: Collection[Ends], *, again: bool) -> None:
         self._source, self._starts = source, starts
         whole = {key: end for some in ends for key, end in some.items()}
-        # Each reading asks the brokers for topics and opens connections, which takes longer than to read a few records.
+        # Each reading requests metadata and opens connections, which takes longer than reading a few records.
         few = again and 0 < _size(starts, whole) <= FEW
         self._all = cache.keep(source.read(starts, whole, READ_COMMITTED)) if few else None
 
     def read(self, ends: Ends) -> DataFrame:
-        """Records of the topics up to there. Lazy, as `Source.read` is."""
+        """Records of the topics in `ends`, up to these offsets. Lazy, as `Source.read` is."""
         if self._all is None or not _some(self._starts, ends):
             return self._source.read(self._starts, ends, READ_COMMITTED)
         return self._all.where(F.col("topic").isin(sorted({topic for topic, _ in ends})))
 
 
 def _all_of(source: Source, selection: Selection, starts: Ends) -> dict[TopicPartition, int]:
-    """Where an audit begins that continues none: at the log starts, or where the selection's range of time begins."""
+    """Start offsets of an audit that is not continued: log starts, or where the selection's range of time begins."""
     names, partitions = source.names, source.partitions
     speaking = [*partitions[names.end], *partitions[names.op]]
     return begin(source.cluster, selection, partitions[names.half], speaking, starts) | {
@@ -268,10 +268,10 @@ def _all_of(source: Source, selection: Selection, starts: Ends) -> dict[TopicPar
 
 
 def _read_offset(source: Source, cache: FrameCache, first: Ends) -> tuple[dict[TopicPartition, int], DataFrame]:
-    """The cut of OFFSET and its records, read at once and then to what was added meanwhile.
+    """The cut of OFFSET and its records, read at once, and then the records that were added meanwhile.
 
-    Compaction may remove an entry below the cut because of a newer one above it; by the second reading that newer one
-    is in what we read.
+    Compaction may remove an entry below the first end because of a newer one above it. The second reading has that
+    newer one.
     """
     keys = source.partitions[source.names.offset]
     cut = source.cluster.stable_offsets(keys)
@@ -287,7 +287,7 @@ def _read_offset(source: Source, cache: FrameCache, first: Ends) -> tuple[dict[T
 
 
 def _resumed(seen: Seen | None, partitions: Collection[TopicPartition], starts: Ends) -> Ends:
-    """Where to read topics from that retention may shorten at any time."""
+    """Start offsets for topics that retention may shorten at any time."""
     return starts if seen is None else seen.start_of(partitions, starts, whole=False)
 
 
@@ -299,7 +299,7 @@ def _named_in(halves: DataFrame) -> frozenset[str]:
 
 
 def _existing(cluster: Cluster, topics: Collection[str], selection: Selection) -> list[TopicPartition]:
-    """Partitions of the real topics that exist; to deliver to one that does not, the worker waits."""
+    """Partitions of the real topics that exist. For one that does not, the worker holds the messages."""
     counts = cluster.partition_counts()
     chosen = selection.topics
     unknown = sorted(chosen - set(topics) - set(counts))
@@ -316,7 +316,7 @@ def _existing(cluster: Cluster, topics: Collection[str], selection: Selection) -
 
 
 def _since_the_first_step(known: Collection[context.PartitionFacts], seen: Seen) -> list[context.PartitionFacts]:
-    """The facts of a continued audit: what retention removed after a step had read it is known all the same."""
+    """The facts of a continued audit. Records that a step has read count, although retention may have removed them."""
     return [
         dataclasses.replace(
             fact,
@@ -328,12 +328,12 @@ def _since_the_first_step(known: Collection[context.PartitionFacts], seen: Seen)
 
 
 def edges_of(fact: context.PartitionFacts) -> Edges:
-    """What was gone, in the order of EDGES."""
+    """The facts that EDGES names, in its order."""
     return tuple(getattr(fact, name) for name in EDGES)
 
 
 def _checks_since(source: Source, starts: Ends, seen: Seen | None) -> dict[str, int]:
-    """See context.Facts. A step has read what was there before; only what no step has read is missing."""
+    """See context.Facts. In a continued audit only records that no step has read are missing."""
     if seen is None:
         return context.checks_since(source.names, source.cluster, starts)
     unread = {key: start if start > seen.positions.get(key, 0) else 0 for key, start in starts.items()}
@@ -347,17 +347,17 @@ def _hidden(*cuts: Cut) -> dict[TopicPartition, tuple[int, int]]:
 
 
 def _some(starts: Ends, ends: Ends) -> bool:
-    """Whether there may be any record from one to the other."""
+    """Whether there may be a record between `starts` and `ends`."""
     return any(end > starts[key] for key, end in ends.items())
 
 
 def _size(starts: Ends, ends: Ends) -> int:
-    """Offsets from one to the other, which is about so many records: what its queries are made to suit."""
+    """Number of offsets between `starts` and `ends`, which is about the number of records (see `suit`)."""
     return sum(end - starts[key] for key, end in ends.items())
 
 
 def _refuse_shorter(begin: Ends, *cuts: Ends) -> None:
-    """Raise CouldNotAuditError when a partition ends before what was read of it: its offsets are other ones now."""
+    """Raise CouldNotAuditError when a partition ends below an offset that was read: its records are others now."""
     for (topic, partition), end in (item for cut in cuts for item in cut.items()):
         if end < begin[topic, partition]:
             raise CouldNotAuditError(

@@ -12,9 +12,9 @@ def kafka_options(settings: WorkerSettings) -> dict[str, str]:
 
 
 def limits_of(settings: WorkerSettings, check_max: int | None, max_age: int | None) -> Limits:
-    """What the workers are told, unless the audit is told otherwise.
+    """The limits from the workers' settings, or from the audit's own flags where they are given.
 
-    Its own flags are not judged together with the settings: they may be those of another time.
+    The flags are not validated together with the settings, because they may be those of another time.
     """
     return Limits(check_max or settings.transaction_check_max, max_age or settings.transaction_max_age)
 

@@ -1,6 +1,6 @@
-"""What PySpark asks of its JVM again and again: the class of a function, and that it has one of that name.
+"""Cache of PySpark's look-ups in its JVM: the class of a function, and the function of that name in it.
 
-Both take a call of their own, each time that a function is called. The answers do not change.
+PySpark calls the JVM for both look-ups each time that a function is called. The answers do not change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "Pytho
 
 
 class _Remembered:
-    """A class of the JVM that is asked once for each of its static methods."""
+    """A proxy of a JVM class that looks up each static method once."""
 
     def __init__(self, of: Any) -> None:
         self._of = of
@@ -24,6 +24,6 @@ class _Remembered:
 
 
 def remember(jvm: Any) -> None:
-    """Have the view of the JVM remember these; it asks the JVM for what it does not have as an attribute."""
+    """Set the proxies as attributes of the JVM view. It asks the JVM only for names that it has no attribute for."""
     for name in _CLASSES:
         setattr(jvm, name, _Remembered(getattr(jvm, name)))

@@ -24,24 +24,26 @@ from txbridge_audit.read.kafka_config import KafkaSettings
 
 #: Longest wait for one answer, seconds. A healthy cluster answers in milliseconds.
 REQUEST_TIMEOUT = 10.0
-#: For the first answer of all, seconds: together with the start of Python somebody who has misspelt the address waits
+#: Longest wait for the very first answer, seconds. With the start of Python, a user who has misspelt the address waits
 #: less than ten.
 _FIRST_TIMEOUT = 7.0
-#: Questions that met an election, a restarting or a busy broker are repeated a second apart, for so long. A broker that
-#: dies or stands still is replaced after broker.session.timeout.ms (9 s); its answer is waited for REQUEST_TIMEOUT.
+#: A request that met an election, a restarting or a busy broker is repeated for _PATIENCE s, with pauses of _PAUSE s. A
+#: broker that dies or stands still is replaced after broker.session.timeout.ms (9 s). Its answer is awaited for
+#: REQUEST_TIMEOUT.
 _PATIENCE, _PAUSE = 40.0, 1.0
-#: What a patience of quick answers comes to.
+#: Number of requests in _PATIENCE if the answers are quick.
 _ATTEMPTS = 40
 
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-#: The first record that is not older than 1970, with its timestamp: the first one that is left.
+#: The first record that is not older than 1970, with its timestamp. That is the first one that is left.
 _FIRST_RECORD: Any = OffsetSpec.for_timestamp(0)
-#: The offset that is told when no record is that young. What is below it is no offset.
+#: The offset in the answer when no record is that young. A lower number is no offset.
 _NO_RECORD = -1
 
-#: Errors that pass by themselves. Of the brokers' those whose exception is a RetriableException to Kafka's own client,
-#: by number (`org.apache.kafka.common.protocol.Errors`; a test compares), and BROKER_NOT_AVAILABLE (8).
+#: Numbers of the brokers' errors whose exception is a RetriableException in Kafka's own client
+#: (`org.apache.kafka.common.protocol.Errors`; a test compares). A request is repeated after these and after the other
+#: errors of _TRANSIENT.
 RETRIABLE = frozenset(
     {
         *(2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89),
@@ -71,7 +73,7 @@ _TRANSIENT = RETRIABLE | {
 
 _NO_LEADER = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
 
-#: What half messages name may be no topic's name at all.
+#: Answers for a topic that does not exist. A half message may name one whose name is not valid.
 _NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
 _NO_RIGHT = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
@@ -83,17 +85,17 @@ class Cluster:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._last_error = ""
-        #: A cluster that has never answered is more likely misspelt than busy: that is said at once.
+        #: A cluster that has never answered is more likely misspelt than busy. That error is raised at once.
         self._answered = False
-        #: Kafka's own name of the cluster; empty until it has answered `partition_counts`.
+        #: Kafka's id of the cluster; empty until it has answered `partition_counts`.
         self.cluster_id = ""
         self._config: dict[str, Any] = {
             **settings.librdkafka,
             "error_cb": self._remember,
-            "log_level": 0,  # its complaints come through error_cb and the exceptions; the terminal is ours
+            "log_level": 0,  # errors come through error_cb and exceptions; the terminal is ours
         }
         self._servers = settings.bootstrap_servers
-        #: The highest epoch of the leaders that have told the end of a partition.
+        #: The highest epoch of the leaders that have answered with the end of a partition.
         self._epochs: dict[TopicPartition, int] = {}
         try:
             self._admin = AdminClient(self._config)
@@ -101,7 +103,7 @@ class Cluster:
             raise CouldNotAuditError(f"Kafka's client refuses the settings: {_text(error)}") from error
 
     def _look_again(self) -> None:
-        """Wait, and forget who leads what: librdkafka asks a former leader, with its epoch, for up to 15 minutes."""
+        """Wait, and drop the known leaders: librdkafka asks a former leader, with its epoch, for up to 15 minutes."""
         time.sleep(_PAUSE)
         self._admin = AdminClient(self._config)
 
@@ -109,7 +111,7 @@ class Cluster:
         self._last_error = error.str()
 
     def partition_counts(self) -> dict[str, int]:
-        """Number of partitions of every topic that we may see. Asks for all: naming one could create it."""
+        """Number of partitions of every topic that we may see. The request is for all: naming one could create it."""
         deadline = time.monotonic() + _PATIENCE
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -151,18 +153,18 @@ class Cluster:
         return {key: int(answer.offset) if answer.offset >= 0 else ends[key] for key, answer in found.items()}
 
     def forget_leaders(self) -> None:
-        """Begin to watch who leads what: what was known may be of topics that were deleted and created again."""
+        """Drop the known epochs. They may belong to topics that were deleted and created again since."""
         self._epochs.clear()
 
     def refuse_moved(self, partitions: Collection[TopicPartition]) -> None:
         """Raise ElectionError when a partition has another leader than when its end was asked for.
 
-        A leader that was deposed while it stood still does not know that at once, and tells its old end.
+        A leader that was deposed while it stood still does not know that at once, and answers with its old end.
         """
         known = {key: self._epochs[key] for key in partitions if key in self._epochs}
         self._admin = AdminClient(self._config)
         with suppress(KafkaException):
-            # A new client that is asked for ends before it has met a broker looks for leaders again after 3 s only.
+            # A new client that must ask for ends before it has met a broker looks for leaders again only after 3 s.
             self._admin.list_topics(timeout=REQUEST_TIMEOUT)
         self.high_watermarks(known)
         moved = sorted(key for key, epoch in known.items() if self._epochs[key] > epoch)
@@ -190,7 +192,7 @@ class Cluster:
         return {name: str(told.topic_id) for name, told in found.items()}
 
     def forbidden(self, topics: Collection[str]) -> list[str]:
-        """Those topics, of some that `partition_counts` does not tell of, that may exist: we have no right to know."""
+        """Those of the topics, all missing in `partition_counts`, that may exist: we have no right to see them."""
         names = sorted(filter(None, topics))
         answers = dict.fromkeys(_NO_SUCH_TOPIC, "missing") | {_NO_RIGHT: "hidden"}
         found = self._ask(names, self._describe, lambda name: f"whether there is a topic {name}", answers)
@@ -221,12 +223,12 @@ class Cluster:
             return (((asked.topic, asked.partition), future) for asked, future in answers.items())
 
         def valid(key: TopicPartition, answer: Any) -> bool:
-            # librdkafka tells no error for a partition whose leader did not answer, but an offset that is none.
+            # For a partition whose leader did not answer, librdkafka returns no error, but an invalid offset.
             if answer.offset < _NO_RECORD:
                 return False
             if spec is not _LATEST:
                 return True
-            # An epoch is that of the leader here. One that went back is that of a deposed leader.
+            # In this answer the epoch is the leader's. One below a known epoch is that of a deposed leader.
             epoch = -1 if answer.leader_epoch is None else int(answer.leader_epoch)
             current = epoch >= self._epochs.get(key, -1)
             if current:
@@ -243,9 +245,9 @@ class Cluster:
         answers: Mapping[int, Any] = MappingProxyType({}),
         valid: Callable[[_K, Any], bool] = lambda _key, _answer: True,
     ) -> dict[_K, Any]:
-        """An answer for each key. Some errors (codes) are `answers`.
+        """An answer for each key. Errors whose code is in `answers` count as these answers.
 
-        After an error that passes, and after an answer that is not `valid`, the question is repeated.
+        After an error of _TRANSIENT, and after an answer that is not `valid`, the request is repeated.
         """
         found: dict[_K, Any] = {}
         missing, attempt, deadline = list(keys), 0, time.monotonic() + _PATIENCE

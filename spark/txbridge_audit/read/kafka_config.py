@@ -14,11 +14,11 @@ from txbridge_audit.errors import CouldNotAuditError
 
 JAVA_PREFIX = "java."
 
-#: The audit's soundness hangs on these; nobody else may set them.
+#: The audit sets these itself, because its verdicts depend on them.
 _REFUSED = frozenset(
     {"bootstrap.servers", "isolation.level", "group.id", "auto.offset.reset", "enable.auto.commit", "transactional.id"},
 )
-#: Same name and meaning in both clients.
+#: Options with the same name and meaning in both clients.
 _SHARED = frozenset({"security.protocol", "sasl.mechanism", "sasl.kerberos.service.name"})
 
 _LOGIN_MODULES = {
@@ -42,7 +42,7 @@ _PEM_TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """How both clients reach the cluster."""
+    """The connection settings of both clients."""
 
     #: For confluent-kafka, `bootstrap.servers` included.
     librdkafka: Mapping[str, str]

@@ -23,15 +23,15 @@ RAW_FIELDS = (
 )
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 
-#: Spark's poll, ms: a task fails when no record came for so long although its range is not read to its end. That has to
-#: outlast a broker on a machine that is far too busy; the two minutes of the default would hide a dead one for long.
-#: Where only markers of Kafka transactions are left it is not waited out: Kafka's client returns once it is past them.
+#: Time-out of Spark's poll, ms. A task fails when no record comes for so long before the end of its range. A broker on
+#: an overloaded machine must answer within this time. The default of two minutes would hide a dead broker for too long.
+#: Where only markers of Kafka transactions are left, Kafka's client returns once it is past them, without the time-out.
 POLL_TIMEOUT_MS = 20_000
 
-#: Spark asks for the first and the last offset after every poll: at Kafka's 500 records a poll that costs more than the
-#: records. A poll is bounded by bytes, so large records make it smaller.
-#: Kafka's client asks for what comes next before it is needed; at the end of a partition the broker would keep that
-#: request, and those behind it, for 500 ms: in each task.
+#: Spark requests the first and the last offset after every poll. With Kafka's 500 records a poll that costs more than
+#: the records. The size of a poll is bounded in bytes, too, so large records make it smaller. Kafka's client requests
+#: the next records before they are needed. At the end of a partition the broker would keep that request, and those
+#: behind it, for 500 ms in each task.
 _POLLS = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
@@ -49,15 +49,15 @@ class Source:
     cluster: Cluster
     settings: KafkaSettings
     names: Names
-    #: Of each internal topic.
+    #: The partitions of each internal topic.
     partitions: Mapping[str, Sequence[TopicPartition]]
-    #: Is told, in words, what is going on.
+    #: Called with a short text for each phase.
     say: Progress
-    #: Tables without a row, by name (`none_of`).
+    #: Empty tables by name (`none_of`).
     _nothing: dict[str, DataFrame] = field(default_factory=dict, compare=False)
 
     def none_of(self, name: str, like: Callable[[], DataFrame]) -> DataFrame:
-        """The table of that name without a row. Made once: to plan what leads to no record takes as long as any."""
+        """The empty table of that name. Made once, because planning takes as long for no records as for many."""
         if name not in self._nothing:
             self._nothing[name] = nothing_like(like())
         return self._nothing[name]
@@ -77,8 +77,8 @@ def read(
 ) -> DataFrame:
     """Records of the spans (all of them, whatever their topic) as RAW_FIELDS. Lazy: nothing is read yet.
 
-    A record that retention removes while we read fails the job instead of being passed over, unless it `may_vanish`:
-    then only what is there may be concluded from.
+    If retention removes a record while we read, the job fails. With `may_vanish` it skips the record instead. Then only
+    records that are there prove anything.
     """
     wanted = {key: span for key, span in spans.items() if not span.empty}
     if not wanted:

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType
 def frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], fields: str) -> DataFrame:
     """The rows as a DataFrame with the fields, given as `name: type, ...`; binary values as base64 text.
 
-    Unlike createDataFrame it starts no Python worker on the executors (they need no Python at all then).
+    Unlike createDataFrame it starts no Python worker on the executors, which then need no Python at all.
     """
     given = list(rows)
     text = json.dumps(given)
@@ -24,11 +24,11 @@ def frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], fields: str) -
 
 
 def nothing_like(table: DataFrame) -> DataFrame:
-    """No row of the same columns; its plan has nothing of what leads to the table."""
+    """An empty table with the same columns. Its plan does not contain the plan of the table."""
     none = F.from_json(F.lit("[]"), ArrayType(table.schema))
     return without_rows(table.sparkSession.range(0, 1, 1, 1).select(F.inline(none)))
 
 
 def without_rows(table: DataFrame) -> DataFrame:
-    """The table with no row, which Spark's optimiser sees: it leaves out what the table would be joined with."""
+    """The table without its rows. Spark's optimiser sees that it is empty, and leaves out tables joined with it."""
     return table.where(F.lit(False))

@@ -1,7 +1,7 @@
-"""Message frames: the messages of a half message that holds several, out of its value, after docs/protocol.md.
+"""Message frames: the messages of a half message with several, decoded from its value after docs/protocol.md.
 
-The expressions are Spark's own, and are evaluated for such half messages only. What ends too early makes positions
-null, and so all that is read from there on.
+The expressions are Spark's own, and are evaluated for such half messages only. A value that ends too early makes
+positions null, and so everything that is read after them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 MOST_MESSAGES = 1_000
-#: Of each message: its real topic, the partition and the timestamp (ms) that it asks for, and the hash of what the user
-#: gave.
+#: Of each message: its real topic, the partition and the timestamp (ms) that it asks for, and the hash of the user's
+#: key, value and headers.
 PARTS = "array<struct<topic: string, place: int, dated: bigint, content: bigint>>"
 _HEADERS = "array<struct<name: string, is_null: boolean, value: binary>>"
 _LAYOUT = b"\x01"
-#: A header takes two lengths at least.
+#: Bytes of the smallest header: two lengths.
 _LEAST_HEADER = 8
 
 
 def parts(value: Column, count: Column, content: Callable[[Column, Column, Column], Column]) -> Column:
-    """The messages, as PARTS; null when these are not so many whole frames.
+    """The messages as PARTS; null when the value is not `count` whole frames.
 
     `content` makes the hash of key, value and headers (structs of name, whether the value is null, and value).
     """
@@ -35,7 +35,7 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
         return F.when(F.octet_length(four) == 4, signed)
 
     def data(at: Column) -> Column:
-        """A length and so many bytes: `bytes` (null when the length is -1), and where they end (`next`)."""
+        """A length and its bytes: `bytes` (null when the length is -1), and the position after them (`next`)."""
         return _let(
             number(at),
             lambda length: F.struct(
@@ -66,7 +66,7 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
         return _let(data(told["at"]), with_value)
 
     def headers(at: Column) -> Column:
-        """The list of headers, and where it ends (`at`)."""
+        """The list of headers, and the position after them (`at`)."""
         begun = F.struct((at + 4).alias("at"), F.array().cast(_HEADERS).alias("list"))
         nowhere = F.struct(F.lit(None).cast("bigint").alias("at"), F.array().cast(_HEADERS).alias("list"))
         return _let(
@@ -83,7 +83,7 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
 
     def message(told: Column, _: Column) -> Column:
         def part(topic: Column, place: Column, key: Column, body: Column, users: Column) -> Column:
-            # Of 8 bytes; what has the sign is too large for this type, and none.
+            # The timestamp has 8 bytes. A negative one is too large for bigint without its sign, and becomes null.
             eight = F.hex(F.substr(value, topic["next"] + 5, F.lit(8)))
             dated = F.conv(eight, 16, 10).try_cast("bigint")
             return F.struct(
@@ -126,5 +126,5 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
 
 
 def _let(value: Column, use: Callable[[Column], Column]) -> Column:
-    """What `use` makes of the value, which is worked out once however often it is used."""
+    """The result of `use`. The value is computed once, however often `use` refers to it."""
     return F.get(F.transform(F.array(value), use), F.lit(0))

@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
-#: Numbers of 32 bits are kept in 64: a product of two fits in there, and none is negative.
+#: Numbers of 32 bits are kept in 64, where their product with _FACTOR fits and none is negative.
 _WORD = 0xFFFFFFFF
 #: Hexadecimal digits of four bytes.
 _DIGITS = 8
@@ -22,7 +22,8 @@ def hashed(key: Column) -> Column:
 def _of_digits(digits: Column, length: Column) -> Column:
     blocks = (length / 4).cast("int")
     begun = F.lit(_SEED).bitwiseXOR(length.cast("bigint"))
-    # A sequence from 0 to -1 would count down. Values that are used twice are parameters: nothing is computed twice.
+    # A sequence from 0 to -1 counts down, so its result is not used. Values that are used twice are parameters of
+    # functions, so that nothing is computed twice.
     words = F.transform(
         F.sequence(F.lit(0), blocks - 1), lambda at: _word(F.substring(digits, at * _DIGITS + 1, _DIGITS))
     )
@@ -49,7 +50,7 @@ def _folded(number: Column, bits: int) -> Column:
 
 
 def _word(digits: Column) -> Column:
-    """Four bytes, the lowest first."""
+    """The number of four bytes, the lowest byte first."""
 
     def turned(number: Column) -> Column:
         first, second = F.shiftleft(number.bitwiseAND(0xFF), 24), F.shiftleft(number.bitwiseAND(0xFF00), 8)

@@ -1,7 +1,7 @@
 """Columns that are made once for all queries.
 
-To make a column takes some calls into Spark's JVM, and the rules take ten thousand of them: a follower that made them
-anew in each step spent more time on that than on anything else. A column says nothing of rows, and does not change.
+Making a column takes some calls into Spark's JVM, and the rules take ten thousand of them. A follower that repeated the
+calls in each step spent more time on that than on anything else. A column holds no rows, and does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class _Made:
-    """What was made in one JVM."""
+    """Results of the decorated functions in one JVM."""
 
     def __init__(self) -> None:
         self.context: SparkContext | None = None
@@ -28,7 +28,7 @@ _MADE = _Made()
 
 
 def once(make: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The function, called once in a JVM for the same arguments. These are few, and hashable."""
+    """Decorate a function so that it is called once in a JVM for the same arguments. These are few, and hashable."""
 
     @wraps(make)
     def made(*args: _P.args, **kwargs: _P.kwargs) -> _T:

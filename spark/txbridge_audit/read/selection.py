@@ -18,9 +18,9 @@ from txbridge_audit.read.kafka_admin import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All transactions, unless it says otherwise."""
+    """The transactions that are audited; by default all."""
 
-    #: Born at or after this, and before that; ms since 1970-01-01 UTC.
+    #: Born at or after `since` and before `until`; ms since 1970-01-01 UTC.
     since: int | None = None
     until: int | None = None
     #: Real topics; none means all of them.
@@ -31,25 +31,25 @@ class Selection:
         return {"since": self.since, "until": self.until, "topics": sorted(self.topics)}
 
     def takes(self) -> Column:
-        """Whether a row of the ledger is audited. Rows with no valid half message are: they belong to nobody."""
+        """Whether a row of the ledger is audited. Rows without a valid half message are, too."""
         return ~F.col("valid") | self.takes_half()
 
     def takes_half(self) -> Column:
-        """Whether a valid half message is that of a transaction that is audited."""
+        """Whether the transaction of a valid half message is audited."""
         taken = F.lit(True)
         if self.since is not None:
             taken &= F.col("born") >= self.since
         if self.until is not None:
             taken &= F.col("born") < self.until
         if self.topics:
-            # Of several messages all, or what is not read would be missed.
+            # All of several messages must be in chosen topics. One in a topic that is not read would seem to be lost.
             topics = F.coalesce(F.transform("parts", lambda part: part["topic"]), F.array("real_topic"))
             taken &= F.forall(topics, lambda topic: topic.isin(*sorted(self.topics)))
         return taken
 
 
 def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> Selection:
-    """From the options of a command line. Raises CouldNotAuditError."""
+    """The selection from options of a command line. Raises CouldNotAuditError when they are wrong."""
     for topic in topics:
         if not is_topic(topic) or Names.is_forbidden(topic):
             raise CouldNotAuditError(f"{topic!r} cannot be a real topic: check --only-topic")
@@ -79,9 +79,10 @@ def begin(
     others: Sequence[TopicPartition],
     starts: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Where to begin to read HALF, and END and OP (`others`): at their log starts, or where the range of time begins.
+    """Offsets from which HALF, and END and OP (`others`), are read: log starts, or where the range of time begins.
 
-    END and OP speak of a transaction after it was born; the clocks of two brokers may differ by CLOCK_MARGIN_MS.
+    Records of END and OP about a transaction come after its birth. The clocks of two brokers may differ by
+    CLOCK_MARGIN_MS.
     Raises CouldNotAuditError when retention has removed half messages of the range.
     """
     keys = [*half, *others]

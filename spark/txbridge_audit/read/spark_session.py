@@ -29,39 +29,39 @@ from txbridge_audit.read.jvm_names import remember
 
 Progress = Callable[[str], None]
 
-#: Has to have Spark's own version: the connector uses Spark's internals.
+#: The connector must have Spark's own version, because it uses Spark's internals.
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
-#: How the audit's queries behave, whatever the session's defaults.
+#: Settings of the audit's queries, whatever the session's defaults are.
 _SEMANTICS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # Of a name that repeats in a JSON object the last one counts.
+    # If a JSON object repeats a name, the last one counts.
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
-    # All but `kafka`: Kafka's newer source makes Spark's own rows at once, the older one copies each record twice more.
+    # All but `kafka`: its newer source makes Spark's own rows directly. The older one copies each record twice more.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # What is kept is looked at once or twice: to compress it took a tenth of the time of all tasks.
+    # Kept frames are read once or twice. Compressing them took a tenth of the time of all tasks.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # A small map before the large one helps when keys repeat within a task; those of transactions do not.
+    # A small map before the large one helps when keys repeat within a task. Keys of transactions do not.
     "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
-    # HotSpot never compiles a method of more than 8,000 bytes. The rules make long ones; above this Spark splits them.
+    # HotSpot never compiles a method of more than 8,000 bytes. Above this limit Spark compiles operators one by one.
     "spark.sql.codegen.hugeMethodLimit": "8000",
-    # The ledger is summed up in the order of its key; hashing it would sort it once more.
+    # The ledger is aggregated in the order of its key. Hash aggregation would sort it once more.
     "spark.sql.execution.useObjectHashAggregateExec": "false",
     # Planning again after every stage cost more than the stages of 300,000 transactions. `suit` knows the sizes.
     "spark.sql.adaptive.enabled": "false",
-    # Nobody looks at these plans, and each is written out for Spark's page.
+    # Spark writes each plan as text for its web page, which nobody reads.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.debug.maxToStringFields": "1",
-    # For those who change Spark's optimiser: it looks at every plan again after each of a hundred rules.
+    # A check for developers of Spark's optimiser, made on every plan after each of a hundred rules.
     "spark.sql.lightweightPlanChangeValidation": "false",
 }
-#: Rows of one task of a shuffle: more do not fit beside each other into a small memory, fewer are not worth a task.
+#: Rows of one task of a shuffle. More do not fit together into a small memory, and fewer are not worth a task.
 _ROWS_AT_MOST, _ROWS_AT_LEAST = 250_000, 10_000
-#: Up to so many rows Spark interprets its expressions: to compile code for them costs more than it saves.
+#: Up to this many rows Spark interprets its expressions. Compiling code for them costs more than it saves.
 FEW = 50_000
-#: Rules of Spark's optimiser that spare work for each row. To look for a place for them in plans of hundreds of
-#: columns, again and again until nothing changes, costs more than few rows do.
+#: Rules of Spark's optimiser that save work for each row. Spark tries them on plans of hundreds of columns until
+#: nothing changes any more. That costs more than a few rows do.
 _NOT_FOR_FEW = ",".join(
     f"org.apache.spark.sql.catalyst.optimizer.{rule}"
     for rule in (
@@ -88,18 +88,18 @@ _NOT_FOR_FEW = ",".join(
 _TASK_ATTEMPTS = 4
 _JAVA = 17
 #: HotSpot's optimising compiler took 40 % of all processor time of an audit of 337,000 transactions.
-#: Without it there is less room for code, and when that is full nothing is compiled any more.
+#: Without it HotSpot's cache for code is smaller, and when that is full nothing is compiled any more.
 _QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-#: A follower plans the same queries for days: with HotSpot's own limits that is optimised within some steps.
+#: A follower plans the same queries for days. With HotSpot's own limits the planning is optimised within some steps.
 _FOR_DAYS = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC"
-#: With more to read it pays for what runs once per record. All else, planning above all, runs some ten thousand times:
-#: with HotSpot's own limits, a thirtieth of these, most of what it optimised was that. Nobody waits for
-#: an answer meanwhile, so pauses for garbage collection may be long.
+#: With more to read, optimised code pays off if it runs once per record. All other code, above all planning, runs some
+#: ten thousand times. With HotSpot's own limits, a thirtieth of these, most of the optimised code was of that kind.
+#: Nobody waits for an answer meanwhile, so pauses for garbage collection may be long.
 _LATER_OPTIMISED = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC -XX:Tier4InvocationThreshold=150000 "
     "-XX:Tier4MinInvocationThreshold=20000 -XX:Tier4CompileThreshold=450000 -XX:Tier4BackEdgeThreshold=1200000"
 )
-#: For the JVM to end after its session has: it has nothing left to do but delete its temporary files.
+#: Seconds for the JVM to end after its session. It only has to delete its temporary files.
 _JVM_EXIT_TIMEOUT = 10.0
 
 
@@ -115,10 +115,12 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session for one audit. Raises CouldNotAuditError when Spark cannot start or fails.
 
-    Given a session, or inside spark-submit or a program that has one: that one, with a configuration of our own
-    (`newSession`). Otherwise a local one that is stopped with its JVM at the end; all that Ivy and Spark print goes to
-    a file, which is kept when something fails. `small` says that it ends before optimising its code would pay,
-    `for_days` that it does not end soon; `with_delta` that a ledger is written as a table of Delta Lake.
+    A given session, or that of spark-submit or of the program, is used with a configuration of our own (`newSession`).
+    Otherwise a local one is started, and stopped with its JVM at the end. The output of Ivy and Spark goes to a file,
+    which is kept when something fails.
+
+    `small` says that the session ends before optimised code would pay off, `for_days` that it runs for long.
+    `with_delta` says that a ledger is written as a Delta Lake table.
     """
     active = spark or SparkSession.getActiveSession()
     if active is None and (SparkContext._active_spark_context or "PYSPARK_GATEWAY_PORT" in os.environ):  # noqa: SLF001
@@ -137,7 +139,7 @@ def spark_session(
                 options = _QUICK_START if small else _FOR_DAYS if for_days else _LATER_OPTIMISED
                 own = _start(workdir, log, progress, hear, packages, options)
             try:
-                # Explained before it is stopped: the texts of Java's errors are asked for in the JVM.
+                # Errors are explained before the session is stopped: their texts come from the JVM.
                 with _explained(f"see {log}"):
                     yield _configured(own, progress, connector=connector, with_delta=with_delta)
             finally:
@@ -156,9 +158,9 @@ def spark_session(
 
 @contextmanager
 def _hearing_interrupts() -> Iterator[Callable[[], None]]:
-    """Ctrl-C is what it was before Spark came; and Py4J, which it interrupts, logs no trace of that.
+    """Keep the handler of Ctrl-C that was set before Spark starts, without log lines of Py4J when it is interrupted.
 
-    Yields what to call when somebody has taken the signal over. A handler that comes later is left alone.
+    Yields a function that sets the handler again after Spark has replaced it. A handler that is set later is kept.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
@@ -186,7 +188,7 @@ def _interrupt_quietly(_signal: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def _interrupted_afterwards() -> Iterator[None]:
-    """Ctrl-C comes after this. PySpark, interrupted while its JVM starts, would leave that behind for ever."""
+    """Delay Ctrl-C to the end of the block. PySpark, interrupted while its JVM starts, would never end that JVM."""
     if threading.current_thread() is not threading.main_thread() or (
         signal.getsignal(signal.SIGINT) is not _interrupt_quietly
     ):
@@ -204,7 +206,7 @@ def _interrupted_afterwards() -> Iterator[None]:
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
-    """Spark's failures as one line; `where` tells where the rest is."""
+    """Turn failures of Spark into a CouldNotAuditError of one line. `where` says where the details are."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -217,9 +219,9 @@ _RETRIABLE = "org.apache.kafka.common.errors.RetriableException"
 
 @contextmanager
 def elections(spark: SparkSession) -> Iterator[None]:
-    """Errors of Kafka's client that pass by themselves, in a task or in Spark's driver, as ElectionError.
+    """Turn retriable errors of Kafka's client, in a task or in Spark's driver, into ElectionError.
 
-    Which ones that are is asked of Kafka's own classes.
+    Kafka's own classes tell which errors are retriable.
     """
     try:
         yield
@@ -263,7 +265,7 @@ def _reason(error: Exception) -> str:
         return f"Kafka did not answer for {timeout.group(2)} ms during the audit: check the brokers, run it again"
     denied = re.search(r"Not authorized to access (topic|group)s?: \[?([^\]\s]*)", text)
     if denied:
-        # Spark is told topics that are known to be there: no other right can be lacking.
+        # Spark reads only topics that are known to exist, so no other right can be missing.
         return f"missing right READ on {denied[1]} {denied[2]}: give it to the audit's user (docs/security.md)"
     cause = (
         re.findall(r"^Caused by: (.*)$", text, re.MULTILINE) or text.strip().splitlines()[:1] or [type(error).__name__]
@@ -272,7 +274,7 @@ def _reason(error: Exception) -> str:
 
 
 def _configured(spark: SparkSession, progress: Progress, *, connector: bool, with_delta: bool) -> SparkSession:
-    # Spark Connect has no such thing. The cuts are taken by the driver, the state goes through its JVM's file systems.
+    # Spark Connect has no SparkContext. The driver takes the cuts, and its JVM's file systems hold the state.
     if not hasattr(spark, "sparkContext"):
         raise CouldNotAuditError(
             "the audit cannot run over Spark Connect: use spark-submit, or let it start a Spark of its own",
@@ -304,13 +306,13 @@ def _has_connector(spark: SparkSession) -> bool:
 
 
 def suit(session: SparkSession, rows: int) -> None:
-    """Have the session's next queries run as is best for about so many rows. Wrong by a lot it is slow, no more."""
+    """Configure the session's next queries for about this many rows. A wrong number only makes them slow."""
     parallelism = session.sparkContext.defaultParallelism
     partitions = max(1 + rows // _ROWS_AT_MOST, min(parallelism, 1 + rows // _ROWS_AT_LEAST))
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
     compiled = rows > FEW
     session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
-    # What follows from a filter for other columns: with hundreds of columns that takes longer than to filter few rows.
+    # It infers filters for other columns. With hundreds of columns that takes longer than filtering few rows.
     session.conf.set("spark.sql.constraintPropagation.enabled", str(compiled).lower())
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
     session.conf.set("spark.sql.optimizer.excludedRules", "" if compiled else _NOT_FOR_FEW)
@@ -324,13 +326,14 @@ def _start(
     conf = SparkConf().setAll(
         [
             ("spark.app.name", "txbridge audit"),
-            # A read that a busy broker has not answered in time is repeated, as a cluster would; without, it is fatal.
+            # A read that a busy broker has not answered in time is repeated, as on a cluster. Else it would be fatal.
             ("spark.master", f"local[{cores},{_TASK_ATTEMPTS}]"),
             ("spark.driver.host", "127.0.0.1"),
             ("spark.driver.bindAddress", "127.0.0.1"),
             ("spark.driver.memory", "2g"),
             ("spark.ui.enabled", "false"),
-            # For a page that there is not. A step has some twenty queries with large plans, and steps go on for days.
+            # Kept for the web page, which is off. A step has some twenty queries with large plans, and there are
+            # steps for days.
             ("spark.sql.ui.retainedExecutions", "5"),
             ("spark.ui.retainedJobs", "50"),
             ("spark.ui.retainedStages", "50"),
@@ -338,7 +341,7 @@ def _start(
             ("spark.ui.showConsoleProgress", "false"),
             ("spark.sql.shuffle.partitions", str(max(4, cores))),
             ("spark.sql.catalogImplementation", "in-memory"),
-            # Both note of each column where in the program it was made, for the texts of errors: as slow as to make it.
+            # Both record where in the program a column was made, for texts of errors. That is as slow as making it.
             ("spark.python.sql.dataFrameDebugging.enabled", "false"),
             ("spark.sql.dataFrameQueryContext.enabled", "false"),
             ("spark.sql.warehouse.dir", str(workdir / "warehouse")),
@@ -355,13 +358,13 @@ def _start(
     progress("starting Spark")
     gateway = None
     try:
-        # The working directory keeps what Spark leaves in it out of the user's.
+        # Spark leaves files in its working directory, which must not be the user's.
         with log.open("wb") as out, _interrupted_afterwards():
             gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
         context: Any = SparkContext(conf=conf, gateway=gateway)
         remember(context._jvm)  # noqa: SLF001
-        # PySpark's own handler, its context's last act, asks the JVM for something while another answer of it is read:
-        # both fail.
+        # The last act of SparkContext's constructor is to set a handler of its own. That one sends the JVM a request
+        # while another answer is being read, and both fail.
         hear()
         return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
@@ -370,7 +373,7 @@ def _start(
         raise CouldNotAuditError(_diagnosis(log)) from error
     except KeyboardInterrupt:
         if gateway is not None:
-            # It has nothing of value yet.
+            # The JVM holds nothing of value yet.
             gateway.proc.kill()
             gateway.proc.wait()
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
@@ -412,7 +415,7 @@ def _stop(spark: SparkSession) -> None:
     gateway: Any = SparkContext._gateway  # noqa: SLF001
     with suppress(PySparkException, Py4JError):
         spark.stop()
-    # PySpark keeps the JVM for later sessions; it is ours, logs into our file, and goes with us.
+    # PySpark keeps the JVM for later sessions. This one is ours and logs into our file, so it ends here.
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     _end(gateway)
 

@@ -1,6 +1,6 @@
-"""The ledger as a Delta Lake table: one row per transaction, of which each step merges what it has judged.
+"""The ledger as a Delta Lake table with one row per transaction. Each step merges the rows that it has judged.
 
-Delta Lake keeps the versions of the table, so that one can ask what the ledger said at an earlier time.
+Delta Lake keeps the versions of the table, so a query can read the ledger of an earlier time.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
-#: Delta reads the list of a table's files with so many tasks (50 unless told): a ledger has few files.
+#: Delta reads the list of a table's files with this many tasks (50 by default). A ledger has few files.
 _SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Delta's own queries map rows to objects, which Spark compiles code for.
+    # Delta's own queries map rows to objects. For that Spark compiles code.
     "spark.sql.codegen.factoryMode": "FALLBACK",
 }
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
-#: A transaction has one row. Beside them are rows without a fate, of phantoms, of which several may claim the same
-#: coordinates: each has another place in `delivered`; and one of an expired message, which has none.
+#: A transaction has one row. Rows without a fate are matched by `delivered`, too: several phantoms may claim the same
+#: coordinates, and each has its own place there. The row of an expired message has no such place.
 _SAME = (
     "t.partition <=> s.partition AND t.half <=> s.half AND (t.fate IS NULL) = (s.fate IS NULL) "
     "AND (s.fate IS NOT NULL OR t.delivered <=> s.delivered)"
@@ -27,7 +27,7 @@ _SAME = (
 
 
 def write(rows: DataFrame, path: str) -> None:
-    """Write a ledger that is written once. There was none when the audit began."""
+    """Write a ledger that is written once. It replaces one that an earlier attempt of the same audit has left."""
     with _Settings(rows.sparkSession, _SETTINGS):
         _created(rows, path, "overwrite")
 
@@ -35,7 +35,7 @@ def write(rows: DataFrame, path: str) -> None:
 def merge(rows: DataFrame, path: str, step: int) -> None:
     """Merge the rows that a step has judged: each becomes the row of its transaction.
 
-    A step that is made again merges the same transactions again.
+    A step that is repeated merges the same transactions again.
     """
     spark = rows.sparkSession
     rows = rows.withColumn("step", F.lit(step).cast("bigint"))

@@ -1,4 +1,4 @@
-"""The formats of a ledger, and the refusals of a folder that holds one of the other format."""
+"""The formats of a ledger, and the checks that refuse a folder with a ledger of the other format."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.filesystems import scheme_of
 
-#: The folder in which Delta Lake notes the versions of a table.
+#: The folder in which Delta Lake records the versions of a table.
 DELTA_LOG = "_delta_log"
 
 
 class LedgerFormat(StrEnum):
-    """How the rows of a ledger are stored."""
+    """The form in which the rows of a ledger are stored."""
 
     PARQUET = "parquet"
     #: A Delta Lake table.
@@ -23,7 +23,7 @@ class LedgerFormat(StrEnum):
 
 
 def local_folder(path: str) -> Path | None:
-    """The folder of a ledger where it is surely one of this machine, which can be looked at before Spark is started."""
+    """The folder of a ledger if it is certainly on this machine, and can be read before Spark starts; else None."""
     scheme = scheme_of(path)
     if scheme == "file":
         return Path(urlsplit(path).path)
@@ -40,7 +40,7 @@ def refuse_existing_locally(path: str) -> None:
 
 
 def existing(path: str) -> CouldNotAuditError:
-    """What is said of a ledger that is there already."""
+    """The error for a ledger that exists already."""
     return CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
 
 
@@ -53,7 +53,7 @@ def refuse_other_format_locally(path: str, form: LedgerFormat) -> None:
 
 
 def refuse_other_format(path: str, form: LedgerFormat, names: list[str]) -> None:
-    """The same, given the names of what the folder holds. A ledger without a row so far may become either."""
+    """The same, given the names in the folder. A ledger without rows may still take either format."""
     is_delta, is_parquet = DELTA_LOG in names, any(name.startswith("step=") for name in names)
     if form is LedgerFormat.PARQUET and is_delta:
         raise CouldNotAuditError(

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing besides itself, and as a text file for Prometheus."""
+"""The report as one self-contained HTML page, and as a text file for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import QUANTILES, Overview
 
-#: Violations shown of each kind: a page that a phone opens at once.
+#: Number of violations of each kind that are shown. A phone must open the page at once.
 SHOWN = 20
 
 
@@ -38,7 +38,7 @@ def html(report: AuditReport, overview: Overview) -> str:
         advice=advice(report),
         says=says,
         rule_of=rule_of,
-        # Made here from numbers and names of ours alone.
+        # Safe: the plots contain only numbers and names of ours.
         over_time=Markup(plots.over_time(overview)),  # noqa: S704
         latencies=Markup(plots.latencies(overview)),  # noqa: S704
         quantiles=QUANTILES,
@@ -54,7 +54,7 @@ def _time(ms: int) -> str:
 
 
 def write_prometheus(report: AuditReport, path: Path) -> None:
-    """Write the counts for the textfile collector of Prometheus' node exporter, whole or not at all (OSError)."""
+    """Write the counts for the textfile collector of Prometheus' node exporter, atomically. Raises OSError."""
     registry = CollectorRegistry()
 
     def gauge(name: str, says: str, *labels: str) -> Gauge:

@@ -1,4 +1,4 @@
-"""The meaning of the verdicts for people: in a few words, with what to do, and where the rule is written."""
+"""The verdicts explained to people: a few words for each, advice, and a link to the rule."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ MEANING = {
 
 
 def rule_of(kind: str) -> str:
-    """Where the rule of a verdict or finding is written."""
+    """Link to the rule of a verdict or finding."""
     return f"{DOCS}#{kind.lower()}"
 
 
 def advice(report: AuditReport) -> list[str]:
-    """What to do about transactions that are no violation, and are not done either."""
+    """Advice about transactions that are no violation, and not finished either."""
     told = []
     if report.unverifiable:
         told.append(

@@ -17,7 +17,7 @@ FORMAT = 1
 
 CLEAN, VIOLATED = 0, 1
 
-#: Findings about what others do with their records, or retention with old ones: nothing to act on.
+#: Findings that need no action. They come from other users' records, or from retention.
 NOTES = frozenset({"FOREIGN_COPY", "OTHER_NAMESPACE", "HALF_GONE"})
 
 
@@ -25,8 +25,8 @@ NOTES = frozenset({"FOREIGN_COPY", "OTHER_NAMESPACE", "HALF_GONE"})
 class Place:
     """Coordinates of one record that is evidence."""
 
-    #: What the record is: half, end, op, copy, discard, parked, check. `claims`: the half message that a copy names and
-    #: that is none; `gone`: one that HALF no longer holds.
+    #: Role of the record: half, end, op, copy, discard, parked, check, open, record. `claims` is the half message that
+    #: a copy names although there is none. `gone` is one that HALF no longer holds.
     role: str
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class Entry:
 
     kind: str
     says: str
-    #: First 8 characters of the transaction id; knowing all of it is the right to decide. None when there is none.
+    #: First 8 characters of the transaction id; the whole id is the right to decide. None when there is none.
     transaction: str | None = None
     group: str | None = None
     real_topic: str | None = None
@@ -48,7 +48,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """All entries counted, the first ones of each kind listed (`summary.VIOLATIONS_LISTED`, `FINDINGS_LISTED`)."""
+    """The number of entries by kind, and the first ones of each (`summary.VIOLATIONS_LISTED`, `FINDINGS_LISTED`)."""
 
     by_kind: Mapping[str, int] = field(default_factory=dict)
     listed: tuple[Entry, ...] = ()
@@ -60,7 +60,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What became of every transaction that HALF still holds."""
+    """The fates of all transactions that HALF still holds, with violations and findings."""
 
     namespace: str
     #: Valid half messages up to the cut; the sum of `fates`.
@@ -69,9 +69,9 @@ class AuditReport:
     pending_states: Mapping[str, int]
     violations: Tally
     findings: Tally
-    #: Whatever their fate: transactions with more than one visible copy in their real topic.
+    #: Transactions of any fate with more than one visible copy in their real topic.
     delivered_more_than_once: int
-    #: Whatever their fate: transactions that were rolled back and have a visible copy.
+    #: Transactions of any fate that were rolled back and have a visible copy.
     rolled_back_but_visible: int
     #: Transactions whose winning decision came in answer to a check.
     answered_by_check: int
@@ -80,8 +80,8 @@ class AuditReport:
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
     seconds: float
-    #: Violation, then reason (judge/reach.py): transactions (of PHANTOM and ALTERED: visible records) whose evidence is
-    #: gone, so that nobody can tell.
+    #: By violation and reason (judge/reach.py): number of transactions that could not be judged, because evidence is
+    #: gone. For PHANTOM and ALTERED it counts visible records, for EXPIRED the offsets that HALF has lost.
     unjudged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     #: Summaries for the page; None unless they were asked for. Not in the JSON form.
@@ -92,7 +92,7 @@ class AuditReport:
 
     @property
     def subject(self) -> Subject:
-        """What the report is about."""
+        """The cluster and the namespace of the report."""
         return Subject(self.namespace, self.bootstrap_servers, self.cluster_id)
 
     @property
@@ -101,7 +101,7 @@ class AuditReport:
 
     @property
     def to_act_on(self) -> int:
-        """Findings that `--strict` counts as errors: all but those that only say what others do with their records."""
+        """Number of findings that `--strict` counts as errors: all but NOTES."""
         return sum(count for kind, count in self.findings.by_kind.items() if kind not in NOTES)
 
     @property
@@ -133,7 +133,7 @@ class AuditReport:
 
     @property
     def abandoned(self) -> int:
-        """Transactions that were committed, could not be delivered, and were given up by an operator."""
+        """Transactions that were committed, and given up by an operator before they were delivered."""
         return self.fates["abandoned"]
 
     @property

@@ -13,9 +13,9 @@ from txbridge_audit.judge import fates
 
 #: Points of the plot over time: as many as a phone can show.
 _INTERVALS = 60
-#: Rows of the tables: what one can act on. The ledger has all of them.
+#: Rows of the tables: as many as a person can act on. The ledger has all of them.
 _GROUPS, _OLDEST = 20, 20
-#: Relative error of the quantiles: 1 / this.
+#: The relative error of the quantiles is 1 divided by this.
 _ACCURACY = 1_000
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -24,7 +24,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 class Latency:
     """One latency of all transactions that have it, ms."""
 
-    #: How many took less than 2^n ms, and no less than half of that (n = 0: none at all).
+    #: By n, the number of latencies below 2^n ms and not below half of that. n = 0 stands for 0 ms.
     by_power: Mapping[int, int]
     #: In the order of QUANTILES.
     quantiles: tuple[int, ...]
@@ -61,18 +61,18 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Summaries for people."""
+    """The summaries of one audit."""
 
     #: Length of an interval, ms.
     interval: int
-    #: Start of an interval (ms), then fate: transactions born in it.
+    #: By start of an interval (ms) and fate, the number of transactions born in it.
     over_time: Mapping[int, Mapping[str, int]]
-    #: Null when no transaction has it.
+    #: None when no transaction has it.
     prepare_to_decision: Latency | None
     decision_to_delivery: Latency | None
-    #: Those with the most checks first.
+    #: The group with the most checks is first.
     groups: tuple[Group, ...]
-    #: The oldest first.
+    #: The oldest one is first.
     oldest_pending: tuple[Waiting, ...]
 
 
@@ -103,7 +103,7 @@ def _over_time(rows: DataFrame) -> tuple[int, dict[int, dict[str, int]]]:
 
 
 def _latency(rows: DataFrame, taken: Column) -> Latency | None:
-    # Two brokers stamp the two records: their clocks may make an instant look negative.
+    # The append times may come from two brokers, whose clocks may make a short latency look negative.
     known = rows.select(F.greatest(taken, F.lit(0)).alias("ms")).where(taken.isNotNull())
     sums = known.agg(
         F.percentile_approx("ms", list(QUANTILES), _ACCURACY).alias("quantiles"),

@@ -1,9 +1,9 @@
 """The ledger as Parquet: one row per transaction with its fate and its history, for any SQL engine (docs/audit.md).
 
-Violations of no transaction that HALF holds (PHANTOM, EXPIRED) have rows without a fate.
+Violations whose half message HALF does not hold (PHANTOM, EXPIRED) have rows without a fate.
 
-No row holds a transaction id, because knowing all of it is the right to decide an undecided transaction. `transaction`
-is what logs show, and `id_sha256` finds the row for somebody who knows the id.
+No row holds a whole transaction id, because the id is the right to decide an undecided transaction. `transaction` is
+the part of it that logs show. `id_sha256` finds the row of a known id.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from txbridge_audit.read.literals import frame
 from txbridge_audit.report.formats import existing
 from txbridge_audit.report.model import Entry
 
-#: Decisions and copies kept of one transaction, the first ones: a client that repeats itself a million times must not
-#: make one row that no executor can hold. `entries` and `copies` count them all.
+#: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
+#: decision a million times must not make a row that no executor can hold. `entries` and `copies` count all of them.
 KEPT = 100
-#: The last ms that a timestamp can be for every reader (the year 9999); what a parked entry says may be anything.
+#: The last time (ms) that every reader takes as a timestamp (the year 9999). A parked entry may state any number.
 _LAST = 253_402_300_799_999
-#: Beside the data: names that begin with an underscore are passed over by readers of Parquet.
+#: Folder beside the data. Readers of Parquet ignore names that begin with an underscore.
 SUMMARY = "_audit"
 
 
@@ -44,14 +44,14 @@ def refuse_existing(spark: SparkSession, path: str) -> None:
 
 
 def write(rows: DataFrame, path: str) -> None:
-    """Write the rows, partitioned by the day of birth (UTC) and the real topic. What is there is written over."""
+    """Write the rows, partitioned by the day of birth (UTC) and the real topic. Existing files are overwritten."""
     rows.write.mode("overwrite").partitionBy("day", "real_topic").parquet(path)
 
 
 def ledger_rows(names: Names, judged: DataFrame, frames: Frames, entries: Collection[Entry]) -> DataFrame:
-    """The rows of the ledger: the transactions of the judged ledger.
+    """The rows of the ledger: one for each transaction of the judged ledger.
 
-    Beside them the violations that have no half message: those of EXPIRED among the rows, of PHANTOM in `entries`.
+    Violations without a half message have rows, too: those of EXPIRED are in `judged`, those of PHANTOM in `entries`.
     """
     rows = judged.where("valid")
     for details in (_ends(names, frames), _copies(frames), _held(frames), _discards(frames)):
@@ -69,7 +69,7 @@ def write_summary(spark: SparkSession, text: str, path: str) -> None:
 
 
 def _expired(judged: DataFrame, frames: Frames) -> DataFrame:
-    """Messages that are open although HALF no longer holds them, as their parked entries tell."""
+    """Rows of messages that HALF no longer holds although they are open, as their parked entries tell."""
     told = frames.parked.groupBy(*KEY).agg(
         *(F.max_by(name, "at").alias(f"parked_{name}") for name in ("topic", "born"))
     )
@@ -92,7 +92,7 @@ def _expired(judged: DataFrame, frames: Frames) -> DataFrame:
 
 
 def _phantoms(spark: SparkSession, entries: Collection[Entry]) -> DataFrame:
-    """Visible records that no half message stands behind, with the coordinates that they claim."""
+    """Rows of visible records without a half message, with the coordinates that they claim."""
     rows = []
     for entry in entries:
         if entry.kind == fates.PHANTOM:
@@ -119,13 +119,13 @@ def _phantoms(spark: SparkSession, entries: Collection[Entry]) -> DataFrame:
 
 
 def _named(identity: Column) -> tuple[Column, Column]:
-    """What may be shown of a transaction id."""
+    """The columns that may be shown instead of a transaction id."""
     shown = F.substring(identity, 1, len(short_id("0" * 32))).alias("transaction")
     return shown, F.sha2(identity.cast("binary"), 256).alias("id_sha256")
 
 
 def _or_none(of_many: Column) -> Column:
-    """The array, empty where the transaction has none of them."""
+    """The array, or an empty one instead of null."""
     return F.coalesce(of_many, F.array())
 
 
@@ -176,7 +176,7 @@ def _columns() -> list[Column]:
 
 
 def _ruled(winner: Column) -> Column:
-    """The decisions, each with what became of it: the protocol's refusals, or `decided`."""
+    """The decisions, each with its ruling: `decided`, `unknown`, `resume`, `abandon` or a refusal of the protocol."""
 
     def rule(end: Column) -> Column:
         place, won = F.struct(end["end"], end["line"]), F.struct(winner["end_at"], winner["line"])
@@ -202,7 +202,7 @@ def _ruled(winner: Column) -> Column:
 def _first_ones(rows: DataFrame, order: list[str], what: Column, name: str) -> DataFrame:
     """`what` of the first KEPT rows of each transaction, as an array in the given order."""
     numbered = rows.withColumn("number", F.row_number().over(Window.partitionBy(*KEY).orderBy(*order)))
-    # The order of the struct's fields is that of `order`.
+    # The struct begins with the fields of `order`, so sorting restores that order.
     return numbered.where(F.col("number") <= KEPT).groupBy(*KEY).agg(F.sort_array(F.collect_list(what)).alias(name))
 
 
@@ -225,7 +225,7 @@ def _copies(frames: Frames) -> DataFrame:
 
 
 def _held(frames: Frames) -> DataFrame:
-    """Since when and why a decided message is, or was, held. Compaction may have removed the first of its entries."""
+    """The time since which a decided message is, or was, held, and why. Compaction may have removed its first entry."""
     held = frames.parked.where(F.col("state") == "held")
     return held.groupBy(*KEY).agg(
         F.min("stamp").alias("held_stamp"),

@@ -1,4 +1,4 @@
-"""The plots of the page, as SVG text that stands in the page itself."""
+"""The plots of the page, as SVG text that the page contains."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from txbridge_audit.judge import fates
 from txbridge_audit.report.overview import Latency, Overview
 
-#: Width and height, inches. The page scales a plot to its width; at these the text is still read on a phone.
+#: Width and height, inches. The page scales a plot to its width. At this size the text is readable on a phone.
 _SIZE = (7.2, 3.2)
-#: Told apart by people who do not see red and green (Okabe and Ito's colours), wrong fates in reds.
+#: Okabe and Ito's colours, which people who do not see red and green can distinguish. Wrong fates have reddish ones.
 _COLOURS = {
     fates.DELIVERED: "#0072b2",
     fates.ROLLED_BACK: "#56b4e9",
@@ -29,7 +29,7 @@ _COLOURS = {
     fates.LEAKED: "#cc0000",
     fates.WRONG_WINNER: "#cc79a7",
 }
-#: Text stays text (it can be searched, and needs no font of ours), and the same data make the same file.
+#: Text stays text, which can be searched and needs no embedded font. The same data make the same file.
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "txbridge",
@@ -37,7 +37,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-#: Most times below the latencies: more of them run into each other.
+#: Most labels on the axis of latencies. More would overlap.
 _LABELS = 7
 
 
@@ -66,7 +66,7 @@ def over_time(overview: Overview) -> str:
 
 
 def latencies(overview: Overview) -> str:
-    """How long decisions and deliveries took. Empty when no transaction tells."""
+    """Latencies of decisions and deliveries. Empty when no transaction has one."""
     kinds = {
         "prepare to decision": (overview.prepare_to_decision, "#0072b2"),
         "decision to delivery": (overview.decision_to_delivery, "#d55e00"),
@@ -100,7 +100,7 @@ def _under(power: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """A time as people say it."""
+    """A duration as short text, in its largest unit."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if ms >= length:
             return f"{ms / length:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""The report as a person reads it in a terminal: verdict first, then counts, then evidence."""
+"""The report for a terminal: verdict first, then counts, then evidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txbridge_audit.judge.summary import VIOLATIONS
 from txbridge_audit.report.meaning import MEANING, advice, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
-#: Violations of each kind that are shown with evidence; the JSON form has more of them.
+#: Number of violations of each kind that are shown with evidence. The JSON form has more.
 SHOWN = 5
 
 
@@ -56,7 +56,7 @@ def _fates(report: AuditReport) -> Table:
 
 
 def _line(console: Console, text: str) -> None:
-    """As it is: a log keeps long lines, and what is cut is no evidence."""
+    """Print the text without wrapping or cutting it: a log keeps long lines, and evidence must be complete."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
