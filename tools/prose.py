@@ -1,14 +1,20 @@
-"""Linter for the prose of README and docs: `python -m tools.prose`, part of `make check`.
+"""Linter for prose, in pages and in Python files: `python -m tools.prose`, part of `make check`.
 
-It reports words of tools/words.toml, what proselint finds, table cells of 300 characters or more, and sentences that
-are too long on the pages that people read first. Code, links and quoted output are not prose. A few of the words are
-reported in Python files as well.
+In README and docs it reports words of tools/words.toml, findings of proselint, and table cells of 300 characters or
+more. Sentences that are too long are reported on the pages that people read first. Code, links and quoted output are
+not prose.
+
+In docstrings and comments it reports the same words and all sentences that are too long. The docstring of a module has
+to start with a noun phrase that says what is in the module.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,11 +27,12 @@ from proselint.tools import LintFile
 
 ROOT = Path(__file__).parents[1]
 _TABLES = {
-    name: {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in words.items()}
+    # A line may end between two words.
+    name: {re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE): instead for pattern, instead in words.items()}
     for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8")).items()
 }
-EVERYWHERE = _TABLES["everywhere"]
-WORDS = EVERYWHERE | _TABLES["instead"]
+EVERYWHERE, INSTEAD = _TABLES["everywhere"], _TABLES["instead"]
+WORDS = EVERYWHERE | INSTEAD
 #: Where Python files are. The tests of this module quote what it reports.
 CODE = ("compose", "connectors", "examples", "spark", "tests", "tools", "txbridge")
 _QUOTES = "tests/unit/project/test_prose.py"
@@ -46,6 +53,11 @@ LONGEST_CELL = 300
 _NOT_CHECKED = ("typography", "weasel_words", "dates_times", "misc.phrasal_adjectives.ly")
 _CODE_BLOCK = re.compile(r"^( *)(```|~~~).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
 _NOT_PROSE = re.compile(r"(`+)(?:(?!\1).)+\1|<[^>\n]+>|(?<=\])\([^)\n]*\)|\{[^}\n]*\}|^:::.*$", re.MULTILINE)
+
+
+_QUESTION = re.compile(r"(?:As|How|If|Since|So|That|Until|What|When|Where|Whether|Which|Who)\b")
+#: Comments for tools and lines that part a module are not prose.
+_NO_COMMENT = re.compile(r"noqa|type:|pragma|fmt:|!|-{3}")
 
 
 class Problem(NamedTuple):
@@ -109,7 +121,7 @@ def of_proselint(text: str) -> Iterator[Problem]:
 
 
 def problems(name: str, markdown: str) -> list[Problem]:
-    """All that is to be improved on a page."""
+    """Everything to be improved on a page."""
     text = prose(markdown)
     found = [*forbidden_words(text), *long_cells(markdown), *of_proselint(text)]
     if name in FIRST:
@@ -117,13 +129,50 @@ def problems(name: str, markdown: str) -> list[Problem]:
     return sorted(found)
 
 
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            text := ast.get_docstring(node, clean=False)
+        ):
+            yield node.body[0].lineno, text
+
+
+def comments(python: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each comment. Comments on lines of their own, one below the other, are one text."""
+    first, block, column = 0, list[str](), -1
+    for token in tokenize.generate_tokens(io.StringIO(python).readline):
+        text = re.sub(r"^#:? ?", "", token.string)
+        if token.type != tokenize.COMMENT or _NO_COMMENT.match(text):
+            continue
+        (line, at), alone = token.start, token.line.lstrip().startswith("#")
+        if not (block and alone and at == column and line == first + len(block)):
+            if block:
+                yield first, "\n".join(block)
+            first, block, column = line, [], at if alone else -1
+        block.append(text)
+    if block:
+        yield first, "\n".join(block)
+
+
 def in_code(python: str) -> list[Problem]:
-    """What is to be improved in a Python file: words alone, in docstrings, comments and messages."""
-    return sorted(forbidden_words(python, EVERYWHERE))
+    """Everything to be improved in a Python file. A few words are reported in its messages, too."""
+    tree = ast.parse(python)
+    found = list(forbidden_words(python, EVERYWHERE))
+    for line, text in (*docstrings(tree), *comments(python)):
+        plain = prose(text)
+        problems_of_text = (*forbidden_words(plain, INSTEAD), *long_sentences(plain))
+        found += [Problem(line + problem.line - 1, problem.text) for problem in problems_of_text]
+    title = ast.get_docstring(tree) or ""
+    if question := _QUESTION.match(title):
+        found.append(
+            Problem(1, f'"{question[0]}": a module docstring starts with a noun phrase that says what is in it')
+        )
+    return sorted(found)
 
 
 def main() -> int:
-    """Print what is to be improved; the exit code is 1 if there is anything."""
+    """Print the problems of all pages and Python files. The exit code is 1 if there are any."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     code = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py")) if not path.match(_QUOTES)]
     count = 0

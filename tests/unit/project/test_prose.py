@@ -41,13 +41,46 @@ def test_code_and_links_are_no_prose(text: str) -> None:
         '"""It can\n    not work."""',
         "    # It can\n    # not work.",
         "    #: It can\n    #: not work.",
+        'MESSAGE = "It can not work."',
+        "# It waits in vain.",
+        "# It waits in\n# vain.",
+        "pause()  # It waits in vain.",
     ],
 )
-def test_a_few_words_are_reported_in_code_too(text: str) -> None:
-    found = in_code(
-        f'import sys\n{text}\n# In vain: "cannot" is right, and a name like can_not_be_read is none of it.\n'
-    )
+def test_words_are_reported_in_code_too(text: str) -> None:
+    found = in_code(f"import sys\n{text}\n# A name like can_not_be_read and `in vain` in quotes are right.\n")
     assert [problem.line for problem in found] == [2]
+
+
+def test_only_a_few_words_are_reported_in_messages() -> None:
+    assert in_code('MESSAGE = "It waits in vain."\n') == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('"""{}."""', 1),
+        ("# {}.", 1),
+        ("def f():\n    # Short.\n    # {}.\n    pass", 3),
+        ("pause()  # {}.", 1),
+        ('def f():\n    """Short.\n\n    {}.\n    """', 4),
+    ],
+)
+def test_sentences_are_short_in_code(text: str, line: int) -> None:
+    assert [problem.line for problem in in_code(text.format(f"W {' '.join(WORDS)}") + "\n")] == [line]
+
+
+def test_comments_apart_are_no_long_sentence() -> None:
+    half = " ".join(WORDS[: LONGEST_SENTENCE // 2 + 1])
+    assert in_code(f"# {half}\n\n# {half}\npause()  # {half}\n# {half}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("title", "count"),
+    [("What a door is told.", 1), ("Whether brokers answer.", 1), ("The options of a door.", 0), ("Whatever.", 0)],
+)
+def test_a_module_says_what_is_in_it(title: str, count: int) -> None:
+    assert len(in_code(f'"""{title}"""\n\n\ndef f():\n    """Whether it works."""\n')) == count
 
 
 def test_a_cell_has_less_than_300_characters() -> None:
