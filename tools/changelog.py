@@ -45,16 +45,18 @@ def released(changelog: str, texts: dict[Path, str], version: str, day: dt.date)
         raise FragmentError(f"CHANGELOG.md has no section {UNRELEASED}")
     end = rest.find("\n## ")
     ours, others = (rest, "") if end < 0 else (rest[: end + 1], rest[end + 1 :])
-    # Text before the first heading belongs to no section and is dropped.
-    parts = re.split(r"^### (\w+)\n", ours, flags=re.MULTILINE)
-    sections = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
+    lead, *parts = re.split(r"^### (.+)\n", ours, flags=re.MULTILINE)
+    sections = dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
+    known = [kind.capitalize() for kind in KINDS]
+    if lead.strip() or not set(sections) <= set(known):
+        raise FragmentError(f"CHANGELOG.md, {UNRELEASED}: every line belongs below ### and one of {', '.join(known)}")
     for path, text in texts.items():
         section = path.name.split(".")[1].capitalize()
         entry = textwrap.fill(
             f"- {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
         sections[section] = "\n".join(filter(None, (sections.get(section), entry)))
-    titles = [title for kind in KINDS if (title := kind.capitalize()) in sections]
+    titles = [title for title in known if title in sections]
     body = "\n".join(f"### {title}\n\n{sections[title]}\n" for title in titles)
     return f"{before}{UNRELEASED}\n\n## [{version}] - {day.isoformat()}\n\n{body}{others and chr(10)}{others}"
 

@@ -608,7 +608,6 @@ def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, requ
         producer_on(bridge, listener, settings={"message.timeout.ms": 1_000}) as producer,
     ):
         eventually(lambda: _sends(producer, Message("t", b"before")))
-        given = len(listener.executed)
         kafka.pause()
         # The broker's threads stop a moment later.
         failure = eventually(lambda: _fails(producer, Message("t", b"paused")))
@@ -616,7 +615,6 @@ def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, requ
         assert "check the brokers" in str(failure)
         executed = [message.transaction_id for message, _ in listener.executed]
         lost = f"{int(executed[-1], 16) + 1:032X}"
-        assert len(executed) >= given
         # Kafka may have answered something while that message was on its way. Then only the next message reports the
         # loss.
         eventually(lambda: connection_events(caplog) or (_fails(producer, Message("t", b"too")) and None))

@@ -100,9 +100,8 @@ def test_a_take_over_serves_before_it_has_read_the_backlog(backlog: Backlog) -> 
     assert backlog.most <= LIMIT + HALF_BATCH
     # A decision about one of the first messages is applied before the rest is read.
     backlog.decide(3)
-    for turn in backlog.turns(200):
+    for _ in backlog.turns(200):
         if backlog.delivered() == [b"3"]:
-            assert turn < 200
             break
 
 

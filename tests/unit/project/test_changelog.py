@@ -1,4 +1,4 @@
-"""The fragments in changes/, and what a release makes of them."""
+"""The fragments in changes/, and the release's changelog built from them."""
 
 from __future__ import annotations
 
@@ -52,3 +52,9 @@ def test_what_is_no_fragment_is_refused(tmp_path, name, text, says):
     (tmp_path / name).write_text(text)
     with pytest.raises(FragmentError, match=says):
         fragments(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["A sentence.\n\n### Added\n\n- All.\n", "### Removals\n\n- All.\n"])
+def test_no_text_of_the_changelog_is_lost(lost: str) -> None:
+    with pytest.raises(FragmentError, match="every line belongs below ### and one of Added"):
+        released(f"# Changelog\n\n## [Unreleased]\n\n{lost}", {}, "0.1.0", DAY)
