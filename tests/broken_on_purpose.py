@@ -20,7 +20,7 @@ MSG_IT = "tests/integration/test_transactional_msg.py::test_transactional_msg_it
 
 @dataclass(frozen=True)
 class Break:
-    """What is replaced where, in words, and the test that must notice (arguments of pytest)."""
+    """One replacement in a file, described in words, and the test that must notice it (arguments of pytest)."""
 
     promise: str
     what: str
@@ -123,7 +123,7 @@ BREAKS = (
 
 
 def run(broken: Break) -> tuple[bool, str]:
-    """Whether the test noticed, and the line that says so."""
+    """Return whether the test noticed, and the line of its output that shows it."""
     with tempfile.TemporaryDirectory(prefix="txbridge-broken-") as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache"))

@@ -1,4 +1,4 @@
-"""One real Kafka and one Spark for each process of pytest. Every test has a namespace: tests do not see each other."""
+"""Fixtures of all tests: one real Kafka and one Spark per pytest process, and a namespace of its own for each test."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
-# A shell ignores Ctrl-C for what it starts in the background, and so would everything that a test starts.
+# A shell makes background processes ignore Ctrl-C, and all processes that a test starts would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Three times as long as the longest test takes on a busy machine (s). What waits in librdkafka hears no time-out.
+#: Three times the duration of the longest test on a busy machine (s). Signal time-outs do not interrupt librdkafka
+#: calls.
 _HANGS_S = 1_500.0
 
 #: Marks tests that start Spark, by the fixtures they use.
@@ -36,13 +37,13 @@ _SPARK_FIXTURES = {"spark", "running_spark"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What `make quick` and `make test` leave out is marked by what it needs."""
+    """Mark the tests that `make quick` and `make test` leave out, by the fixtures that they use."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _SPARK_FIXTURES:
             item.add_marker("spark")
         if "own_kafka" in fixtures and _face_of(item) not in {None, FACES[0]}:
-            # What happens to a Kafka happens to the client's connection, which the APIs share.
+            # A fault of Kafka affects the client's connection, which all APIs share: one API is enough.
             item.add_marker("long")
         name = getattr(_face_of(item), "__name__", None)
         if any(name in mark.args for mark in item.iter_markers("long_for")):
@@ -52,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """A test that hangs ends its process, with a trace of every thread: the others are run in a new one."""
+    """End the process of a test that hangs, with a trace of every thread. The remaining tests run in a new process."""
     faulthandler.dump_traceback_later(_HANGS_S, exit=True)
     try:
         return (yield)
@@ -61,20 +62,20 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 
 def _face_of(item: pytest.Item) -> object:
-    """The API of the client that is tested, if all are in turn."""
+    """The client API under test, for tests that run once for each API."""
     call = getattr(item, "callspec", None)
     return None if call is None else call.params.get("face")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """For `--dist loadfile`."""
+    """The project's own scheduler for `--dist loadfile`."""
     return schedule.Schedule(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)
 def _nothing_of_another_test() -> Iterator[None]:
-    """Threads that run already are another test's, and what a simulation does with the logs ends with the test."""
+    """Ignore threads of earlier tests, and undo a simulation's log settings after the test."""
     own_threads.remember()
     yield
     structlog.reset_defaults()
@@ -82,7 +83,7 @@ def _nothing_of_another_test() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _every_exception_is_logged() -> None:
-    """A test that logs an exception must not keep another's from being logged in full."""
+    """Let each test log its exceptions in full, even if an earlier test has logged the same exception."""
     log.forget()
 
 
@@ -109,8 +110,8 @@ def bridge(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[Bri
 
 @pytest.fixture(scope="session")
 def running_spark() -> Iterator[SparkSession]:
-    """The one Spark of this process. An audit in this process that is given no session takes it, too."""
-    from tests.support import quick_spark  # takes a second, which most runs do not need
+    """The one Spark of this process. An audit in this process that gets no session uses it, too."""
+    from tests.support import quick_spark  # The import takes a second, and most runs do not need it.
 
     with quick_spark.running_spark() as session:
         yield session
@@ -127,7 +128,7 @@ def spark(running_spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL that tests share, as SQLAlchemy names it; each test makes a schema of its own."""
+    """SQLAlchemy URL of a PostgreSQL that all tests share. Each test makes a schema of its own."""
     if given := os.environ.get(URL_VARIABLE):
         yield given
         return

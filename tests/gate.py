@@ -1,8 +1,9 @@
-"""Runs pytest as `make test` and `make test-long` do: files side by side, then once more, alone, the few that failed.
+"""The pytest runs of `make test` and `make test-long`: files side by side, then a second run of the few that failed.
 
-`python -m tests.gate 4 -m "not long"`: four processes. A machine that is busy with four test processes makes a process
-wait for seconds where it never does otherwise. So a failure beside others may be the machine's; one alone is not.
-The names of those that failed first and passed alone stand before the second run: each is a defect to be looked for.
+`python -m tests.gate 4 -m "not long"`: four processes. On a machine that is busy with four test processes, a process
+sometimes has to wait for seconds. So the machine may be the reason when a test fails beside others, but not when it
+fails alone. The names of tests that failed first and passed alone are printed before the second run: each is a defect
+to investigate.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-#: More failures than these are no accident of a busy machine, and running them one by one would take too long.
+#: More failures than these have another reason than a busy machine, and running them one by one would take too long.
 MOST_AGAIN = 5
 
 _CACHE = Path("build/gate")
 
 
 def main(jobs: str, *arguments: str) -> int:
-    """Exit code of pytest: of the second run, if there was one."""
-    # What failed in an earlier run of the gate would be run again, too.
+    """Return the exit code of pytest, that of the second run if there was one."""
+    # Otherwise failures of an earlier run of the gate would be run again, too.
     shutil.rmtree(_CACHE, ignore_errors=True)
     code = _pytest("tests", *arguments, "--numprocesses", jobs, "--dist", "loadfile")
     failed = _failed()
@@ -40,7 +41,7 @@ def _pytest(*arguments: str) -> int:
 
 
 def _failed() -> list[str]:
-    """The tests that failed in the run before; an empty list as well when pytest noted none."""
+    """The tests that failed in the run before, or an empty list if pytest noted none."""
     try:
         return list(json.loads((_CACHE / "v/cache/lastfailed").read_text()))
     except FileNotFoundError:

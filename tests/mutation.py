@@ -36,9 +36,9 @@ MODULES = (
     "headers",
     "names",
 )
-#: What mutmut's exit codes of a mutant mean (its documentation, "exit codes"). All others are defects of the run.
+#: Meaning of mutmut's exit codes of a mutant (its documentation, "exit codes"). All others are defects of the run.
 _KILLED, _SURVIVED, _NO_TESTS = frozenset({1, 3}), 0, frozenset({5, 33})
-#: Told by a signal or by mutmut itself: a loop without end is noticed as well as a wrong answer.
+#: A signal or mutmut itself has reported these. An endless loop counts as noticed, as a wrong answer does.
 _TIMED_OUT = frozenset({-24, 24, 36, 152, 255})
 
 _CONFIG = """[tool:pytest]
@@ -76,7 +76,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one module."""
+    """The figures of one module."""
 
     module: str
     killed: int
@@ -94,7 +94,7 @@ class Figures:
 
 
 def lay_out(tree: Path, modules: list[str]) -> None:
-    """A tree with nothing but the core and its tests. What it imports beyond that would fail: the core is pure."""
+    """Make a tree with nothing but the core and its tests. The core is pure: any other import would fail."""
     shutil.rmtree(tree, ignore_errors=True)
     for folder in ("txbridge/core", "tests/unit/core", "tests/property"):
         # The client's parser is no part of the core.
@@ -111,7 +111,7 @@ def lay_out(tree: Path, modules: list[str]) -> None:
 
 
 def without_property_decorators(source: str) -> str:
-    """`x = property(_get_x)` instead of the decorator: mutmut leaves decorated functions alone."""
+    """Replace property decorators by `x = property(_get_x)`: mutmut leaves decorated functions alone."""
     lines = source.splitlines()
     for node in sorted(ast.walk(ast.parse(source)), key=lambda node: getattr(node, "lineno", 0), reverse=True):
         if not isinstance(node, ast.FunctionDef) or len(node.decorator_list) != 1 or node.end_lineno is None:
@@ -126,7 +126,7 @@ def without_property_decorators(source: str) -> str:
 
 
 def run_mutmut(tree: Path, *arguments: str, log: Path) -> str:
-    """Run mutmut in the tree; returns what it prints, which goes into a file meanwhile."""
+    """Run mutmut in the tree and return its output, which goes into a file meanwhile."""
     with log.open("w") as output:
         result = subprocess.run(
             [sys.executable, "-m", "mutmut", *arguments],
@@ -143,7 +143,7 @@ def run_mutmut(tree: Path, *arguments: str, log: Path) -> str:
 
 
 def collect(tree: Path, module: str) -> tuple[Figures, list[Survivor]]:
-    """What became of the mutants of one module."""
+    """The results of the mutants of one module."""
     meta = tree / "mutants" / "txbridge" / "core" / f"{module}.py.meta"
     codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
     counts: Counter[str] = Counter()
@@ -164,7 +164,10 @@ def collect(tree: Path, module: str) -> tuple[Figures, list[Survivor]]:
 
 
 def main() -> int:
-    """Run, print, write the report. The exit code is 0 whatever survives: the judgement is a person's."""
+    """Run mutmut, print the figures and write the report.
+
+    The exit code is 0 even if mutants survive: a person judges them.
+    """
     modules = sys.argv[1:] or list(MODULES)
     unknown = sorted(set(modules) - set(MODULES))
     if unknown:

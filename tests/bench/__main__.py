@@ -1,7 +1,7 @@
-"""Measurements: `python -m tests.bench` takes all, `python -m tests.bench NAME [options]` one of them.
+"""Measurements: `python -m tests.bench` runs all benches, `python -m tests.bench NAME [options]` one of them.
 
-A table is printed; build/bench/report.json has all of a whole run, build/bench/NAME.json one bench's. A whole run that
-was interrupted goes on where it was.
+It prints a table. build/bench/report.json has all results of a whole run, build/bench/NAME.json those of one bench. An
+interrupted whole run goes on where it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.bench.report import Report, merged, table
 from tests.bench.whole_run import Kind
 from tools.optimised import is_optimised
 
-#: In the order of a whole run: what is short and promised first, the longest last.
+#: Benches in the order of a whole run: first the short ones with goals, the longest last.
 BENCHES = (
     "prepare",
     "latency",
@@ -42,7 +42,7 @@ BENCHES = (
     "follow",
     "imports",
 )
-#: The options of those that `--quick` takes: their ratios have a spread after a few short rounds.
+#: Options of the benches that `--quick` runs. Their ratios have a spread after a few short rounds.
 QUICK: dict[str, dict[str, object]] = {
     "prepare": {"rounds": 3, "calls": 2_000},
     "latency": {"rounds": 3, "seconds": 2, "warm_up": 5},
@@ -79,7 +79,7 @@ def main() -> int:
     )
     parser.add_argument("--fresh", action="store_true", help="begin a whole run anew also when one was interrupted")
     kinds = parser.add_subparsers(dest="name", title="benches")
-    # Only the one that is wanted is imported: the audit's needs Spark, which the others do not.
+    # Only the requested bench is imported: the audit's needs Spark, the others do not.
     wanted = next((argument for argument in sys.argv[1:] if argument in BENCHES), None)
     for name in BENCHES:
         kind = kinds.add_parser(name)

@@ -1,9 +1,9 @@
 """The audit against a bare Spark job that only reads and counts the same topics, on the same Spark.
 
-The job is measured twice, and the audit compared with both: as anybody would write it, with the defaults of Spark and
-of Kafka's client (`bare`), and with the settings with which the audit reads (`tuned`): less than half.
-Both count what is committed, to the same ends. Before that each runs once unmeasured: the first job of a Spark also
-loads and compiles what every job needs. The audit has no such rehearsal.
+The job is measured twice, and the audit compared with both. `bare` has the defaults of Spark and of Kafka's client, as
+most people would write it. `tuned` has the settings with which the audit reads, and takes less than half the time. Both
+count committed records, to the same ends. Before that each runs once unmeasured: the first job of a Spark also loads
+and compiles the code that every job needs. The audit has no such rehearsal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tests.corruption.writer import Writer
 from tests.support.harness import cpu_seconds_in
 from txbridge.embedded import EmbeddedKafka
 
-#: The aim: an audit takes so many times as long as a bare count.
+#: The goal: an audit takes at most this many times as long as a bare count.
 _GOAL = 3
-#: How names of the JVM's threads begin.
+#: Beginnings of the names of the JVM's threads.
 _THREADS = {
     "Executor task": "tasks",
     "C1 Compiler": "compiler",
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         }
         for run in runs
     }
-    # One run of each size: an audit takes long, and what it is compared with is counted in the same session.
+    # One run of each size: an audit takes long, and the counts to compare it with are made in the same session.
     ratios = {
         f"audit of {run['transactions']:,} to a bare count": Ratio(run["times_bare"], _GOAL, at_most=True).report()
         for run in runs
@@ -111,7 +111,7 @@ def _measure(transactions: int, each: int) -> dict[str, Any]:
         **{f"{name}_count_seconds": round(one.seconds, 1) for name, one in counted.items()},
         "audit_seconds": round(report.seconds, 1),
         **{f"times_{name}": round(report.seconds / one.seconds, 2) for name, one in counted.items()},
-        # What other work on the machine changes less.
+        # Processor time, which depends less on other work of the machine.
         **{f"{name}_count_cpu_seconds": round(one.cpu_seconds, 1) for name, one in counted.items()},
         "audit_cpu_seconds": round(auditing, 1),
         **{f"cpu_times_{name}": round(auditing / one.cpu_seconds, 2) for name, one in counted.items()},
@@ -138,14 +138,14 @@ def _measured(name: str, count: Callable[[], int]) -> _Counted:
 
 
 def _bare(spark: SparkSession, servers: str) -> int:
-    """Records in all topics of the cluster that are not Kafka's own; `spark` has Spark's defaults."""
+    """Count the records in all topics of the cluster that are not Kafka's own. `spark` has Spark's defaults."""
     topics = _topics(Cluster(kafka_settings(servers)))
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", ",".join(topics))
     return reader.option("kafka.isolation.level", READ_COMMITTED).load().count()
 
 
 def _tuned(spark: SparkSession, servers: str) -> int:
-    """The same, read as the audit reads; `spark` is set up like the audit's."""
+    """Count the same records with the audit's way of reading. `spark` is set up like the audit's."""
     settings = kafka_settings(servers)
     return read(spark, settings, _spans(settings), READ_COMMITTED).count()
 
@@ -157,18 +157,18 @@ def _spans(settings: KafkaSettings) -> dict[TopicPartition, Range]:
 
 
 def _topics(cluster: Cluster) -> dict[str, int]:
-    """With the numbers of their partitions."""
+    """Topics with their partition numbers."""
     return {name: count for name, count in cluster.partition_counts().items() if not name.startswith("__")}
 
 
 def _cpu_seconds() -> dict[str, float]:
-    """Processor time of Spark's JVM so far, by what its threads do."""
+    """Processor time of Spark's JVM so far, by kind of thread."""
     gateway: Any = SparkContext._gateway
     found: dict[str, float] = defaultdict(float)
     for thread in Path(f"/proc/{gateway.proc.pid}/task").iterdir():
         try:
             stat = (thread / "stat").read_text()
-        except FileNotFoundError:  # it has just ended
+        except FileNotFoundError:  # The thread has just ended.
             continue
         name = stat.partition("(")[2].rpartition(")")[0]
         what = next((what for begin, what in _THREADS.items() if name.startswith(begin)), "planning and the rest")

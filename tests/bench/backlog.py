@@ -1,4 +1,4 @@
-"""What a million unread half messages cost a worker that starts: time until a decision is visible, and memory."""
+"""Cost of a million unread half messages for a worker that starts: time until a decision is visible, and memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _measure(bridge: Bridge, options: argparse.Namespace) -> dict[str, Any]:
     worker.stop()
     say(f"preparing {options.unread:,} half messages while no worker runs")
     prepared = feed.prepare(topic, options.unread, options.size, b"unread")
-    # One of the first, which has to be found again at once, and the last, for which all of HALF is read.
+    # One of the first half messages, which has to be found again at once, and the last, for which all of HALF is read.
     feed.commit([prepared[0]])
     seen, since = EndOfTopic(bridge.bootstrap_servers, topic), time.monotonic()
     worker = bridge.worker(**settings)
@@ -80,7 +80,7 @@ def _measure(bridge: Bridge, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _most_memory(worker: WorkerProcess) -> int:
-    """Most resident bytes that the worker's process has had."""
+    """Peak resident memory of the worker's process (bytes)."""
     for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

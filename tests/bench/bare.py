@@ -1,4 +1,4 @@
-"""What Kafka takes without us: records that are produced one by one, each waiting for its acknowledgement."""
+"""Kafka's own time for records that are produced one by one, each with a wait for its acknowledgement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.harness import Bridge
 
 
 def produce_and_wait(bridge: Bridge, partitions: int, threads: int, count: int, size: int) -> Found:
-    """Idempotent, by so many threads; a thread more serves the acknowledgements."""
+    """Produce with idempotence from so many threads. One more thread serves the acknowledgements."""
     topic = bridge.create_topic(f"bare-{time.monotonic_ns()}", partitions=partitions)
     producer = Producer({"bootstrap.servers": bridge.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0})
     values, stopped = Values(size), threading.Event()

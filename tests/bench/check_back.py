@@ -1,13 +1,13 @@
-"""Messages that nobody decided, answered when they are checked: from due to visible, against RocketMQ.
+"""Undecided messages that are answered when checked: time from due to visible, against RocketMQ.
 
-Both get the same messages at the same pace, and have the same times: time-out 1 s, check interval 1 s. RocketMQ has its
-RocksDB store, with which it checks best and delivers nothing twice as long as all answers come within the interval, and
-the threads for checks that it does best with. Copies are counted on both sides, also those that come later.
+Both get the same messages at the same pace, with the same times: time-out 1 s, check interval 1 s. RocketMQ has its
+best settings for checks. One is the RocksDB store, which delivers no message twice as long as all answers come within
+the interval. The other is its best number of check threads. Copies are counted on both sides, including later ones.
 
-A message is due one time-out after its half message was acknowledged, which is when its local transaction is called:
-the same moment on both sides. Two times count, as either alone could hide something: that of the message in the middle
-(each from when it is due itself), and that of the crowd, from when the last one is due until all are visible. From the
-first one due would add the time in which they were sent, which is the same on both sides and says nothing about checks.
+A message is due one time-out after the acknowledgement of its half message. Its local transaction is called at that
+moment on both sides. Two times count, because either alone could hide a defect. One is that of the median message, from
+its own due time. The other is that of all messages, from the due time of the last one until all are visible. Counted
+from the due time of the first one, it would include the time of sending, which is the same on both sides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROCKETMQ = {
 }
 _OURS, _PEER = "txbridge", "RocketMQ"
 _LAST, _COPIES = "s, last due to last visible", "copies"
-#: A second copy comes of a second check, one interval later at the soonest.
+#: A second copy comes from a second check, one interval later at the earliest.
 _SETTLE_S = 2 * _INTERVAL_MS / 1e3
 _PEER_THREADS = 32
 

@@ -1,4 +1,4 @@
-"""What a transaction costs the client, by its face, against a bare idempotent producer of the same records."""
+"""Cost of a transaction in the client, by API, against a bare idempotent producer of the same records."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _measured(measure: Callable[[int], float], count: int) -> Found:
 
 
 class _Bench:
-    """Each measurement takes the number of transactions and returns the seconds until all ENDs are acknowledged."""
+    """Measurements that take the number of transactions and return the seconds until all ENDs are acknowledged."""
 
     def __init__(self, bridge: Bridge, options: argparse.Namespace) -> None:
         self._half = bridge.names.half

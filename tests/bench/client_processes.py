@@ -14,7 +14,7 @@ from tests.bench.stand import Stand, cpu_us_each
 
 
 class ClientProcesses:
-    """One interpreter each: what one of them cannot do, several may."""
+    """Several client processes with one interpreter each, which together can exceed the rate of a single one."""
 
     def __init__(self, stand: Stand, number: int) -> None:
         self._stand = stand
@@ -26,7 +26,7 @@ class ClientProcesses:
         ]
 
     def measure(self, count: int, size: int) -> Found:
-        """As Stand.measure: from the first prepare of any of them; each sends an equal part of `count`."""
+        """Measure as Stand.measure does, from the first prepare of any process. Each sends an equal part of `count`."""
         each = count // len(self._processes)
         count = each * len(self._processes)
         self._stand.reader.expect(count)
@@ -38,7 +38,7 @@ class ClientProcesses:
         done = [self._answer(process) for process in self._processes]
         seconds = self._stand.reader.last_seen() - min(one["since"] for one in done)
         after = self._stand.cpu_seconds()
-        # This process is not the client.
+        # The client's processor time is that of the other processes, not of this one.
         after["client"] = before["client"] + sum(one["cpu"] for one in done)
         return {PER_SECOND: count / seconds, **cpu_us_each(before, after, count)}
 

@@ -1,7 +1,8 @@
 """A pipelined client in a process of its own: `python -m tests.bench.client_program SERVERS NAMESPACE TOPIC`.
 
-Each line of its input is a JSON object with the `count` of transactions to send and the `size` of their values. It
-answers when all is acknowledged: when it has begun (`since`, monotonic, s), and its processor time (`cpu`, s).
+Each line of its input is a JSON object with the `count` of transactions to send and the `size` of their values. When
+all is acknowledged, it answers with the time at which it began (`since`, monotonic, s) and its processor time (`cpu`,
+s).
 """
 
 from __future__ import annotations

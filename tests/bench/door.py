@@ -1,9 +1,10 @@
 """The front door against a real RocketMQ, with the same Java client: transactions a second, and the time of a SEND.
 
-A transaction counts when the client's call has returned: its half message is acknowledged, its local transaction has
-answered commit, and its END is sent, which the client does one-way on both sides. The time of a SEND is from the call
-until the local transaction is called. A second rate counts until all are visible: in RocketMQ's queues, and to a
-read_committed reader of Kafka. All of it runs on one machine, which the door shares with Kafka, a worker and a reader.
+A transaction counts when the client's call has returned. At that time its half message is acknowledged, its local
+transaction has answered commit, and its END is sent, which the client does one-way on both sides. The time of a SEND is
+from the call until the local transaction is called. A second rate counts until all are visible: in RocketMQ's queues,
+and to a read_committed reader of Kafka. All processes run on one machine, which the door shares with Kafka, a worker
+and a reader.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from txbridge.embedded.ports import free_port
 _PEER = "RocketMQ"
 _VISIBLE = "visible per second"
 _PROGRAM, _HEAP = "DoorBench", "512m"
-#: As in the other benches with RocketMQ.
+#: The same number as in the other benches with RocketMQ.
 _QUEUES = 8
-#: The goal is that of this many threads, for one door.
+#: The goal is for one door with this many threads.
 _GOAL_THREADS, _GOAL = 32, 0.5
-#: A decision that is late is not taken for missing: no check shall add to what is measured (ms).
+#: Long enough that no late decision is checked: a check would add to the measured work (ms).
 _NO_CHECKS = 60_000
-#: A measurement of a few hundred a second, which a loaded machine has shown, ends within it.
+#: A measurement at a few hundred a second, as on a loaded machine, ends within this time.
 _TIMEOUT_S = 600.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    # As many as take some four seconds, here and there.
+    # Enough for some four seconds on each side.
     parser.add_argument(
         "--transactions", type=int, default=20_000, help="per measurement; a third with one thread (default 20,000)"
     )
@@ -108,7 +109,7 @@ class _Native(_Side):
 
     def measure(self, count: int, threads: int, size: int) -> Found:
         with self._running.going():
-            # After the pause of its servers the client may have to find them again.
+            # The client may have to connect again after the pause of its servers.
             self._send(100, 1, size)
             total = int(self._client.ask("visible")) + count
             before = self._cpu_seconds()
@@ -145,7 +146,7 @@ class _Doors(_Side):
 
 @contextlib.contextmanager
 def _native() -> Iterator[_Native]:
-    """A RocketMQ, stopped for as long as it is not measured; tests/bench/rocketmq.py says why."""
+    """A RocketMQ that is stopped outside of measurements, as tests/bench/rocketmq.py explains."""
     with peer({}, heap="1g") as running, PeerClient(running, _PROGRAM, "bench", _QUEUES, heap=_HEAP) as client:
         # It answers once it has its topic and its route, for which it needs the servers.
         client.ask("measure", count=100, threads=1, size=100)
@@ -158,7 +159,7 @@ def _native() -> Iterator[_Native]:
 
 @contextlib.contextmanager
 def _front_doors(stand: Stand, count: int) -> Iterator[_Doors]:
-    """So many doors that name each other, with a client of all of them."""
+    """This many doors that name each other, and a client that knows all of them."""
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     advertised = f"--advertised={','.join(addresses)}"
     with contextlib.ExitStack() as stack:
@@ -173,7 +174,7 @@ def _front_doors(stand: Stand, count: int) -> Iterator[_Doors]:
 def _measures(options: argparse.Namespace, sides: Mapping[str, _Native | _Doors]) -> dict[str, Callable[[], Found]]:
     return {
         _workload(name, threads): partial(
-            # One thread is slower by about so much.
+            # One thread is slower by about this factor.
             side.measure,
             options.transactions // 3 if threads == 1 else options.transactions,
             threads,

@@ -1,4 +1,4 @@
-"""Half messages with a time of delivery, scheduled before it comes; what else goes on when many are due at once."""
+"""Half messages with a time of delivery, scheduled before it comes, and other work while many are due at once."""
 
 from __future__ import annotations
 
@@ -19,68 +19,69 @@ from tests.bench.reader_process import NamedTimes, ReaderProcess
 from tests.support.harness import Bridge, CheckMember, eventually
 from txbridge.core import names as header_names
 
-#: Prepared, then committed: the worker schedules these while the next ones are prepared.
+#: Messages that are prepared and then committed. The worker schedules these while the next ones are prepared.
 _CHUNK = 50_000
-#: How long the commits beside are measured before the drain, after so long in which they begin (s).
+#: Duration of the measurement of commits before the drain, and of the warm-up before that (s).
 _BEFORE_S, _WARM_S = 10.0, 5.0
-#: A reader goes on until it is told the last one.
+#: A reader goes on until the last message.
 _NO_END = 2**62
-#: Commits beside are decided this often (s).
+#: Interval between decisions of the commits beside the drain (s).
 _TICK_S = 0.1
 #: Messages whose check falls due during the drain, for each half partition.
 _CHECKS = 20
-#: The rate at which many that are due at once should drain (1/s): checks are due for as long as that would take.
+#: The rate at which many messages that are due at once should drain (1/s). Checks are due during the time that this
+#: takes.
 _EXPECTED = 10_000
 
 
 class HeadstartError(RuntimeError):
-    """The first message was due before the last was scheduled: what was measured would be the scheduling."""
+    """The first message was due before the last was scheduled: the measurement would include the scheduling."""
 
 
 class Beside(NamedTuple):
-    """Commits that go on: how many a second became visible, and how long after they were prepared (s)."""
+    """Other commits meanwhile: number a second that became visible, and time from prepare to visible of each (s)."""
 
     rate: float
     late: list[float]
 
 
 class Drain(NamedTuple):
-    """What happened when many were due at once."""
+    """Results with many messages due at once."""
 
     late: list[float]
-    #: Messages a second, from the first time until the last was seen.
+    #: Messages a second, from the first due time until the last message was seen.
     rate: float
     #: Messages a second that were prepared, committed and scheduled.
     scheduled_rate: float
-    #: Bytes of the worker: before, when all were scheduled, when all were delivered.
+    #: Memory of the worker (bytes): before, when all were scheduled, and when all were delivered.
     memory: int
     scheduled_memory: int
     drained_memory: int
     before: Beside
     during: Beside
-    #: How late checks were sent that fell due during the drain, by the broker's clock (s).
+    #: Delay of the checks that fell due during the drain, by the broker's clock (s).
     checks: list[float]
 
 
 def headstart_of(count: int) -> float:
-    """Seconds for preparing, committing and scheduling so many."""
+    """Seconds that preparing, committing and scheduling so many messages takes."""
     return 5.0 + count / 4_000
 
 
 def spread(start: int, seconds: float, count: int, now: int) -> list[int]:
-    """Whole seconds from `now` until times that are spread over so many seconds from `start` on (ms)."""
+    """Whole seconds from `now` until each of `count` times that are spread over `seconds` from `start` on (ms)."""
     return [math.ceil((start + number * seconds * 1_000 / count - now) / 1_000) for number in range(count)]
 
 
 def beside(found: NamedTimes, start: float, end: float) -> Beside:
-    """Those that became visible from `start` on and before `end` (ms)."""
+    """Rate and delays of the commits that became visible from `start` on and before `end` (ms)."""
     late = [late for late, seen in zip(found.late, found.seen, strict=True) if start <= seen < end]
     assert late, "no commit became visible meanwhile"
     return Beside(lateness.rate(found.seen, start, end) * 1_000, late)
 
 
 class Due:
-    """Prepares for half partition 0; a reader process sees what becomes visible."""
+    """Measurements with due messages of half partition 0. A reader process sees the delivered ones."""
 
     def __init__(self, bridge: Bridge, size: int) -> None:
         self._bridge, self._size = bridge, size
@@ -111,12 +112,12 @@ class Due:
         self._open.__exit__(kind, error, trace)
 
     def late(self, offsets: Sequence[int], headstart: float) -> list[float]:
-        """How late each became visible to a reader (s); they are due so many ms after the first."""
+        """Measure how late each message became visible to a reader (s). They are due `offsets` ms after the first."""
         self._schedule(offsets, headstart, spare=0.0)
         return self._delivered(len(offsets)).late
 
     def drain(self, count: int, beside_rate: int, headstart: float | None, memory: Callable[[], int]) -> Drain:
-        """So many are due within the same second, while commits and checks go on."""
+        """Measure `count` messages that are due within the same second, while commits and checks go on."""
         before = memory()
         since = time.monotonic()
         offsets = [number * 1_000 // count for number in range(count)]
@@ -151,7 +152,7 @@ class Due:
         )
 
     def commit_now(self, count: int) -> None:
-        """So many without a time, in the other topic, prepared and decided at once; 0: the last one."""
+        """Prepare and decide messages without a time of delivery in the other topic, at once. 0: the last one."""
         named = 0 if count == 0 else _now()
         prepared: list[tuple[int, str]] = []
         for _ in range(max(1, count)):
@@ -160,7 +161,10 @@ class Due:
         self._feed.commit(prepared)
 
     def _schedule(self, offsets: Sequence[int], headstart: float, spare: float) -> int:
-        """Have them scheduled; returns when the first is due (ms). HeadstartError unless `spare` seconds are left."""
+        """Have messages scheduled.
+
+        Returns when the first is due (ms). HeadstartError if fewer than `spare` seconds are left.
+        """
         start = _now() + int(headstart * 1_000)
         for first in range(0, len(offsets), _CHUNK):
             prepared: list[tuple[int, str]] = []
@@ -185,7 +189,10 @@ class Due:
         return found
 
     def _pending(self, start: int, seconds: float) -> dict[bytes, int]:
-        """Undecided ones in both half partitions, whose checks fall due from `start` on: when, by coordinates."""
+        """Prepare undecided messages in both half partitions, whose checks fall due from `start` on.
+
+        Returns due times by coordinates.
+        """
         asked: dict[bytes, int] = {}
         for immunity in spread(start, seconds, _CHECKS, _now()):
             for partition in (0, 1):
@@ -240,7 +247,7 @@ class _Commits:
         self.stop()
 
     def stop(self) -> None:
-        """After the last one, which says that it is the last."""
+        """Stop the thread and send the last commit, which marks the end."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._thread.join()
@@ -251,7 +258,7 @@ class _Commits:
         since, done = time.monotonic(), 0
         try:
             while not self._stopped.wait(_TICK_S):
-                # What a slow moment has left undone is made up for.
+                # Commits that were left out in a slow moment are made up for.
                 owed = int((time.monotonic() - since) * self._rate) - done
                 if owed > 0:
                     self._due.commit_now(owed)
@@ -261,7 +268,7 @@ class _Commits:
 
 
 def _sent(member: CheckMember) -> list[tuple[bytes, int]]:
-    """Coordinates of each check that came, and when the broker appended it (ms)."""
+    """Coordinates of each received check, and the time when the broker appended it (ms)."""
     return [
         (dict(message.headers() or ())[header_names.HALF_COORDINATES], message.timestamp()[1])
         for message in member.all_requests()

@@ -15,20 +15,21 @@ from tests.bench.rocketmq import RocketMQ, rocketmq
 from tests.bench.stand import Stand, cpu_us_each
 from txbridge.embedded import EmbeddedKafka
 
-#: What is promised, of RocketMQ at its best (at least).
+#: Number of client processes, and goals: our rates as multiples of RocketMQ's best one (at least).
 _PROCESSES = 2
 _PIPELINED, _ASYNCIO, _IN_PROCESSES = "pipelined", "asyncio", "pipelined, two client processes"
 _TO_THE_BEST = {_PIPELINED: 5, _ASYNCIO: 3.5, _IN_PROCESSES: 6}
-#: Of RocketMQ with the same threads, unless that is more than this part of what Kafka itself can do for so many.
+#: Goal of blocking clients: the lower of this multiple of RocketMQ's rate with as many threads and this part of Kafka's
+#: own.
 _TO_THE_SAME, _OF_BARE = 1.2, 0.75
-#: The slowest round of ours, of the median of its rounds (at least).
+#: Our slowest round as a part of the median of our rounds (at least).
 _STEADY = 0.6
 _USUAL = "100/0/0"
 MIXES = {_USUAL: Mix(), "90/5/5": Mix(rollback=5, unknown=5)}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    # As many as take some four seconds, here and there: what start and end of a round take counts the same for both.
+    # Enough for some four seconds on each side, so that start and end of a round weigh the same for both.
     parser.add_argument("--transactions", type=int, default=120_000, help="pipelined and asyncio (default 120,000)")
     parser.add_argument(
         "--blocking",
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _measures(options: argparse.Namespace, size: int, stand: Stand, peer: RocketMQ) -> dict[str, Callable[[], Found]]:
     mix, clients = MIXES[options.mix], stand.clients
-    # Unknown ones would wait for RocketMQ's rounds of 30 s: they are rolled back there, in its favour.
+    # Unknown ones would wait for RocketMQ's check rounds of 30 s. They are rolled back there, in its favour.
     rollback = mix.rollback + mix.unknown
 
     def by_peer(threads: int) -> Found:
@@ -107,7 +108,7 @@ def _ratios(options: argparse.Namespace, found: Rounds) -> dict[str, Ratio]:
 
 
 def _of_threads(count: int, threads: int) -> int:
-    """One thread is slower by about so much."""
+    """The number for one thread, which is slower by about this factor."""
     return count // 3 if threads == 1 else count
 
 

@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the code: the machine, and the versions of what takes part."""
+"""The environment of a measurement: the machine, and the versions of all components."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("txbridge", "confluent-kafka", "faust-streaming", "aiokafka", "pysp
 
 
 def environment() -> dict[str, Any]:
-    """Machine and versions; what is not there is None."""
+    """The machine and the versions. A missing one is None."""
     return {
         "environment": {
             "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""What measurements share: transactions made without a client, and readers of what a worker has done."""
+"""Tools that measurements share: transactions made without a client, and readers of a worker's results."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tests.bench.values import Values
 from tests.support.harness import COMMIT, Bridge, WorkerProcess
 from txbridge.core.message_frames import FramedMessage, encode_frames
 
-#: Each thing is waited for until it has happened; a machine that needs longer than this tells nothing about txbridge.
+#: Limit of each wait. A slower machine tells nothing about txbridge.
 PATIENCE_S = 600.0
-#: As many as a client puts into one END record under load.
+#: Number of entries that a client puts into one END record under load.
 _ENTRIES = 200
-#: As many as a worker puts into one Kafka transaction (worker/commit_loop.py).
+#: Greatest number of entries that a worker puts into one Kafka transaction (worker/commit_loop.py).
 MOST_ENTRIES = 10_000
 _GROUPS = ("group",)
 
 
 def say(text: str) -> None:
-    """Progress of long work, beside the report."""
+    """Print the progress of long work to stderr, beside the report."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 class Feed:
-    """Writes half messages and decisions of partition 0 with a plain producer, as fast as it goes."""
+    """Writes half messages and decisions of partition 0 with a plain producer, as fast as possible."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -51,9 +51,9 @@ class Feed:
         messages: int | None = None,
         groups: Sequence[str] = _GROUPS,
     ) -> list[tuple[int, str]]:
-        """Offsets and ids of half messages, in the order of their production; each may hold several messages.
+        """Prepare half messages and return their offsets and ids in the order of production.
 
-        Several topics and groups take turns.
+        Each may hold several messages. Topics and groups take turns.
         """
         topics = [real_topic] if isinstance(real_topic, str) else real_topic
         half, values = self._bridge.names.half, Values(size)
@@ -89,11 +89,11 @@ class Feed:
         return found
 
     def commit(self, prepared: Sequence[tuple[int, str]], groups: Sequence[str] = _GROUPS) -> None:
-        """END records for all of them, in their order, of each group its own; returns when Kafka has them."""
+        """Commit all of them in their order, with END records for each group. Returns when Kafka has the records."""
         self._decide([end_values(prepared[number :: len(groups)]) for number in range(len(groups))], groups)
 
     def decide(self, prepared: Sequence[tuple[int, str]], decision: Callable[[int], int]) -> None:
-        """END records for all of them, in their order; the decision is by the place among them."""
+        """Decide all of them in their order with END records. The decision depends on the position in the list."""
         self._decide([end_values(prepared, decision)], _GROUPS)
 
     def _decide(self, values: Sequence[Iterator[bytes]], groups: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ class Feed:
 
 
 def end_values(prepared: Sequence[tuple[int, str]], decision: Callable[[int], int] | None = None) -> Iterator[bytes]:
-    """Values of END records for these, by offset and id: commits, if the decision is not by their place."""
+    """Values of END records for these half messages, by offset and id. They commit unless `decision` is given."""
     for start in range(0, len(prepared), _ENTRIES):
         yield "\n".join(
             f"{offset},{name},{COMMIT if decision is None else decision(number)}"
@@ -145,7 +145,7 @@ def reader(servers: str) -> Consumer:
 
 
 def memory(worker: WorkerProcess) -> int:
-    """Resident bytes of the worker's process."""
+    """Resident memory of the worker's process (bytes)."""
     for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

@@ -1,9 +1,9 @@
-"""How soon `txbridge audit --follow` raises a violation: from the record until it stands in the violations topic.
+"""Time in which `txbridge audit --follow` raises a violation: from the record until it is in the violations topic.
 
-With `--rate` legal transactions come all the while; with `--minutes` it goes on for so long. The memory of Spark and of
-this process, which follows and writes the transactions, is told beside each violation and, so that growth shows, at the
-beginning and at the end. `transactions_per_second` is what was written: a machine that is too small for the rate writes
-less.
+With `--rate`, legal transactions are written meanwhile. With `--minutes`, the measurement lasts that long. The report
+has the memory of Spark and of this process, which follows and writes the transactions, for each violation. It also has
+both at the beginning and at the end, so that growth shows. `transactions_per_second` is the written rate, which is
+lower on a machine that is too small.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tests.support.harness import quiet
 from txbridge.embedded import EmbeddedKafka
 
 _NAMESPACE, _ALARMS = "follow", "alarms"
-#: The aim: seconds at the median.
+#: The goal for the median (s).
 _GOAL_S = 5
-#: The first steps of a JVM are slower than all others; an audit that follows for days has few of them.
+#: The first steps of a JVM are slower than all others, and an audit that follows for days has few of them.
 _UNMEASURED = 3
-#: Between two violations, seconds: they come at any time of a step and of the pause behind it.
+#: Time between two violations (s). Violations come at any time of a step and of the pause after it.
 _BETWEEN = 3.7
-#: Longer than this no violation takes on the slowest of machines.
+#: Longer than any violation takes, even on the slowest machine.
 _GIVE_UP = 300.0
-#: Transactions that are there when it begins: they name the real topics.
+#: Transactions that exist at the beginning. They name the real topics.
 _BEFORE = 400
-#: Transactions are written so many times a second.
+#: Batches of transactions that are written in a second.
 _BATCHES = 2
 
 
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def _following(servers: str, interval: float, steps: list[tuple[float, int]]) -> Iterator[Any]:
-    """A follower in this process. Yields what waits until its first step is done."""
+    """Start a follower in this process. Yields a function that waits until its first step is done."""
     stop, stepped, failed = threading.Event(), threading.Event(), []
 
     def on_step(step: Step) -> None:
@@ -155,7 +155,7 @@ def _following(servers: str, interval: float, steps: list[tuple[float, int]]) ->
 
 @contextmanager
 def _traffic(writer: Writer, rate: int) -> Iterator[list[int]]:
-    """Yields how many transactions were written so far."""
+    """Write transactions. Yields a list with the number written so far."""
     stop, written = threading.Event(), [0]
 
     def work() -> None:
@@ -178,7 +178,7 @@ def _traffic(writer: Writer, rate: int) -> Iterator[list[int]]:
 
 
 def _one(servers: str, topic: str, number: int, alarms: Consumer) -> float:
-    """Seconds from a visible record that no half message stands behind until its alarm can be read."""
+    """Seconds from a visible record without a half message until its alarm can be read."""
     producer = Producer(quiet(servers))
     where = 10**12 + number
     producer.produce(topic, b"value", headers=[("TXB_HALF", b"0:%d" % where), ("UNIQ_KEY", b"%032d" % number)])

@@ -1,4 +1,4 @@
-"""The floor of decision to visible: bare records, committed in groups by one producer with one transactional id."""
+"""The lower bound of decision to visible: bare records, committed in groups by one producer with one id."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from confluent_kafka import Producer
 from tests.bench.values import Values
 from txbridge.kafka.config import transactional_producer_config
 
-#: Kafka's own answer comes in milliseconds; a machine that needs longer tells nothing.
+#: Kafka itself answers within milliseconds. A slower machine tells nothing.
 _COMMIT_S = 30.0
 
 
 class GroupCommits:
-    """While one Kafka transaction is being committed, the next group gathers. With the settings of our worker."""
+    """Group commits with our worker's settings: the next group gathers while one Kafka transaction is committed."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         config = transactional_producer_config(
@@ -26,13 +26,14 @@ class GroupCommits:
         self._producer = Producer(config)
         self._producer.init_transactions(_COMMIT_S)
         self._topic = topic
-        #: Kafka transactions of the last `send`.
+        #: Number of Kafka transactions of the last `send`.
         self.committed = 0
 
     def send(self, first: int, count: int, rate: float, size: int) -> list[float]:
-        """Records with these numbers as keys, `rate` a second; returns when each of them arrived (monotonic, s).
+        """Send records with these numbers as keys, `rate` a second. Returns the arrival time of each (monotonic, s).
 
-        They arrive by the clock, which costs nothing: a thread that hands them over would make it slower.
+        Arrivals are computed from the clock, which costs nothing. A thread that hands the records over would slow it
+        down.
         """
         values = Values(size)
         since = time.monotonic()
@@ -43,7 +44,8 @@ class GroupCommits:
             now = time.monotonic()
             if left > 0:
                 time.sleep(left)
-                # Woken late by a busy machine: not Kafka's doing, and no part of our own decisions either.
+                # A late wake-up on a busy machine is not Kafka's doing, and our own measurement does not count it
+                # either.
                 now = arrivals[done] = time.monotonic()
             self._producer.begin_transaction()
             while done < count and arrivals[done] <= now:

@@ -1,4 +1,4 @@
-"""How long `from txbridge import TransactionProducer` takes in a fresh interpreter, to `import confluent_kafka`."""
+"""Time of `from txbridge import TransactionProducer` in a fresh interpreter, against `import confluent_kafka`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from tests.bench.measure import Ratio, summary
 
 OURS, THEIRS = "from txbridge import TransactionProducer", "import confluent_kafka"
-#: An import waits for nothing once its files are in memory: on a quiet machine this is its time, too.
+#: An import does no waiting once its files are in memory. So this is its duration on a quiet machine, too.
 _MS = "ms of processor time"
 
 
@@ -24,9 +24,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     for number in range(options.rounds + 1):
         for statement, times in found.items():
             milliseconds = import_time(statement) * 1e3
-            if number:  # the first reads the files from disk, and writes their byte code
+            if number:  # The first run reads the files from disk and writes their byte code.
                 times.append(milliseconds)
-    # The least of each: everything else on the machine can only add to it.
+    # The least of each counts: everything else on the machine can only add to it.
     least = {statement: min(times) for statement, times in found.items()}
     each = [ours / theirs for ours, theirs in zip(found[OURS], found[THEIRS], strict=True)]
     ratio = Ratio(least[OURS] / least[THEIRS], 1.5, at_most=True, rounds=each)
@@ -37,9 +37,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def import_time(statement: str) -> float:
-    """Seconds of processor time of a statement in an interpreter that has just started."""
+    """Processor time (s) of a statement in an interpreter that has just started."""
     program = f"import time; start = time.process_time(); {statement}; print(time.process_time() - start)"
-    # A file `.pth` of an editable installation would load modules beforehand: -S leaves them out.
+    # A `.pth` file of an editable installation would load modules beforehand. -S leaves such files out.
     path = os.pathsep.join(one for one in sys.path if one)
     done = subprocess.run(
         [sys.executable, "-S", "-c", program],

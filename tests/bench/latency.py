@@ -1,4 +1,4 @@
-"""From a decision until its message is visible, at a fixed rate: ours, bare group commits in Kafka, and RocketMQ."""
+"""Time from a decision until its message is visible, at a fixed rate: ours, bare group commits, and RocketMQ."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from txbridge.embedded import EmbeddedKafka
 _OURS, _BARE, _PEER = "txbridge", "bare group commits", "RocketMQ"
 #: Enough for RocketMQ's blocking client to keep the pace: each call takes it 1 to 2 ms.
 _PEER_THREADS = 16
-#: Told beside the rate of the goals, for half the time and without RocketMQ, which does not reach the second one.
+#: Reported beside the rate of the goals, for half the time and without RocketMQ, which does not reach the second one.
 _OTHER_RATES = (100, 10_000)
-#: A commit that is late is not taken for missing: no check shall add to what is measured (ms).
+#: Long enough that no late commit is checked: a check would add to the measured work (ms).
 _NO_CHECKS = 60_000
 
 
@@ -104,7 +104,7 @@ def _times(found: Rounds, what: str, whose: str, goal: float | None = None, at_r
 
 
 def _measured(client: PacedClient, stand: Stand, rate: int, seconds: int, size: int) -> Found:
-    """The decision is made in the local transaction."""
+    """Measure from the decision, which the local transaction makes."""
     stages, before = Stages(stand.bridge), stand.scraped()
     results, decided, seen = client.send(rate * seconds, rate, size)
     assert seen.copies == 0, f"{seen.copies} copies became visible"
@@ -115,7 +115,7 @@ def _measured(client: PacedClient, stand: Stand, rate: int, seconds: int, size: 
 
 
 class _Bare:
-    """The same records, arriving at the same rate, with a reader of their own."""
+    """The same records at the same rate, with a reader of their own."""
 
     def __init__(self, stand: Stand) -> None:
         servers = stand.bridge.bootstrap_servers

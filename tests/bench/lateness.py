@@ -1,4 +1,4 @@
-"""How late messages are that name a time: percentiles, a histogram, and what of a second went on beside them. Pure."""
+"""Lateness of messages that name a time: percentiles, a histogram, and the rate of other work. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _EARLY = "early"
 
 
 def told(late: Sequence[float]) -> dict[str, float]:
-    """Median, 99th percentile and the extremes of so many seconds, in ms."""
+    """Median, 99th percentile and extremes of these seconds, in ms."""
     return {**percentiles(late), EARLIEST: min(late) * 1e3, LATEST: max(late) * 1e3}
 
 
 def histogram(late: Iterable[float]) -> dict[str, int]:
-    """How many of so many seconds fall into each bucket; below zero is early."""
+    """Number of these seconds in each bucket. Negative ones are early."""
     names = [_EARLY, *(f"to {bound} ms" for bound in _BOUNDS), f"over {_BOUNDS[-1]} ms"]
     counts = dict.fromkeys(names, 0)
     for seconds in late:
@@ -37,5 +37,5 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def rate(seen: Iterable[float], start: float, end: float) -> float:
-    """How many of these times, a second, lie from `start` on and before `end`."""
+    """Number of these times per second from `start` on and before `end`."""
     return sum(start <= at < end for at in seen) / (end - start)

@@ -1,8 +1,8 @@
-"""Messages that name a time: how late they are at a steady rate, beside RocketMQ's timer messages at the same rate; and
-how fast many that are due at once drain, while commits and checks go on.
+"""Messages that name a time: their lateness at a steady rate, against RocketMQ's timer messages at the same rate.
 
-RocketMQ is measured with the precision that it has by default and with the best that its broker allows. There the
-messages are plain ones: in a transaction the time is lost.
+A second measurement drains many messages that are due at once, while commits and checks go on. RocketMQ is measured
+with its default precision and with the best one that its broker allows. Its messages are plain ones: in a transaction
+the time is lost.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.support.harness import Bridge
 from txbridge.embedded import EmbeddedKafka
 
 _MIB = 1024 * 1024
-#: What is promised: so late (s) at the 99th percentile at 1,000 due a second; so many a second that are due at once,
-#: beside commits that go on at this part of their rate; and a check that is due meanwhile is sent within this (s).
+#: Goals. Lateness at the 99th percentile at 1,000 due a second (s). Rate of the drain of messages that are due at once
+#: (1/s). Part of the usual rate that other commits keep meanwhile. Lateness of a check that is due meanwhile (s).
 _LATE_S, _DRAINED, _BESIDE, _CHECK_S = 0.1, 10_000, 0.8, 1.0
-#: `timerPrecisionMs`: by default, and the smallest (MessageStoreConfig.setTimerPrecisionMs).
+#: `timerPrecisionMs`: the default, and the smallest (MessageStoreConfig.setTimerPrecisionMs).
 _PRECISIONS = (1_000, 100)
 _WARM_UP_S = 20.0
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         worker = bridge.worker(
             session_timeout=6_000, transaction_timeout=3_600_000, transaction_check_interval=3_600_000
         )
-        # The first ones warm everything up.
+        # The first messages warm everything up.
         due.late([0] * 1_000, _WARM_UP_S)
         offsets = [number * 1_000 // options.rate for number in range(options.rate * options.seconds)]
         steady = late["lateness"] = due.late(offsets, options.headstart or headstart_of(len(offsets)))

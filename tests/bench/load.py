@@ -1,4 +1,4 @@
-"""Transactions by each face of the client: what a measurement sends, and what the local transactions answer."""
+"""Transactions by each API of the client: the messages of a measurement, and the answers of local transactions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from txbridge import (
     TransactionProducer,
 )
 
-#: Sends in flight of the asyncio face.
+#: Number of sends in flight of the asyncio API.
 _TASKS = 1_000
 _GROUP = "bench"
-#: Answers to checks come within two intervals of checks when all is well; this is for a machine that is loaded.
+#: Answers to checks come within two check intervals. This is for a loaded machine.
 _ANSWERS_S = 60.0
 
 
 @dataclass(frozen=True)
 class Mix:
-    """What local transactions answer: of 100, so many roll back, and so many do not know and roll back when checked."""
+    """Answers of local transactions. Of 100, some roll back, and some answer unknown and roll back when checked."""
 
     rollback: int = 0
     unknown: int = 0
@@ -46,7 +46,7 @@ class Mix:
         )
 
     def count(self, state: LocalTransactionState, count: int) -> int:
-        """How many of `count` answer so at first."""
+        """Number of `count` transactions whose first answer is this one."""
         return sum(self.state(number) is state for number in range(count))
 
 
@@ -58,7 +58,7 @@ class Load:
     count: int
     size: int
     mix: Mix = field(default_factory=Mix)
-    #: Numbers of those whose check was answered.
+    #: Numbers of the transactions whose check was answered.
     answered: set[int] = field(default_factory=set)
 
     @property
@@ -101,15 +101,15 @@ class _AsyncListener(AsyncTransactionListener):
 
 
 class Clients:
-    """Sends a load by a face, and tells when it began (monotonic, s): a client is started before, for each load anew.
+    """Sends a load by an API and returns when it began (monotonic, s).
 
-    It is closed when all is acknowledged.
+    A new client is started before each load. It is closed when all is acknowledged.
     """
 
     def __init__(
         self, bootstrap_servers: str, namespace: str, settings: Mapping[str, object] = MappingProxyType({})
     ) -> None:
-        """`settings` are librdkafka's, beside the servers."""
+        """Keep librdkafka's `settings`, besides the servers."""
         self._settings = {"bootstrap.servers": bootstrap_servers, **settings}
         self._namespace = namespace
 
@@ -146,7 +146,7 @@ class Clients:
         return since
 
     def blocking(self, threads: int) -> Callable[[Load], float]:
-        """By so many threads."""
+        """Send from so many threads with the blocking API."""
 
         def send(load: Load) -> float:
             messages = dict(load.messages())
@@ -162,7 +162,7 @@ class Clients:
         return send
 
     def answer_the_rest(self, load: Load) -> None:
-        """Answer the checks that are still to come, so that they are no part of what is measured next."""
+        """Answer the remaining checks, so that they do not add to the next measurement."""
         if load.unknown:
             with self._producer(load):
                 eventually(lambda: len(load.answered) == load.unknown, _ANSWERS_S, "not all checks came")
@@ -172,7 +172,7 @@ class Clients:
 
 
 def in_threads(threads: int, count: int, send: Callable[[int], object]) -> None:
-    """Call it for all numbers below `count`, one after the other in each thread; what it raises is raised."""
+    """Call it for all numbers below `count`, one after the other in each thread. Raises the first exception."""
     numbers, failed = itertools.count(), []
 
     def work() -> None:
@@ -192,7 +192,7 @@ def in_threads(threads: int, count: int, send: Callable[[int], object]) -> None:
 
 
 def paced(count: int, rate: float) -> Iterator[int]:
-    """Numbers, each at its time: so many a second, and what is late at once."""
+    """Numbers, each at its time: `rate` a second. Late ones come at once."""
     since = time.monotonic()
     for number in range(count):
         left = since + number / rate - time.monotonic()

@@ -1,4 +1,4 @@
-"""Bytes in Kafka's log for each transaction, by topic, against the user's bytes; and what a check leaves behind."""
+"""Bytes in Kafka's log for each transaction, by topic, against the user's bytes, and the bytes that a check adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.harness import Bridge, eventually
 from tests.support.log_bytes import growth, log_bytes
 from txbridge.embedded import EmbeddedKafka
 
-#: Nothing shall be checked twice (ms).
+#: No message shall be checked twice (ms).
 _NEVER = 3_600_000
 _KEY = 5
 
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     figures = {f"{size:,} B": _transactions(options.transactions, size) for size in options.sizes}
     left = _checks(options.checks)
-    # Bytes are counted, not measured: there is nothing to take a median of.
+    # Bytes are exact counts, so there is no median.
     return {
         "figures": {
             **{f"bytes each, {name}": _counted(each) for name, each in figures.items()},

@@ -1,4 +1,4 @@
-"""The whole path by partitions and workers, answers, size, and face of the client (docs/growth.md)."""
+"""The whole path by partitions and workers, answers, size, and API of the client (docs/growth.md)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     measures: dict[str, Callable[[], Found]] = {}
     with EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka, contextlib.ExitStack() as stack:
-        # All of them at once, to be measured by turns: those that are not are idle, and an idle worker costs next to
-        # nothing (tests/integration/test_worker_cost.py).
+        # All stands run at once, so that each round measures all of them. The others are idle meanwhile, and an idle
+        # worker costs next to nothing (tests/integration/test_worker_cost.py).
         for partitions, workers in product(_PARTITIONS, _WORKERS):
             stand = stack.enter_context(Stand(kafka, partitions, workers))
             faces = {"pipelined": stand.clients.pipelined, "asyncio": stand.clients.asyncio}

@@ -1,4 +1,4 @@
-"""Rounds, medians and ratios: machines are noisy, so what is compared is measured by turns, and the median counts."""
+"""Rounds, medians and ratios. Machines are noisy, so each round measures all workloads, and the median counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.bench.feed import say
 
-#: What one measurement has found: figures by what they are.
+#: Results of one measurement: values by name.
 Found = Mapping[str, float]
-#: The value of a workload, by what it is.
+#: The value of a workload, by its name.
 Figure = Callable[[str, str], float]
 PER_SECOND = "per second"
 P50, P99 = "ms, median", "ms, p99"
@@ -20,12 +20,12 @@ P50, P99 = "ms, median", "ms, p99"
 
 @dataclass(frozen=True)
 class Ratio:
-    """What is promised: `value` should be at least `goal`, or at most. Without a goal it is only told."""
+    """A promised ratio: `value` should be at least `goal`, or at most. Without a goal it is only reported."""
 
     value: float
     goal: float | None = None
     at_most: bool = False
-    #: What single rounds have found, where there were several.
+    #: Results of single rounds, if there were several.
     rounds: Sequence[float] = ()
 
     @property
@@ -38,12 +38,12 @@ class Ratio:
         bound = "at most" if self.at_most else "at least"
         goal = None if self.goal is None else f"{bound} {self.goal:g}"
         least, most = (round(of(self.rounds), 2) if self.rounds else None for of in (min, max))
-        # Rounded to what a table shows; met by what was measured.
+        # `value` is rounded for the table, `met` is computed from the exact value.
         return {"value": round(self.value, 2), "least": least, "most": most, "goal": goal, "met": self.is_met}
 
 
 class Rounds:
-    """What several measurements have found in all rounds."""
+    """Results of several measurements in all rounds."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, list[float]]] = {}
@@ -59,17 +59,17 @@ class Rounds:
         return median(self._found[workload][what])
 
     def ratio(self, of: Callable[[Figure], float], goal: float | None = None, *, at_most: bool = False) -> Ratio:
-        """Of the medians. Each round has a ratio of its own, too: their least and most are the spread."""
+        """The ratio of the medians. Each round has a ratio of its own, too: their least and most are the spread."""
         count = min(len(values) for found in self._found.values() for values in found.values())
         each = [of(lambda workload, what: self._found[workload][what][number]) for number in range(count)]  # noqa: B023
         return Ratio(of(self.median), goal, at_most, each)
 
     def steadiness(self, workload: str, what: str, goal: float | None = None) -> Ratio:
-        """The least of all rounds to their median: a workload that is slow once in a while shows in no median."""
+        """The least of all rounds to their median. The median does not show a workload that is slow now and then."""
         return Ratio(min(self._found[workload][what]) / self.median(workload, what), goal)
 
     def report(self, suffix: str = "") -> dict[str, dict[str, dict[str, float]]]:
-        """Workload, with this behind its name -> what -> median and spread."""
+        """The medians and spreads by workload, with `suffix` after its name, and by name of the value."""
         return {
             f"{workload}{suffix}": {what: summary(values) for what, values in found.items()}
             for workload, found in self._found.items()
@@ -77,7 +77,7 @@ class Rounds:
 
 
 def by_turns(rounds: int, measures: Mapping[str, Callable[[], Found]]) -> Rounds:
-    """Each of these once in every round, after one round that warms everything up and does not count."""
+    """Run each measurement once in every round, after a first round that warms everything up and does not count."""
     all_rounds = Rounds()
     for number in range(rounds + 1):
         for workload, measure in measures.items():

@@ -1,4 +1,4 @@
-"""One client for several measurements at a fixed pace: what was asked, decided and seen of each message, and when."""
+"""One client for several measurements at a fixed pace, with the times at which each message was decided and seen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txbridge import LocalTransactionState, Message, TransactionListener, Transa
 
 
 class _Notes(TransactionListener):
-    """Answers the same for all messages, commits what is checked, and notes when it was called."""
+    """A listener that answers the same for all messages, commits the checked ones, and notes when it was called."""
 
     def __init__(self, answer: LocalTransactionState) -> None:
         self._answer = answer
@@ -35,15 +35,15 @@ class Sent(NamedTuple):
     """The messages of one measurement, in the order in which they were sent."""
 
     results: list[Future[TransactionSendResult]]
-    #: When their local transactions were called (monotonic, s).
+    #: Times when their local transactions were called (monotonic, s).
     called: list[float]
     seen: Seen
 
 
 class PacedClient:
-    """The pipelined face, which one thread can feed at any pace; its local transactions all give this answer.
+    """A pipelined producer, which one thread can feed at any pace. Its local transactions all give the same answer.
 
-    One for all rounds, as RocketMQ has: to start, and to join the group that is asked, is no part of a measurement.
+    One client serves all rounds, as in RocketMQ: its start and its joining of the group are not measured.
     """
 
     def __init__(self, stand: Stand, answer: LocalTransactionState) -> None:
@@ -68,11 +68,11 @@ class PacedClient:
 
     @property
     def checks(self) -> int:
-        """Answered so far."""
+        """Number of checks answered so far."""
         return self._notes.checks
 
     def send(self, count: int, rate: float, size: int, settle: float = 0.0) -> Sent:
-        """So many messages, `rate` a second; returns `settle` seconds after the last of them was seen."""
+        """Send `count` messages, `rate` a second. Returns `settle` seconds after the last of them was seen."""
         first, self._next = self._next, self._next + count
         values, topic, reader = Values(size), self._stand.real_topic, self._stand.reader
         reader.expect_numbers(first, count, settle)

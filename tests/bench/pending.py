@@ -1,4 +1,4 @@
-"""What a million pending half messages cost: memory of the worker, restart, checks, and the commits beside them."""
+"""Cost of a million pending half messages: memory of the worker, restart, checks, and other commits meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=1_000, help="bytes of each (default 1,000)")
     parser.add_argument("--commits", type=int, default=30_000, help="transactions per measurement (default 30,000)")
     parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
-    # All of the million are checked in some minutes; these measurements must be over by then.
+    # All of the million are checked within some minutes. These measurements must end before.
     parser.add_argument("--checked-rounds", type=int, default=3, help="the same while all are checked (default 3)")
     parser.add_argument("--check-rate", type=int, default=5_000, help="checks a second (default 5,000)")
     parser.add_argument("--payload-memory", type=int, default=64 * _MIB, help="bytes (default 64 MiB)")
@@ -52,7 +52,7 @@ class _Bench:
         self._settings: dict[str, object] = {
             "payload_memory": options.payload_memory,
             "session_timeout": 6_000,
-            # Due at once, but not sent while nobody of the group is alive; and never a second time.
+            # Due at once, but not sent while the group has no live member, and never a second time.
             "transaction_timeout": 1_000,
             "transaction_check_interval": _NEVER,
             "transaction_check_max": 15,
@@ -64,7 +64,7 @@ class _Bench:
         options, pending = self._options, self._options.pending
         worker = self._bridge.worker(**self._settings)
         fresh = memory(worker)
-        # A first one warms everything up.
+        # The first measurement warms everything up.
         self._commits_per_second("warming up", 1)
         alone = self._commits_per_second("no message pending", options.rounds)
         before = memory(worker)
@@ -125,14 +125,15 @@ class _Bench:
         }
 
     def _commits_per_second(self, what: str, rounds: int) -> list[float]:
-        """From the first END record to the last message that a read_committed reader sees; half messages lie ready.
+        """Commits a second, from the first END record until a read_committed reader has seen the last message.
 
-        A million cannot be pending and not pending by turns: what is compared is several rounds of each.
+        Half messages are prepared before. The pending million cannot be added and removed in each round, so several
+        rounds with it are compared with several without it.
         """
         rates = []
         for _ in range(rounds):
             prepared = self._feed.prepare(self._real, self._options.commits, self._options.size, b"committed")
-            # The worker reads HALF meanwhile, as it would under steady traffic.
+            # The worker reads HALF meanwhile, as under steady traffic.
             time.sleep(2)
             seen = EndOfTopic(self._bridge.bootstrap_servers, self._real)
             since = time.monotonic()
@@ -143,7 +144,7 @@ class _Bench:
         return rates
 
     def _wait_parked(self) -> None:
-        """Until the low watermark stands behind all of them: everything is read, and in OFFSET."""
+        """Wait until the low watermark is past all of them: everything is read, and in OFFSET."""
         end = self._bridge.bounds(self._bridge.names.half, 0)[1]
         reader = LastCheckpoint(
             self._bridge.bootstrap_servers, self._bridge.names.offset, self._bridge.names.checkpoint_key(0)
@@ -154,7 +155,7 @@ class _Bench:
 
 
 def _to(alone: list[float], beside: list[float], goal: float | None = None) -> Ratio:
-    """Not by turns, so each round is compared with the median of the others."""
+    """The ratio to the median of the other rounds: the two were not measured in the same rounds."""
     base = median(alone)
     return Ratio(median(beside) / base, goal, rounds=[rate / base for rate in beside])
 
@@ -164,7 +165,7 @@ def _rates(found: list[float]) -> dict[str, dict[str, float]]:
 
 
 class LastCheckpoint:
-    """How far the last checkpoint is, in HALF (the low watermark) and in END."""
+    """The position of the last checkpoint in HALF (the low watermark) and in END."""
 
     def __init__(self, servers: str, topic: str, key: bytes) -> None:
         self._consumer = reader(servers)

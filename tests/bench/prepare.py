@@ -1,4 +1,4 @@
-"""Until a half message is acknowledged, call by call in one thread, against a bare idempotent produce and wait."""
+"""Time until a half message is acknowledged, call by call in one thread, against a bare idempotent produce and wait."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _EACH = "us, median"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    # A client joins its group in the first second, which is a good part of fewer calls.
+    # A client joins its group in the first second, which would be a large part of fewer calls.
     parser.add_argument("--calls", type=int, default=10_000, help="per measurement (default 10,000)")
     parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
     parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    # No worker: the price of the call itself is asked for. The ENDs that follow each call are sent as ever.
+    # There is no worker: only the call itself is measured. The END after each call is sent as usual.
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         Bridge(kafka.bootstrap_servers, "bench prepare", partitions=1) as bridge,
@@ -55,7 +55,7 @@ def _times(found: Rounds, whose: str, goal: float | None = None) -> Ratio:
 
 
 class _Notes(TransactionListener):
-    """Commits, and notes when: the local transaction is called as soon as the half message is acknowledged."""
+    """A listener that commits and notes the time: it is called as soon as the half message is acknowledged."""
 
     def __init__(self) -> None:
         self.called = 0.0
@@ -74,7 +74,7 @@ class _Bench:
         self._settings = {"bootstrap.servers": bridge.bootstrap_servers}
 
     def ours(self) -> Found:
-        """From the call until the local transaction is called."""
+        """Measure from the call until the local transaction is called."""
         notes, times = _Notes(), []
         with TransactionProducer("bench", notes, self._settings, namespace=self._bridge.namespace) as producer:
             for number in range(self._calls):
@@ -85,7 +85,7 @@ class _Bench:
         return _found(times)
 
     def bare(self) -> Found:
-        """The same record, with the same settings, and the thread itself waits in poll: there is nothing quicker."""
+        """Measure the same record with the same settings, while the thread itself waits in poll: nothing is faster."""
 
         def call(number: int) -> None:
             produce(number, lambda error, _: stored.append(error))
@@ -100,7 +100,7 @@ class _Bench:
         return found
 
     def bare_served(self) -> Found:
-        """The same, with a thread that polls, as a client for any number of threads must have: what waking it costs."""
+        """Measure the same with a polling thread, as in a client for any number of threads: the cost of wake-ups."""
         stopped = threading.Event()
 
         def serve() -> None:

@@ -1,9 +1,10 @@
 """A read_committed reader in a process of its own: `python -m tests.bench.reader SERVERS TOPIC...`.
 
-Each line of its input is a JSON object with the `count` of records to see; it answers "counting", and then with what it
-has seen. With `first`, keys are numbers, from this one on: the answer says when each was seen, and how many came twice
-until `settle` seconds after all were there. With `until`, values begin with a time in ms and a blank: the answer has
-these times and when each was seen, both in ms, until so many were there, or the first that names no time (0).
+Each line of its input is a JSON object with the `count` of records to see. It answers "counting", and then with its
+results. With `first`, keys are numbers, from this one on. The answer has the time when each was seen, and the number of
+copies until `settle` seconds after all were seen. With `until`, values begin with a time in ms and a blank. The answer
+has these times and the times when the records were seen, both in ms. It comes after so many records, or after the first
+one that names no time (0).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _times(consumer: Consumer, first: int, count: int, settle: float) -> dict[st
         records = _records(consumer)
         now = time.monotonic()
         for number in _numbers(records):
-            # A copy of a record of an earlier measurement is one, too.
+            # A copy of a record of an earlier measurement counts as one, too.
             if number < first or number in seen:
                 copies += 1
             else:
@@ -89,7 +90,7 @@ def _named_times(consumer: Consumer, count: int) -> dict[str, list[float]]:
 
 
 def _records(consumer: Consumer) -> list[Message]:
-    """All that are there, after waiting for one: consume() alone waits for a full batch."""
+    """All available records, after a wait for the first one: consume() alone waits for a full batch."""
     first = consumer.poll(0.1)
     if first is None:
         return []

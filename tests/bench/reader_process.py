@@ -1,4 +1,4 @@
-"""The handle of a reader process (`tests.bench.reader`): what became visible in its topics, and when."""
+"""The handle of a reader process (`tests.bench.reader`): the records that became visible, with their times."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tests.bench.feed import PATIENCE_S
 class Seen(NamedTuple):
     """Times are those of the monotonic clock, which all processes of a machine share (s)."""
 
-    #: By number, from the first that was expected on.
+    #: Times by number, from the first expected one on.
     times: list[float]
-    #: How many records came that had been there before.
+    #: Number of records that had been seen before.
     copies: int
 
 
 class NamedTimes(NamedTuple):
-    """Of each record, in the order in which they came: the time that its value names, and when it was seen (ms)."""
+    """Of each record, in the order of arrival: the time that its value names, and the time when it was seen (ms)."""
 
     named: list[float]
     seen: list[float]
 
     @property
     def late(self) -> list[float]:
-        """How late each was seen (s)."""
+        """Delay of each record when it was seen (s)."""
         return [(seen - named) / 1e3 for named, seen in zip(self.named, self.seen, strict=True)]
 
 
 class ReaderProcess:
-    """Reads topics from their begin; a process of its own, as it would otherwise share the client's GIL."""
+    """Reads topics from their beginning in a process of its own, because it would otherwise share the client's GIL."""
 
     def __init__(self, bootstrap_servers: str, *topics: str) -> None:
         self._process = subprocess.Popen(
@@ -49,15 +49,15 @@ class ReaderProcess:
         return self._process.pid
 
     def expect(self, count: int) -> None:
-        """From now on count, up to this many; `last_seen` waits for them."""
+        """Count up to this many records from now on. `last_seen` waits for them."""
         self._ask(count=count)
 
     def last_seen(self) -> float:
-        """When the last of them was seen, on the monotonic clock (s)."""
+        """Time when the last of them was seen, on the monotonic clock (s)."""
         return float(json.loads(self._answer())["last"])
 
     def expect_numbers(self, first: int, count: int, settle: float = 0.0) -> None:
-        """From now on note when each key from `first` on is seen; `seen` waits for them.
+        """Note from now on when each key from `first` on is seen. `seen` waits for them.
 
         Copies are counted until `settle` seconds after all have come.
         """
@@ -68,7 +68,7 @@ class ReaderProcess:
         return Seen(answer["times"], answer["copies"])
 
     def expect_times(self, count: int) -> None:
-        """From now on note the time that each value names, up to this many, or to one that names 0."""
+        """Note from now on the time that each value names, up to this many, or to one that names 0."""
         self._ask(until=count)
 
     def named_times(self) -> NamedTimes:
@@ -96,7 +96,7 @@ class ReaderProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         if error is not None:
-            # It may be waiting for what will never come.
+            # It may be waiting for records that will never come.
             self._process.kill()
         code = self._process.wait(PATIENCE_S)
         assert error is not None or code == 0, f"the reader ended with exit code {code}"

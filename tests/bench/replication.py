@@ -1,4 +1,4 @@
-"""What three brokers do for each transaction: bytes of all copies, coordinators' records, markers, processor time."""
+"""Work of three brokers for each transaction: bytes of all replicas, coordinators' records, markers, processor time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.harness import cpu_seconds
 from tests.support.log_bytes import appended, growth, log_bytes, markers
 from txbridge.embedded import EmbeddedKafka
 
-#: Of every topic, Kafka's own ones included.
+#: Replicas of every topic, Kafka's own ones included.
 _COPIES = 3
 _PARTITIONS = 4
 _STATE = "__transaction_state"
-#: The longest that a client may have.
+#: The longest send time-out that a client may have.
 _SEND_MS = 30_000
-#: Topics to which every Kafka transaction writes that delivers something.
+#: Topics to which every Kafka transaction with a delivery writes.
 _MARKED = ("op", "offset", "real topic")
 
 
@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "real topic": stand.real_topic,
             "coordinators": _STATE,
         }
-        # A whole flood at once is not what is measured: three cold JVMs on few cores need more than the client's 3 s.
+        # A flood at once is not the subject of this bench: three cold JVMs on few cores need more than the client's 3
+        # s.
         clients = Clients(kafka.bootstrap_servers, stand.bridge.namespace, {"message.timeout.ms": _SEND_MS})
         stand.measure(clients.pipelined, count, options.size, Mix())
         kafka.wait_in_sync()
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         marked = {name: markers(kafka, topics[name]) for name in _MARKED}
         used = {node.node_id: cpu_seconds(node.pid) for node in kafka.brokers}
         stand.measure(clients.pipelined, count, options.size, Mix())
-        # Followers have what the leaders have.
+        # Followers then have all records of the leaders.
         kafka.wait_in_sync()
         written = growth(log_bytes(kafka, topics.values()), before)
         transactions = _sequence(stand) - sequence
@@ -80,6 +81,6 @@ def _counted(each: dict[str, float]) -> dict[str, dict[str, float]]:
 
 
 def _sequence(stand: Stand) -> int:
-    """Kafka transactions of the worker so far, as its checkpoints number them."""
+    """Number of the worker's Kafka transactions so far, from its checkpoints."""
     checkpoints = (stand.bridge.checkpoint(partition) for partition in range(_PARTITIONS))
     return sum(int(str(one.get("seq", 0))) for one in checkpoints)

@@ -1,4 +1,4 @@
-"""Reports of benches: one for each, all of them merged, and the plain table that is printed."""
+"""Reports of benches: one for each, the merged one, and the printed plain table."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Report = Mapping[str, Any]
-#: Begin of the names of figures of processor time for each transaction, by process group (us).
+#: Beginning of the names of figures of processor time for each transaction, by process group (us).
 CPU = "cpu us, "
 
 
 def merged(
     environment: Mapping[str, Any], reports: Mapping[str, Report], before: Report | None = None
 ) -> dict[str, Any]:
-    """What is the same for all, each bench's report, all ratios together, and the figures of the run before.
+    """Merge the environment, each bench's report, all ratios together, and the figures of the run before.
 
-    Raises ValueError when two benches call a ratio the same.
+    Raises ValueError when two benches use the same name for a ratio.
     """
     ratios: dict[str, Any] = {}
     for name, report in reports.items():
@@ -36,7 +36,7 @@ def merged(
 
 
 def kept(report: Report) -> dict[str, Any]:
-    """What the report of the next run keeps of this one."""
+    """The part of this report that the next run's report keeps."""
     return {
         "commit": report["versions"]["commit"],
         "python": report["environment"]["python"],
@@ -46,14 +46,14 @@ def kept(report: Report) -> dict[str, Any]:
 
 
 def has_changed(before: Report | None, now: Report) -> bool:
-    """Beyond noise: no round of one run has found what lies within the rounds of the other."""
+    """Whether the change is beyond noise: the rounds of the two runs do not overlap."""
     if before is None or before.get("least") is None or now.get("least") is None:
         return False
     return bool(now["least"] > before["most"] or now["most"] < before["least"])
 
 
 def table(report: Report) -> str:
-    """Of a merged report: what each workload did, then the ratios, then what failed."""
+    """The table of a merged report: results of each workload, then the ratios, then failures."""
     rows = [("workload", "what", "median", "least", "most")]
     for bench, found in report["benches"].items():
         for workload, figures in found.get("figures", {}).items():
@@ -61,7 +61,7 @@ def table(report: Report) -> str:
             for what, one in figures.items():
                 if not what.startswith(CPU):
                     rows.append((name, what, *(_number(one[key]) for key in ("median", "least", "most"))))
-            # One row for all processes: what matters is who has how much of the sum.
+            # One row for all processes: what matters is each one's part of the sum.
             if groups := {what.removeprefix(CPU): one for what, one in figures.items() if what.startswith(CPU)}:
                 medians = " + ".join(_number(one["median"]) for one in groups.values())
                 rows.append((name, f"{CPU}{' + '.join(groups)}", medians, "", ""))
@@ -81,7 +81,7 @@ def table(report: Report) -> str:
 
 
 def _first_line(error: str) -> str:
-    # Some quote a whole log.
+    # Some errors quote a whole log.
     return error.splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""A real RocketMQ with its own Java client, stopped for as long as it is not measured."""
+"""A real RocketMQ with its own Java client, stopped outside of measurements."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.peer.client import PeerClient
 from tests.peer.server import Peer, peer
 from tests.support.harness import cpu_seconds
 
-#: A measurement of 5.5.0 at a few hundred a second, which a loaded machine has shown, ends within it.
+#: A measurement of 5.5.0 at a few hundred a second, as on a loaded machine, ends within this time.
 _TIMEOUT_S = 600.0
 _QUEUES = 8
-#: Threads that send timer messages, each of which waits for its acknowledgement.
+#: Number of threads that send timer messages, each of which waits for its acknowledgement.
 _SENDERS = 8
 
 
 class RocketMQ:
-    """Measures with PeerBench.java; the servers go on only meanwhile.
+    """Measures with PeerBench.java. The servers run only meanwhile.
 
     Idle, 5.5.0 keeps one core busy: https://github.com/apache/rocketmq/issues/10966.
     """
@@ -28,19 +28,22 @@ class RocketMQ:
         self._client = client
 
     def measure(self, count: int, threads: int, size: int, **more: object) -> Mapping[str, Any]:
-        """Transactions of values of `size` bytes by so many threads; see PeerBench.java for more."""
+        """Measure transactions with values of `size` bytes from so many threads. PeerBench.java has the details."""
         with self._running.going():
-            # After a pause of its servers a consumer may wait for an answer that is lost, or has to be heard of again:
-            # that is no part of a measurement.
+            # After a pause of its servers, a consumer may wait for a lost answer or may have to register again. That is
+            # not measured.
             self.warm_up()
             return self._ask(count, threads, size, **more)
 
     def timers(self, count: int, rate: float, size: int, ahead_s: float) -> list[float]:
-        """How late (s) plain timer messages were received; `rate` of them are due a second, the first in `ahead_s`."""
+        """Measure how late (s) plain timer messages were received.
+
+        `rate` of them are due a second, the first in `ahead_s`.
+        """
         with self._running.going():
             self.warm_up()
             late: list[float] = []
-            # The first ones warm the timer up.
+            # The first messages warm the timer up.
             for number, of_rate, ahead in ((1_000, 1_000.0, 5.0), (count, rate, ahead_s)):
                 late = self._client.ask(
                     "timer",
@@ -54,11 +57,11 @@ class RocketMQ:
         return [one / 1e3 for one in late]
 
     def warm_up(self) -> None:
-        """A few transactions, until they are seen: whoever can do that is ready."""
+        """Send a few transactions and wait until they are seen: then client and servers are ready."""
         self._ask(count=100, threads=1, size=100)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Processor time so far, by process group; the client's is with its consumer."""
+        """Processor time so far, by process group. The client's includes its consumer's."""
         return {
             "RocketMQ": sum(cpu_seconds(server.pid) for server in self._running.servers),
             "client": cpu_seconds(self._client.pid),
@@ -73,10 +76,10 @@ class RocketMQ:
 
 @contextlib.contextmanager
 def rocketmq(options: Mapping[str, object]) -> Iterator[RocketMQ]:
-    """Start servers and client; `options` are the broker's, by RocketMQ's names."""
+    """Start servers and client. `options` are the broker's, with RocketMQ's names."""
     with peer(options, heap="1g") as running, PeerClient(running, "PeerBench", "bench", _QUEUES, heap="1g") as client:
         made = RocketMQ(running, client)
-        # The program is ready when it answers: until then it needs the servers, for its topic and its route.
+        # The program is ready when it answers. Until then it needs the servers, for its topic and its route.
         made.warm_up()
         running.pause()
         try:

@@ -1,4 +1,4 @@
-"""A rolling restart of two workers under a steady load: how long partitions stand still, and that nothing is lost."""
+"""A rolling restart of two workers under a steady load: longest pauses of partitions, and a check for lost messages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 from txbridge.topics.plan import DEFAULT_PARTITIONS
 
-#: What is promised for the median of the longest pauses (s).
+#: The goal for the median of the longest pauses (s).
 _GOAL_S = 3.0
-#: Between two steps: long enough that the pause of one is over before the next begins, and the group at rest.
+#: Time between two steps: the pause of one is over before the next begins, and the group is at rest.
 _CALM_S = 4.0
 _COMMIT = LocalTransactionState.COMMIT_MESSAGE
-#: The settings of a worker that nobody has set: a rolling restart is measured as it is delivered.
+#: The default settings of a worker: a rolling restart is measured with the settings of a new installation.
 _DEFAULTS = {"session_timeout": 6_000, "transaction_timeout": 6_000, "transaction_check_interval": 30_000}
 
 
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 PATIENCE_S,
                 lambda: f"{len(load.decided):,} committed, {len(reader.sightings):,} seen",
             )
-            # What is wrongly delivered comes late, if at all.
+            # A wrong delivery may come late.
             time.sleep(2)
             watched = list(reader.sightings)
         final = [sighting(message, 0.0) for message in bridge.read(rolling.topic)]
@@ -109,7 +109,7 @@ class _Load:
         )
         self._stopping = threading.Event()
         self._failed: list[BaseException] = []
-        #: Transactions whose commit Kafka has acknowledged, and when (time.monotonic()), by half partition.
+        #: Transactions whose commit Kafka has acknowledged, and the times (time.monotonic()) by half partition.
         self.decided: list[str] = []
         self.arrivals: dict[int, list[float]] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -139,7 +139,7 @@ class _Load:
         self.decided.append(result.transaction_id)
 
     def told(self) -> Iterator[tuple[str, str, bool]]:
-        """What the client was told, as the checker wants it."""
+        """The results that the client got, in the form that the checker needs."""
         return ((name, "C", True) for name in self.decided)
 
     def stop(self) -> None:
@@ -163,14 +163,14 @@ class _Load:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Something that makes the group share its partitions anew, from its begin until all is calm (time.monotonic())."""
+    """A step after which the group shares its partitions anew, from its beginning to calm (time.monotonic())."""
 
     name: str
     begin: float
     end: float
-    #: Seconds from the begin until the process had ended, or was ready.
+    #: Seconds from the beginning until the process had ended, or was ready.
     took: float
-    #: What the workers logged about it: seconds from the begin, event, fields.
+    #: Log lines of the workers about it: seconds from the beginning, event, fields.
     log: list[str]
 
 
@@ -192,7 +192,7 @@ class _Rolling:
         return self._bridge.worker(wait=0, metrics_port=port, **_DEFAULTS)
 
     def _wait_ready(self, place: int) -> None:
-        """As docs/operations.md tells: until /readyz says yes."""
+        """Wait until /readyz answers 200, as docs/operations.md describes."""
         eventually(lambda: _is_ready(self._ports[place]), 60, lambda: self._workers[place].log[-3_000:])
 
     def restart_both(self) -> list[_Step]:
@@ -219,7 +219,7 @@ class _Rolling:
 
 
 class _Steps:
-    """Makes a _Step."""
+    """Builder of a _Step."""
 
     made: _Step
 
@@ -242,7 +242,7 @@ class _Steps:
 
 
 def _told_of_the_group(worker: WorkerProcess) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What it has logged of its partitions, in few words."""
+    """Its log lines about its partitions, in few words."""
     for line in worker.events("partitions_assigned"):
         yield f"has {line['partitions']}", line
     for line in worker.events("partition_taken_over"):
@@ -257,9 +257,10 @@ def _is_ready(port: int) -> bool:
 
 
 def longest_pause(arrivals: Sequence[float], sightings: Sequence[float], begin: float, end: float) -> float:
-    """The longest time between `begin` and `end` in which decisions had come and none became visible.
+    """The longest time between `begin` and `end` in which decisions were waiting and none became visible.
 
-    From the first decision that came after the last sighting, until the next one. Both are times in rising order.
+    It is counted from the first decision after the last sighting until the next sighting. Both are times in rising
+    order.
     """
     longest, before = 0.0, begin
     for seen in (*(one for one in sightings if begin < one < end), end):

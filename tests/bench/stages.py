@@ -1,4 +1,4 @@
-"""Where the time from a decision to its visibility goes, as far as it stands in Kafka's logs afterwards."""
+"""The stages of the time from a decision to its visibility, as far as Kafka's logs show them afterwards."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ Scraped = Mapping[str, float]
 _WHOLE = "ms, mean"
 _STORED, _WAITED = "ms, decision to END stored", "ms, wait for the transaction before"
 _WRITTEN, _SEEN = "ms, worker until OP is stored", "ms, OP stored to visible"
-#: What they are. Means, so that the four of them add up to the whole.
+#: Descriptions of the stages. They are means, so that the four of them add up to the whole.
 STAGES = {
     _STORED: "the client batches and sends the decision, Kafka appends it to END",
     _WAITED: "until the messages of the Kafka transaction before are visible: one at a time, so this is group commit",
     _WRITTEN: "the worker reads END, drafts, and writes the records, those of OP behind the messages",
     _SEEN: "the rest is written, the Kafka transaction commits, markers are written, the reader gets the message",
 }
-#: Kafka's append times are whole milliseconds, cut off: on the average half a millisecond is missing.
+#: Kafka's append times are truncated to whole milliseconds: on average half a millisecond is missing.
 _CUT_OFF_S = 0.0005
 TRANSACTIONS = "Kafka transactions per second"
-#: Of the worker, for each of its Kafka transactions.
+#: Figures of the worker for each of its Kafka transactions.
 REGISTRATIONS = "AddPartitionsToTxn, each Kafka transaction"
 CONCURRENT = "CONCURRENT_TRANSACTIONS, each Kafka transaction"
-#: Reading up to an offset that Kafka said is there; a machine that needs longer tells nothing.
+#: Limit for reading up to an offset that exists. A slower machine tells nothing.
 _READ_S = 30.0
 
 
 class Stages:
-    """Of the transactions of partition 0 that are decided from now on."""
+    """Stages of the transactions of partition 0 that are decided from now on."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         self._starts = {topic: bridge.bounds(topic, 0)[1] for topic in (bridge.names.end, bridge.names.op)}
-        # Append times are on the wall clock.
+        # Append times are by the wall clock.
         self._wall = time.time() - time.monotonic()
 
     def between(self, half_offsets: Sequence[int], decided: Sequence[float], seen: Sequence[float]) -> Found:
-        """Of the transactions with these half offsets, all committed, decided and seen at these times (monotonic)."""
+        """Stages of these committed transactions, by half offset, times of decision and of visibility (monotonic)."""
         ends = self._append_times(self._bridge.names.end, _entries_of_end)
         ops = self._append_times(self._bridge.names.op, _entries_of_op)
         parts = stages(
@@ -55,11 +55,11 @@ class Stages:
                 for offset, since, at in zip(half_offsets, decided, seen, strict=True)
             ]
         )
-        # All are commits, so a Kafka transaction has one record of OP; no two of them are as quick as a millisecond.
+        # All are commits, so a Kafka transaction has one record of OP. No two of them are within a millisecond.
         return {**parts, TRANSACTIONS: len(set(ops.values())) / (max(seen) - min(decided))}
 
     def _append_times(self, topic: str, entries: Callable[[bytes], Iterable[int]]) -> dict[int, float]:
-        """By half offset, when the record that names it was stored (monotonic, s)."""
+        """Append time of the record that names each half offset (monotonic, s)."""
         found: dict[int, float] = {}
         for message in self._records(topic):
             at = message.timestamp()[1] / 1e3 + _CUT_OFF_S - self._wall
@@ -75,7 +75,7 @@ class Stages:
                 "group.id": "bench",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                # A log end is that of all records: a marker stands behind the last one of OP.
+                # The log end counts all records, including the marker after the last one of OP.
                 "isolation.level": "read_uncommitted",
             }
         )
@@ -102,23 +102,23 @@ def _entries_of_op(value: bytes) -> Iterable[int]:
 
 
 class Times(NamedTuple):
-    """Of one transaction (s)."""
+    """Times of one transaction (s)."""
 
     decided: float
     end_stored: float
-    #: The same for all of one Kafka transaction.
+    #: Equal for all transactions of one Kafka transaction.
     op_stored: float
     seen: float
 
 
 def stages(transactions: Sequence[Times]) -> Found:
-    """How long each stage took, on the average (ms)."""
+    """Average duration of each stage (ms)."""
     seen_first: dict[float, float] = {}
     for one in transactions:
         seen_first[one.op_stored] = min(one.seen, seen_first.get(one.op_stored, one.seen))
     in_order = sorted(seen_first)
     before = {later: seen_first[earlier] for earlier, later in pairwise(in_order)}
-    # The worker cannot begin sooner than its decision is stored, nor before it is through with the one before.
+    # The worker cannot begin before its decision is stored and the previous Kafka transaction is finished.
     begun = [min(max(one.end_stored, before.get(one.op_stored, one.end_stored)), one.op_stored) for one in transactions]
     return {
         _WHOLE: _mean_ms(one.seen - one.decided for one in transactions),
@@ -130,7 +130,7 @@ def stages(transactions: Sequence[Times]) -> Found:
 
 
 def registrations(before: Scraped, after: Scraped) -> Found:
-    """What the worker's Kafka transactions have asked of their coordinator between two looks at its metrics."""
+    """Requests of the worker's Kafka transactions to their coordinator between two readings of its metrics."""
 
     def more(name: str) -> float:
         return after[name] - before[name]

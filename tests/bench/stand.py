@@ -1,4 +1,4 @@
-"""The whole path, measured: a client in this process, workers in others, a read_committed reader in one more."""
+"""The whole path, measured: a client in this process, workers in others, and a read_committed reader in another one."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
-#: Nothing falls due but what answered unknown, which is checked this soon (ms).
+#: Only transactions that answered unknown fall due. They are checked after this time (ms).
 _CHECK_AFTER = 1_000
-#: Soon enough that no measurement waits long, and far above the time that an answer needs (ms).
+#: Short enough that no measurement waits long, and far longer than an answer needs (ms).
 _CHECK_AGAIN_AFTER = 5_000
-#: Nobody dies here, and a worker that a loaded machine keeps waiting shall not seem to (ms).
+#: No worker dies here, and a slow worker of a loaded machine must not count as dead (ms).
 _SESSION = 10_000
-#: A worker starts in 3 s; four of them on two cores that have more to do take several times that.
+#: A worker starts in 3 s. Four of them on two busy cores take several times that.
 _START_S = 120.0
 
 
 class Stand:
-    """A namespace with workers and a reader, for one measurement after the other."""
+    """A namespace with workers and a reader for several measurements."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class Stand:
         return self.bridge.names
 
     def measure(self, send: Callable[[Load], float], count: int, size: int, mix: Mix) -> Found:
-        """From the first prepare until the last committed record is seen, and what it has cost each process.
+        """Measure from the first prepare until the last committed record is seen, with each process's processor time.
 
-        The client's cost is with its start and its end.
+        The client's time includes its start and its end.
         """
         load = Load(self.real_topic, count, size, mix)
         self.reader.expect(load.committed)
@@ -96,7 +96,7 @@ class Stand:
         return found
 
     def scraped(self) -> dict[str, float]:
-        """Metrics without labels of all workers together, which must have some."""
+        """Metrics without labels, summed over all workers. They must have some."""
         found: Counter[str] = Counter()
         for port in self._metrics_ports:
             for family in text_string_to_metric_families(http.ask(f"http://127.0.0.1:{port}/metrics").text):
@@ -104,7 +104,7 @@ class Stand:
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Processor time so far, by process group; the client is this process."""
+        """Processor time so far, by process group. The client is this process."""
         return {
             "client": cpu_seconds(os.getpid()),
             "workers": sum(cpu_seconds(worker.pid) for worker in self.bridge.workers),
@@ -113,7 +113,7 @@ class Stand:
         }
 
     def _all_is_owned(self) -> bool:
-        """Whether the workers share all partitions, each of which its owner has taken over."""
+        """Whether the workers share all partitions, and each is taken over by its owner."""
         shares = [
             worker.owned() & {int(event["partition"]) for event in worker.events("partition_taken_over")}
             for worker in self.bridge.workers

@@ -1,9 +1,9 @@
-"""Where a worker's time goes: processor time of each step of a delivered message, in one thread, one step at a time.
+"""Processor time of each of a worker's steps for a delivered message, in one thread, one step at a time.
 
-The steps are those of the worker, done by its own code on records that a real Kafka holds, 10,000 at a time as in its
-Kafka transactions, and in runs, as nearly all are. What confluent-kafka and librdkafka take (`library`) is the floor
-for a worker in Python: a bare loop does nothing else. The rest is ours. What the steps leave out is small or not
-Python: the threads of librdkafka, committing, Faust's events.
+The steps are those of the worker and use its own code on records from a real Kafka. They handle 10,000 records at a
+time, as its Kafka transactions do, and in runs, as for nearly all records. The time in confluent-kafka and librdkafka
+(`library`) is the lower bound for a worker in Python: a bare loop does nothing else. The rest is ours. The steps leave
+out only small parts or parts outside Python: librdkafka's threads, the commit, Faust's events.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class _Steps:
-    """All transactions once, and the seconds of processor time of this thread that each step took."""
+    """All transactions once, with this thread's processor time (s) of each step."""
 
     def __init__(self, bridge: Bridge, count: int) -> None:
         self._bridge = bridge
@@ -74,7 +74,7 @@ class _Steps:
         return result
 
     def run(self) -> Found:
-        """Microseconds for each transaction, of each step and in sum."""
+        """Microseconds for each transaction, by step and in total."""
         servers = {"bootstrap.servers": self._bridge.bootstrap_servers}
         reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False, on_demand=True)
         reader.start(0)

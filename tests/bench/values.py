@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-#: lz4 looks 64 KiB back, so what repeats after this many bytes is new to it.
+#: lz4 looks back 64 KiB, so bytes that repeat after this many are new to it.
 _POOL = 1024 * 1024
 
 
 class Values:
-    """Of one size, by number, cut from random bytes: as cheap as a copy."""
+    """Values of one size by number, cut from random bytes, which is as cheap as a copy."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,4 +1,4 @@
-"""All benches, one after the other, each in a process of its own; what was interrupted goes on."""
+"""All benches, one after the other, each in a process of its own. An interrupted run is continued."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.bench.report import Report, kept, merged
 
 @dataclass(frozen=True)
 class Kind:
-    """How a whole run measures: what was measured otherwise is not continued."""
+    """The way in which a whole run measures. A run of another kind is not continued."""
 
     quick: bool
     rounds: int | None
 
     @property
     def report(self) -> str:
-        """Name of the file. Short rounds are not compared with long ones: in some of them Java still compiles."""
+        """Name of the file. Short rounds are not compared with long ones: in some of them Java is still compiling."""
         return "report-quick.json" if self.quick else "report.json"
 
     @property
@@ -33,7 +33,7 @@ class Kind:
 
 
 def measure(folder: Path, benches: Sequence[str], kind: Kind, *, fresh: bool = False) -> dict[str, Any]:
-    """Run each bench. None inherits another's memory, and one that dies takes none along."""
+    """Run each bench in a process of its own: none inherits another's memory, and a crash ends only one."""
     path, about = folder / kind.report, environment()
     last = json.loads(path.read_text()) if path.exists() else None
     reports: dict[str, Any] = {} if fresh else _of_an_interrupted_run(last, kind, about)
@@ -45,7 +45,7 @@ def measure(folder: Path, benches: Sequence[str], kind: Kind, *, fresh: bool = F
             continue
         say(f"--- {name}: {number} of {len(benches)} ---")
         reports[name] = _measured(folder / f"{name}.json", name, kind)
-        # After each, so that a run that is broken off has what it did.
+        # Written after each bench, so that an aborted run keeps its results.
         write(path, {**merged(about, reports, before), "kind": asdict(kind), "finished": False})
     report = {**merged(about, reports, before), "kind": asdict(kind), "finished": True}
     write(path, report)
@@ -53,12 +53,12 @@ def measure(folder: Path, benches: Sequence[str], kind: Kind, *, fresh: bool = F
 
 
 def write(path: Path, report: Report) -> None:
-    """As JSON."""
+    """Write the report as JSON."""
     path.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def _of_an_interrupted_run(last: Report | None, kind: Kind, about: Report) -> dict[str, Any]:
-    """What it has measured of the same commit in the same way; what failed is measured again."""
+    """Results of an interrupted run of the same commit and kind. Failed benches are left out and measured again."""
     if last is None or last["finished"] or last["kind"] != asdict(kind) or last["versions"] != about["versions"]:
         return {}
     return {name: found for name, found in last["benches"].items() if "error" not in found}

@@ -1,9 +1,9 @@
 """A worker alone, fed from a full END topic, against a bare loop that copies the same records in Kafka transactions.
 
-The worker serves and is stopped (SIGSTOP) while HALF and END are filled: when it goes on, it finds all decisions
-waiting and has read none of the messages. So all that it does for them is measured, and nothing of its start. (A worker
-that is started on full topics would have read HALF to its end before it serves.) The bare loop begins with a connection
-and nothing read. It copies all records, those that a worker rolls back or leaves undecided as well.
+The worker serves and is stopped (SIGSTOP) while HALF and END are filled. When it goes on, all decisions are waiting and
+it has read none of the messages. So all its work for them is measured, and nothing of its start. (A worker that starts
+on full topics would read HALF to its end before it serves.) The bare loop begins with a connection and nothing read. It
+copies all records, including those that a worker rolls back or leaves undecided.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tests.bench.report import CPU
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge
 from txbridge.embedded import EmbeddedKafka
 
-#: What was prepared and decided waits for the worker, so nothing must grow due (ms).
+#: Prepared and decided messages wait for the worker, and none of them may become due (ms).
 _NEVER = 3_600_000
-#: Far longer than the worker is stopped, so that its group does not think it dead (ms); Faust takes up to 90 s.
+#: Far longer than the worker is stopped, so that its group keeps it (ms). Faust takes up to 90 s.
 _SESSION = 60_000
 _ITS_CPU = f"{CPU}its process"
 _WORKER, _BARE = "worker", "bare loop"
 _TEN = "worker, ten messages each"
 _MIXED, _BARE_MIXED = "worker, four topics and three groups", "bare loop, four topics"
 _DECISIONS = "worker, 90/5/5"
-#: Of four topics and three groups each combination comes once in twelve messages.
+#: Each combination of four topics and three groups comes once in twelve messages.
 _TOPICS, _GROUPS = 4, ("one", "two", "three")
 
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             bench = _Bench(bridge, options, real, copies)
             found = by_turns(
                 options.rounds,
-                # The loop copies what the worker has just delivered.
+                # The loop copies the records that the worker has just delivered.
                 {
                     _WORKER: lambda: bench.worker(delivered),
                     _BARE: lambda: bench.bare(copied, 1),
@@ -85,7 +85,7 @@ def _to(found: Rounds, ours: str, bare: str, goal: float) -> dict[str, Any]:
 
 
 def _decision(number: int) -> int:
-    """Of a hundred, five are rolled back and five are not known."""
+    """The decision of a message: of a hundred, five are rolled back and five are unknown."""
     return {0: ROLLBACK, 1: UNKNOWN}.get(number % 20, COMMIT)
 
 
@@ -102,7 +102,10 @@ class _Bench:
         self._from = 0
 
     def worker(self, seen: ReaderProcess, messages: int | None = None) -> Found:
-        """From when it goes on until a reader has seen the last one; of each transaction, with several messages."""
+        """Measure from SIGCONT until a reader has seen the last message.
+
+        Figures are per transaction, even with several messages.
+        """
         self._worker.pause()
         count = self._count if messages is None else self._count // messages
         prepared = self._feed.prepare(self._real[0], count, self._size, b"committed", messages)
@@ -112,7 +115,7 @@ class _Bench:
         return self._go_on(seen, count, count * (messages or 1))
 
     def mixed(self, seen: ReaderProcess) -> Found:
-        """Topics and groups take turns in HALF; an END record is of one group."""
+        """Measure with topics and groups that take turns in HALF. An END record belongs to one group."""
         self._worker.pause()
         prepared = self._feed.prepare(self._real, self._count, self._size, b"committed", groups=_GROUPS)
         self._feed.commit(prepared, _GROUPS)
@@ -120,7 +123,7 @@ class _Bench:
         return self._go_on(seen, self._count, self._count)
 
     def decisions(self, seen: ReaderProcess) -> Found:
-        """Those that nobody knows stay, and are rolled back when the measurement is over."""
+        """Measure a mix of decisions. Unknown ones stay open, and are rolled back after the measurement."""
         self._worker.pause()
         prepared = self._feed.prepare(self._real[0], self._count, self._size, b"committed")
         self._feed.decide(prepared, _decision)
@@ -128,7 +131,7 @@ class _Bench:
         found = self._go_on(seen, self._count, decided.count(COMMIT))
         unknown = [one for one, decision in zip(prepared, decided, strict=True) if decision == UNKNOWN]
         self._feed.decide(unknown, lambda _: ROLLBACK)
-        # END is applied in its order: when this one is visible, they are finished.
+        # END is applied in order: when this one is visible, all others are finished.
         seen.expect(1)
         self._feed.commit(self._feed.prepare(self._real[0], 1, self._size, b"committed"))
         seen.last_seen()
@@ -142,7 +145,7 @@ class _Bench:
         return self._found(seconds, self._worker.cpu_seconds - cpu, count)
 
     def bare(self, seen: ReaderProcess, topics: int) -> Found:
-        """From the first record read until a reader has seen the last one; so many topics take turns."""
+        """Measure from the first read record until a reader has seen the last one. Topics take turns."""
         servers = self._bridge.bootstrap_servers
         consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
         producer = Producer({"bootstrap.servers": servers, "transactional.id": "bare", "linger.ms": 5})

@@ -1,7 +1,7 @@
-"""`python -m tests.chaos`: the cells one after the other, and a table of them. Exit code 1 on a violation.
+"""`python -m tests.chaos`: runs of the cells, one after the other, and a table of them. Exit code 1 on a violation.
 
-build/chaos/report.json and report.md have the table, after each cell. A run that was interrupted goes on when it is
-started again with the same number of transactions.
+build/chaos/report.json and report.md have the table after each cell. An interrupted run goes on when it is started
+again with the same number of transactions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.chaos.whole_run import NAMED, is_clean, run_cells, table
 
 _FOLDER = Path("build/chaos")
 _ALL = [*CELLS, *DOOR_CELLS, *CLUSTER_CELLS]
-#: By `--brokers`.
+#: Cells by `--brokers`.
 _CHOICES = {"1": [*CELLS, *DOOR_CELLS], "3": [*CLUSTER_CELLS], "all": _ALL}
 
 
@@ -33,11 +33,11 @@ def main() -> int:
         "--brokers", choices=_CHOICES, default="1", help="the cells on one broker, on three, or all of both (default 1)"
     )
     parser.add_argument("--fresh", action="store_true", help="begin anew also when a run was interrupted")
-    # For the process of one cell.
+    # Option for the process of one cell.
     parser.add_argument("--one", choices=_ALL, help=argparse.SUPPRESS)
     parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    # So that what was started is ended, too.
+    # All processes that were started are ended, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.one is not None:
         _run(options.one, options.transactions, options.report)

@@ -1,4 +1,4 @@
-"""The chaos cells: what is done to whom in the midst of the traffic."""
+"""The chaos cells: faults of one process each in the middle of the traffic."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tests.chaos.store import DecisionStore, Plan
 from tests.support.harness import Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 
-#: Longer than every session here, so that the others take over and a zombie comes back.
+#: Longer than every session here, so that other workers take over and the stopped one comes back as a zombie.
 STOPPED_S = 30.0
 PARTITIONS = 4
 _CLIENTS = 2
 _SESSION_MS = 6_000
-#: Everything that was decided has to be visible after this long without a fault.
+#: Every decided transaction has to be visible after this long without a fault.
 _SETTLE_S = 180.0
-#: Of cells in which the judge found something.
+#: Folder for the evidence of cells with violations.
 EVIDENCE = Path("build/chaos/evidence")
-#: For the person who watches.
+#: Interval between progress lines, for a person who watches.
 _PROGRESS_S = 30.0
 
 
 class Decisions(Protocol):
-    """What the application has decided."""
+    """The application's decisions, as the checker needs them."""
 
     @property
     def count(self) -> int: ...
@@ -51,7 +51,7 @@ class Decisions(Protocol):
 
 
 class ClientProcess:
-    """tests.chaos.client."""
+    """A process of tests.chaos.client."""
 
     def __init__(self, run: Run, name: str, first: int, number: int) -> None:
         self.name, self.first, self.number = name, first, number
@@ -67,14 +67,14 @@ class ClientProcess:
 class Run:
     """Two workers, two clients, a Kafka and a reader, for one cell."""
 
-    #: Of each client.
+    #: Threads of each client.
     threads = 16
-    #: Of the clients, beside the servers.
+    #: Settings of the clients, besides the servers.
     settings: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int) -> None:
         self.kafka, self.bridge, self.folder = kafka, bridge, folder
-        # They tell when a message was stored: none is visible before its time.
+        # These timestamps show when a message was stored: none may be visible before its time.
         times = {"message_timestamp_type": "LogAppendTime"}
         self.topic, self.other = (bridge.create_topic(name, PARTITIONS, **times) for name in ("real", "other"))
         self._names = (f"client-{number}" for number in count(1))
@@ -101,7 +101,10 @@ class Run:
         return worker
 
     def replace_client(self, client: ClientProcess) -> None:
-        """A new process goes on where the dead one was; the transactions in between are up to the checks."""
+        """Replace a dead client: the new process goes on after its transactions.
+
+        Checks settle the transactions in between.
+        """
         done = len((self.folder / f"{client.name}.told").read_text().splitlines())
         rest = client.number - done
         self.clients.remove(client)
@@ -120,7 +123,7 @@ class Run:
         for file in self.folder.glob("*.told"):
             for line in file.read_text().splitlines():
                 words = line.split()
-                if len(words) == 3:  # the last line of a process that was killed may be torn
+                if len(words) == 3:  # The last line of a killed process may be torn.
                     yield words[0], words[1], words[2] == "1"
 
     def close(self) -> None:
@@ -195,7 +198,7 @@ def _rebalance_storm(run: Run) -> None:
         time.sleep(0.5)
 
 
-#: On one node of Kafka; those on three brokers are in cluster_cells.py.
+#: Cells on one node of Kafka. Those on three brokers are in cluster_cells.py.
 CELLS: dict[str, Callable[[Run], None]] = {
     "client kill -9": _client_dies(signal.SIGKILL),
     "client terminate": _client_dies(signal.SIGTERM),
@@ -215,22 +218,22 @@ CELLS: dict[str, Callable[[Run], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class CellReport:
-    """What came of a cell. Times in seconds."""
+    """Results of a cell. Times in seconds."""
 
     cell: str
     transactions: int
     committed: int
     rolled_back: int
-    #: Of the committed ones: with several messages, and with a time of delivery.
+    #: Numbers of committed transactions: with several messages, and with a time of delivery.
     several: int
     delayed: int
     acknowledged: int
     per_second: int
-    #: How long the fault was worked on: with a stop that is the stop itself.
+    #: Duration of the fault. With a stop, that is the time of the stop itself.
     fault_s: float
-    #: The longest time from the fault on in which a reader saw nothing new of some half partition.
+    #: The longest time after the fault's beginning in which a reader saw no new record of some half partition.
     longest_pause_s: float
-    #: From the end of the fault until everything that was decided was visible.
+    #: Time from the end of the fault until all decided transactions were visible.
     settled_s: float
     violations: list[str]
 
@@ -244,10 +247,10 @@ def run_cell(
     on: AbstractContextManager[EmbeddedKafka] | None = None,
     make: Callable[[EmbeddedKafka, Bridge, Path, int], Run] | None = None,
 ) -> CellReport:
-    """Traffic, the fault at a third of it, then quiet, then the verdict.
+    """Run a cell: traffic, a fault after a third of it, then quiet, then the verdict.
 
-    Traffic goes on until the fault is over, also when that takes more transactions than were asked for. A cell that is
-    not among CELLS brings its fault, the Kafka to start, or what sends.
+    Traffic goes on until the fault is over, even if that takes more transactions than requested. A cell that is not in
+    CELLS brings its own fault, Kafka, or clients.
     """
     with ExitStack() as stack:
         kafka = stack.enter_context(on or EmbeddedKafka(heap="1g", jvm_profile="throughput"))
@@ -298,14 +301,14 @@ def run_cell(
 
 
 class _Progress:
-    """Says now and then how much of the traffic is done."""
+    """Prints the progress of the traffic now and then."""
 
     def __init__(self, run: Run, transactions: int, say: Callable[[str], None]) -> None:
         self._run, self._transactions, self._say = run, transactions, say
         self._next = time.monotonic() + _PROGRESS_S
 
     def told(self) -> bool:
-        """Always true."""
+        """Print the progress if it is time for it. Always returns true."""
         if time.monotonic() >= self._next:
             self._next += _PROGRESS_S
             self._say(f"{self._run.decided:,} of {self._transactions:,} transactions")
@@ -313,15 +316,16 @@ class _Progress:
 
 
 def _settle(run: Run, reader: WatchingReader) -> None:
-    """Until every half message is decided, by a check if need be, and every committed one was seen.
+    """Wait until every half message is decided, by a check if need be, and every committed one was seen.
 
-    Of a half message that was stored but not acknowledged the store knows nothing: its client rolls it back by itself.
+    The store does not know a half message that was stored but not acknowledged. Its client rolls it back without the
+    store.
     """
     halves = {
         (message.partition(), message.offset()): dict(message.headers() or ())["UNIQ_KEY"].decode()
         for message in run.bridge.read(run.bridge.names.half)
     }
-    # Only a client makes a commit, and all of them are done.
+    # Only a client's send leads to a commit, and all clients have finished sending.
     plans = run.store.plans()
 
     def settled() -> bool:
@@ -336,7 +340,7 @@ def _settle(run: Run, reader: WatchingReader) -> None:
     deadline = time.monotonic() + _SETTLE_S
     while not settled() and time.monotonic() < deadline:
         time.sleep(0.5)
-    # What is wrongly delivered comes late, if at all.
+    # A wrong delivery may come late.
     time.sleep(2)
 
 

@@ -1,4 +1,4 @@
-"""Judges a recorded history, in the manner of Jepsen's Kafka workload: it knows nothing of how txbridge works."""
+"""Checker of a recorded history, in the manner of Jepsen's Kafka workload. It does not know how txbridge works."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ def violations(
     final: Sequence[Sighting],
     plans: Mapping[str, Plan] = _NO_PLANS,
 ) -> list[str]:
-    """Everything that must not be, in words.
+    """Descriptions of all violations.
 
     Args:
-        decisions: what the application's database says: whether each transaction commits.
-        told: what client processes were told: id, decision sent (C, R, U), whether Kafka acknowledged it.
-        watched: what a reader saw that watched all along.
-        final: what a reader sees at the end, from the first offset on.
-        plans: what each transaction that commits sends; without one it is one message, of which no more is known.
-
+        decisions: The application's database: whether each transaction commits.
+        told: The results that client processes got: id, decision sent (C, R, U), whether Kafka acknowledged it.
+        watched: The sightings of a reader that watched all along.
+        final: The records that a reader sees at the end, from the first offset on.
+        plans: The messages of each transaction that commits. Without a plan it has one message with unknown content.
     """
     found: list[str] = []
     committed = {name for name, commits in decisions.items() if commits}
@@ -56,11 +55,11 @@ def violations(
 
 
 def refusals(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Decisions that the workers have refused, by their log (event end_refused).
+    """Decisions that the workers have refused, by their log (event end_refused). Every decision here is valid.
 
-    Every decision here is valid. Checks would decide it again, so that nothing of it shows in what is delivered. Only a
-    repeat is no violation: a check is answered with the decision that its client has sent already. After a take-over it
-    may be called late: the new owner does not know any more how the message was finished.
+    Delivered messages do not show such a refusal, because checks would decide the message again. Only a repeat is no
+    violation: a client answers a check with a decision that it has sent already. After a take-over it may be refused as
+    late, because the new owner does not know any more how the message was finished.
     """
     return [
         f"refused: {one['count']} decisions as {one['reason']}, the first of {one['partition']}:{one['half_offset']} "
@@ -71,7 +70,7 @@ def refusals(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _disorder(who: str, sightings: Sequence[Sighting]) -> list[str]:
-    """Offsets of a partition must rise: a reader that is shown an older one again would process it again."""
+    """Offsets of a partition must rise: a reader that gets an older record again would process it again."""
     last: dict[tuple[str, int], int] = {}
     found = []
     for one in sightings:
@@ -83,7 +82,7 @@ def _disorder(who: str, sightings: Sequence[Sighting]) -> list[str]:
 
 
 def _against_plans(who: str, sightings: Sequence[Sighting], plans: Mapping[str, Plan]) -> Iterator[str]:
-    """Of a transaction all messages or none, each in its topic, in the order given, and not before their time."""
+    """Check each transaction against its plan: all messages or none, right topics and order, not before their time."""
     seen: dict[str, list[Sighting]] = defaultdict(list)
     for one in sightings:
         seen[one.transaction_id].append(one)
@@ -103,7 +102,7 @@ def _against_plans(who: str, sightings: Sequence[Sighting], plans: Mapping[str, 
             if before.number > one.number:
                 yield f"out of order: {who} saw {name} {before.number}/{many} before {one.number}/{many}"
             last[one.topic, one.partition] = one
-            # Its worker and this broker go by the same clock: no margin.
+            # Worker and broker use the same clock here, so there is no tolerance.
             if plan.due is not None and one.stored is not None and one.stored < plan.due:
                 yield f"early: {_name(one)} was stored {plan.due - one.stored} ms before its time"
 

@@ -1,12 +1,11 @@
-"""An application process under chaos: transactions at full speed, and a record of what it was told.
+"""An application process under chaos: transactions at full speed, and a log of the results that it got.
 
     python -m tests.chaos.client SERVERS NAMESPACE TOPIC OTHER_TOPIC FOLDER NAME FIRST COUNT THREADS [SETTING=VALUE ...]
 
 Of eleven transactions one has several messages for both topics, one names a time some seconds ahead, and one does both.
-
 Each line of FOLDER/NAME.told is `id decision acknowledged`: the decision (C, R, or U for unknown) and whether Kafka has
-acknowledged it. COUNT transactions are sent, and more until the fault is over (FOLDER/fault.over). When all are told,
-FOLDER/NAME.done is made; until it gets SIGTERM the process goes on answering checks.
+acknowledged it. It sends COUNT transactions, and more until the fault is over (FOLDER/fault.over). Then it makes
+FOLDER/NAME.done, and answers checks until it gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ _COMMIT, _ROLLBACK, _UNKNOWN = (
     LocalTransactionState.ROLLBACK_MESSAGE,
     LocalTransactionState.UNKNOW,
 )
-#: While Kafka is away half messages fail; trying again at once would only burn the processor.
+#: Half messages fail while Kafka is away. An immediate retry would only waste processor time.
 _RETRY_S = 0.5
-#: The file that says that the fault is over.
+#: Name of the file that marks the end of the fault.
 FAULT_OVER = "fault.over"
 
 
 def intended(number: int) -> tuple[LocalTransactionState, bool]:
-    """What transaction `number` answers first, and whether it commits: 90 in 100 commit, 5 roll back, 5 are asked."""
+    """First answer of transaction `number`, and whether it commits. Of 100, 90 commit, 5 roll back, 5 are checked."""
     place = number % 100
     if place < 90:
         return _COMMIT, True
@@ -52,7 +51,7 @@ def intended(number: int) -> tuple[LocalTransactionState, bool]:
 
 
 def plan_of(number: int, topic: str, other: str, now: int) -> Plan:
-    """What transaction `number` sends, at this time (ms)."""
+    """Messages of transaction `number`, at this time (ms)."""
     # 11 and the 100 of `intended` have no common divisor: every kind of message meets every kind of answer.
     kind = number % 11
     topics = (topic, other, topic, other) if kind in {1, 3} else (topic,)
@@ -72,12 +71,12 @@ class _Listener(TransactionListener):
         return _COMMIT if committed else _ROLLBACK
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        # Not there: its process died, or stands still, before it could decide. From now on it is rolled back.
+        # The decision is missing: its process died or was stopped before. It is rolled back from now on.
         return _COMMIT if self._store.decide(message.transaction_id, commits=False) else _ROLLBACK
 
 
 def _send(producer: TransactionProducer, number: int, plan: Plan) -> TransactionSendResult:
-    # All messages of a transaction have one key: those for one topic are in one partition of it.
+    # All messages of a transaction have one key, so those for one topic are in one partition.
     messages = [
         Message(topic, str(number), key=str(number % 97), deliver_at=plan.due if place == 0 else None)
         for place, topic in enumerate(plan.topics)

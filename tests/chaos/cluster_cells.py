@@ -22,13 +22,13 @@ from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
 from txbridge.embedded.metadata import Metadata, ask
 
-#: A broker that is killed is away for at least as long as a session, so that others take over.
+#: A killed broker is away for at least one session, so that other brokers take over.
 _AWAY_S = 10.0
 _ELECTIONS = 10
-#: Bytes. Every segment that has grown beyond it cannot grow any more.
+#: Limit in bytes. Larger segment files cannot grow any more.
 _FULL_AT = 1_024
 
-#: Moves every partition of the topics to other brokers (argument 2 and on: servers are the first).
+#: Move every partition of the topics to other brokers (argument 2 and on: servers are the first).
 _REASSIGN = """
 import java.util.*;
 import org.apache.kafka.clients.admin.*;
@@ -55,24 +55,24 @@ public class Reassign {
 
 
 def metadata(node: Node) -> Metadata:
-    """What this broker knows."""
+    """The cluster metadata that this broker has."""
     return eventually(lambda: ask(int(node.bootstrap_servers.rpartition(":")[2])))
 
 
 def leader_of(run: Run, partition: str) -> Node:
-    """The broker that leads a partition, such as "orders/0", by the word of most."""
+    """The leader of a partition such as "orders/0", according to most brokers."""
     told = [metadata(node).partitions[partition].leader for node in run.kafka.brokers if node.is_running()]
     return run.kafka.brokers[max(set(told), key=told.count) - 1]
 
 
 def coordinating(name: str, partitions: int) -> int:
-    """The partition of Kafka's own topic whose leader coordinates this group or transactional id."""
+    """Partition of Kafka's internal topic whose leader coordinates this group or transactional id."""
     value = 0
     for (unit,) in struct.iter_unpack(">H", name.encode("utf-16-be")):
         value = (31 * value + unit) & 0xFFFF_FFFF
     if value >= 1 << 31:
         value -= 1 << 32
-    # The smallest number of 32 bits has no opposite; Kafka takes 0 for it.
+    # The smallest 32-bit number has no absolute value in 32 bits. Kafka uses 0 for it.
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
@@ -87,14 +87,14 @@ def partition_of(run: Run, kind: str) -> str:
     coordinated = {"__consumer_offsets": names.worker_group, "__transaction_state": names.transactional_id(0)}
     if kind not in coordinated:
         return f"{_topic(run, kind)}/0"
-    # Of a partition that coordinates none of ours the loss would show nothing.
+    # A partition that coordinates nothing of ours would not show the loss.
     known = metadata(run.kafka.brokers[0]).partitions
     number = sum(one.rpartition("/")[0] == kind for one in known)
     return f"{kind}/{coordinating(coordinated[kind], number)}"
 
 
 def leader_dies(kind: str, away_s: float = _AWAY_S) -> Callable[[Run], None]:
-    """kill -9 of the broker that leads a partition of this kind of topic; it comes back later."""
+    """A fault: kill -9 of the leader of a partition of this kind of topic. The broker comes back later."""
 
     def fault(run: Run) -> None:
         victim = leader_of(run, partition_of(run, kind))
@@ -107,7 +107,7 @@ def leader_dies(kind: str, away_s: float = _AWAY_S) -> Callable[[Run], None]:
 
 
 def rolling_restart(times: int) -> Callable[[Run], None]:
-    """SIGTERM, start, wait for the replicas; each broker so often."""
+    """A fault: SIGTERM, start and wait for the replicas, for each broker `times` times."""
 
     def fault(run: Run) -> None:
         for _ in range(times):
@@ -121,7 +121,7 @@ def rolling_restart(times: int) -> Callable[[Run], None]:
 def for_a_while(
     away: Callable[[Node], None], back: Callable[[Node], None], away_s: float = STOPPED_S
 ) -> Callable[[Run], None]:
-    """The leader of a HALF partition."""
+    """A fault: the leader of a HALF partition is away for some time."""
 
     def fault(run: Run) -> None:
         victim = leader_of(run, f"{run.bridge.names.half}/0")
@@ -138,7 +138,7 @@ def _sleeps(_: Run) -> None:
 
 
 def two_are_gone(meanwhile: Callable[[Run], None] = _sleeps) -> Callable[[Run], None]:
-    """Fewer in sync than min.insync.replicas: nothing can be written, and nothing that was written is lost."""
+    """A fault: fewer in-sync replicas than min.insync.replicas. No write succeeds, and no written record is lost."""
 
     def fault(run: Run) -> None:
         victims = run.kafka.brokers[:2]
@@ -157,7 +157,7 @@ def two_are_gone(meanwhile: Callable[[Run], None] = _sleeps) -> Callable[[Run], 
 
 
 def _elections(run: Run) -> None:
-    """Leaders move away and back again, several times: half of the brokers' leaderships each time."""
+    """A fault: half of the brokers' leaderships move away and back again, several times."""
     admin = AdminClient(quiet(run.kafka.bootstrap_servers))
     for number in range(_ELECTIONS):
         run.kafka.brokers[number % 3].restart()
@@ -174,7 +174,7 @@ def _elections(run: Run) -> None:
 
 
 def _reassignment(run: Run) -> None:
-    """Every partition of ours gets another set of brokers, of four."""
+    """A fault: every partition of ours moves to another set of brokers, of four."""
     with tempfile.TemporaryDirectory(prefix="txbridge-reassign-") as folder:
         source = Path(folder) / "Reassign.java"
         source.write_text(_REASSIGN)
@@ -186,7 +186,10 @@ def _reassignment(run: Run) -> None:
 
 
 def _full_disk(run: Run) -> None:
-    """Writes fail as on a full disk, in the process that leads HALF. Kafka then ends it; later there is room again."""
+    """A fault: writes of the leader of HALF fail as on a full disk.
+
+    Kafka then ends this broker. Later there is space again.
+    """
     victim = leader_of(run, f"{run.bridge.names.half}/0")
     resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (_FULL_AT, resource.RLIM_INFINITY))
     assert victim.wait(120) is not None, "a broker without room ends"
@@ -198,7 +201,7 @@ def _full_disk(run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCell:
-    """A fault, and what it needs of the cluster."""
+    """A fault, and its requirements of the cluster."""
 
     fault: Callable[[Run], None]
     options: Mapping[str, object] = field(default_factory=dict)
@@ -221,15 +224,15 @@ CLUSTER_CELLS: dict[str, ClusterCell] = {
 
 
 class ClusterRun(Run):
-    """On a busy machine three brokers take long to acknowledge: more threads, so that there is much in each request."""
+    """A run on three brokers, which acknowledge late on a busy machine. More threads make larger requests."""
 
     threads = 384
-    # As docs/performance.md advises: with less librdkafka spins as long as it waits for an acknowledgement.
+    # As docs/performance.md advises: with less, librdkafka spins while it waits for an acknowledgement.
     settings: Mapping[str, object] = MappingProxyType({"linger.ms": 500})
 
 
 def run_cluster_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
-    """The same traffic and the same judge as on one node."""
+    """Run a cell with the same traffic and the same checker as on one node."""
     chosen = CLUSTER_CELLS[cell]
     options = {"brokers": 3, "heap": "512m", "jvm_profile": "throughput", **chosen.options}
     kafka = EmbeddedKafka(**options)  # type: ignore[arg-type]

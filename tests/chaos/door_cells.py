@@ -1,6 +1,6 @@
 """The chaos cells of the front door: one of two is killed and started again.
 
-RocketMQ's own Java clients go on at the other one, and come back to the first.
+RocketMQ's own Java clients go on with the other one and come back to the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLIENTS = 3
 
 
 def intended(number: int) -> tuple[str, bool]:
-    """As `tests.chaos.client`: 90 in 100 commit, 5 roll back, 5 are asked, of which 3 commit."""
+    """The same as in `tests.chaos.client`: of 100, 90 commit, 5 roll back, 5 answer unknown, of which 3 commit."""
     place = number % 100
     if place < 90:
         return "commit", True
@@ -56,7 +56,7 @@ class _Sender(threading.Thread):
         (self._run.folder / f"{self.name}.done").touch()
 
     def decisions(self) -> dict[str, bool]:
-        """What its local transactions and its answers to checks said, by the transaction's id."""
+        """The results of its local transactions and of its answers to checks, by transaction id."""
         with self._pipe:
             said = self._client.sent()
             said += [(one[self._run.names_id], one["text"]) for one in self._client.checks()]
@@ -68,13 +68,13 @@ class DoorRun(Run):
 
     def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int, *, grpc: bool) -> None:
         self._grpc = grpc
-        #: What a client's own rows of checks call a transaction.
+        #: Name of the transaction's id in a client's own rows of checks.
         self.names_id = "message_id" if grpc else "transaction_id"
         self._stack = ExitStack()
         super().__init__(kafka, bridge, folder, transactions)
 
     def _start(self, transactions: int) -> None:
-        # Without a dot, which RocketMQ's clients refuse.
+        # RocketMQ's clients refuse names with a dot.
         self.topic = topic_of(self.bridge, "real", PARTITIONS)
         self._ports, self._metrics = ([free_port() for _ in range(2)] for _ in range(2))
         self.doors = [self._door(number) for number in range(2)]
@@ -99,7 +99,7 @@ class DoorRun(Run):
         return self._stack.enter_context(made)
 
     def kill_door(self) -> None:
-        """Kill the first door, and start it again where clients know it."""
+        """Kill the first door, and start it again at the address that clients know."""
         self.doors[0].kill()
         self.doors[0] = self._door(0)
 
@@ -109,7 +109,7 @@ class DoorRun(Run):
         return JavaClient("5.3.2", self.doors, _GROUP)
 
     def id_of(self, name: str) -> str:
-        """The id of a transaction by the client's name of it."""
+        """The id of a transaction by the client's name for it."""
         return transaction_id(SECRET.encode(), self.topic if self._grpc else _GROUP, name)
 
     @property
@@ -120,7 +120,7 @@ class DoorRun(Run):
         return {name: commits for one in self.clients for name, commits in one.decisions().items()}
 
     def plans(self) -> dict[str, Plan]:
-        """All send one message, at once."""
+        """Plans with one message for each transaction, due at once."""
         return {}
 
     @property
@@ -141,7 +141,7 @@ class DoorRun(Run):
 def _door_killed(run: Run) -> None:
     assert isinstance(run, DoorRun)
     run.kill_door()
-    # A client that did not come back to it would leave half of the work to the other door for ever.
+    # A client that does not come back would leave half of the work to the other door for ever.
     stored = lambda: run.doors[0].metrics()["send_seconds_count"]  # noqa: E731
     eventually(lambda: stored() or not any(one.is_alive() for one in run.clients), 300)
     assert stored(), "the door that was started again got no message before the end of the traffic"
@@ -151,7 +151,7 @@ DOOR_CELLS: dict[str, bool] = {"door kill -9": False, "door kill -9, gRPC": True
 
 
 def run_door_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
-    """As `run_cell`, through two doors."""
+    """Run a cell as `run_cell` does, through two doors."""
 
     def make(kafka: EmbeddedKafka, bridge: Bridge, folder: Path, number: int) -> Run:
         return DoorRun(kafka, bridge, folder, number, grpc=DOOR_CELLS[cell])

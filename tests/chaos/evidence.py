@@ -1,4 +1,4 @@
-"""What a cell leaves behind when its judge found something: logs, and what the internal topics hold."""
+"""Evidence of a cell with violations: logs, and the contents of the internal topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.harness import Bridge
 
 
 def keep(cell: str, bridge: Bridge, folder: Path, files: Path) -> Path:
-    """Copy them below `folder`; returns where they are. `files` are those of the clients."""
+    """Copy the evidence below `folder` and return its path. `files` are those of the clients."""
     where = folder / re.sub(r"[^a-z0-9]+", "-", cell.lower()).strip("-")
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A read_committed reader that watches from the first record on, through every outage, and remembers when it saw it."""
+"""A read_committed reader that watches from the first record on, through all outages, and notes when it saw each."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.support.harness import quiet
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One record of a real topic."""
+    """A sighting of one record of a real topic."""
 
     transaction_id: str
-    #: Where its half message lies: partition and offset.
+    #: Partition and offset of its half message.
     half: str
     partition: int
     offset: int
-    #: time.monotonic() of the reader.
+    #: Time of the reader's time.monotonic().
     seen: float
     topic: str = ""
-    #: Which of how many messages of its transaction it is.
+    #: Number of this message in its transaction, and the number of messages.
     number: int = 1
     of: int = 1
-    #: When the broker stored it, if its topic says so (ms).
+    #: Time when the broker stored it, if its topic has that timestamp (ms).
     stored: int | None = None
 
     @property
@@ -50,7 +50,7 @@ class WatchingReader:
                 "group.id": "chaos-reader",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-                # So that the pause that is measured is not this reader's own back-off.
+                # The measured pause must not be this reader's own back-off.
                 "reconnect.backoff.max.ms": 500,
             }
         )
@@ -77,7 +77,7 @@ class WatchingReader:
         self._thread.join(120)
 
     def longest_pause(self, since: float) -> float:
-        """The longest time (s) from `since` on in which nothing new of some half partition became visible."""
+        """The longest time (s) from `since` on in which no new record of some half partition became visible."""
         times: dict[str, list[float]] = {}
         for one in list(self.sightings):
             if one.seen > since:

@@ -1,4 +1,4 @@
-"""The application's own database, shared by all its processes: the truth of what was decided."""
+"""The application's own database, which all its processes share. Its decisions are the truth."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-#: A process that is stopped holds the lock with little luck, since it takes it for microseconds; disks can be slow.
+#: A stopped process rarely holds the lock, since it takes it for microseconds. Disks can be slow.
 _LOCK_TIMEOUT_S = 60.0
 
 
 class Plan(NamedTuple):
-    """What a transaction sends when it commits."""
+    """The messages of a transaction that commits."""
 
-    #: Of its messages, in their order.
+    #: Topics of its messages, in their order.
     topics: tuple[str, ...]
-    #: When they become visible, at the earliest (ms).
+    #: Earliest time at which they become visible (ms).
     due: int | None = None
 
 
 class DecisionStore:
-    """One row per transaction, written once: whoever comes first decides. Thread-safe, and between processes too."""
+    """One row per transaction, written once: the first process decides. Safe for threads and for processes."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, _LOCK_TIMEOUT_S, check_same_thread=False, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
-        # kill -9 of a process is survived without it; the machine does not die here.
+        # kill -9 of a process loses nothing without it, and the machine does not die here.
         self._connection.execute("PRAGMA synchronous=OFF")
         self._connection.execute(
             "CREATE TABLE IF NOT EXISTS decisions (id TEXT PRIMARY KEY, commits INTEGER, plan TEXT)"
         )
 
     def decide(self, transaction_id: str, *, commits: bool, plan: Plan | None = None) -> bool:
-        """Decide unless it is decided; returns whether the transaction commits.
+        """Decide unless there is a decision. Returns whether the transaction commits.
 
-        A check thus cannot say "rolled back" of a transaction that a stopped process commits later.
+        So a check cannot answer "rolled back" for a transaction that a stopped process commits later.
         """
         with self._lock:
             row = (transaction_id, commits, json.dumps(plan))
@@ -47,7 +47,7 @@ class DecisionStore:
 
     @property
     def count(self) -> int:
-        """How many are decided."""
+        """Number of decided transactions."""
         with self._lock:
             return int(self._connection.execute("SELECT count(*) FROM decisions").fetchone()[0])
 
@@ -57,7 +57,7 @@ class DecisionStore:
             return {name: bool(commits) for name, commits, _ in self._connection.execute("SELECT * FROM decisions")}
 
     def plans(self) -> dict[str, Plan]:
-        """What each transaction that commits sends."""
+        """The messages of each transaction that commits."""
         with self._lock:
             rows = self._connection.execute("SELECT id, plan FROM decisions WHERE commits").fetchall()
         found = ((name, json.loads(plan)) for name, plan in rows)

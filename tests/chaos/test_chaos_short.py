@@ -1,4 +1,4 @@
-"""`make chaos` in short: one cell for each kind of process, with fewer transactions."""
+"""A short `make chaos`: one cell for each kind of process, with fewer transactions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str, transactions:
     report = run_cell(cell, transactions)
     print(report)
     assert report.violations == []
-    # 90 of 100 commit at once and 3 by a check; what a dead client left behind is rolled back.
+    # 90 of 100 commit at once and 3 by a check. Open transactions of a dead client are rolled back.
     assert report.committed > 0.8 * transactions
     assert report.rolled_back > 0.04 * transactions
-    # Two of eleven each, and 93 of 100 commit.
+    # Two of eleven are of this kind, and 93 of 100 commit.
     assert report.several > 0.12 * transactions
     assert report.delayed > 0.12 * transactions

@@ -1,4 +1,4 @@
-"""The chaos cells on three brokers in short, one cluster for all: fewer transactions, and faults of seconds."""
+"""Short chaos cells on three brokers, with one cluster for all: fewer transactions, and faults of seconds."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from txbridge.embedded import EmbeddedKafka, Node
 
 LONG = pytest.mark.long
 _TRANSACTIONS = 2_000
-#: A third of Kafka's own session, so that the others take over soon.
+#: A third of Kafka's own session, so that other brokers take over soon.
 _SESSION_MS = 3_000
 #: A broker is away for longer than its session.
 _AWAY_S = 5.0
 #: The client's own send time-out.
 _SEND_MS = 3_000
-#: Beside the time-out: the second that librdkafka has to say it itself, and what a busy machine takes.
+#: Time besides the time-out: a second until librdkafka reports it, and delays on a busy machine.
 _SLACK_S = 6.0
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
-    """Its controllers are apart: with two brokers gone the quorum goes on, and says how many replicas are in sync."""
+    """A cluster with separate controllers: with two brokers gone the quorum goes on, and knows the in-sync replicas."""
     config = {"broker.session.timeout.ms": str(_SESSION_MS)}
     with EmbeddedKafka(brokers=3, separate_controllers=True, config=config) as cluster:
         yield cluster
@@ -38,7 +38,7 @@ def run_short(kafka: EmbeddedKafka, cell: str, fault: Callable[[Run], None]) -> 
     report = run_cell(cell, _TRANSACTIONS, fault_of=fault, on=nullcontext(kafka))
     print(report)
     assert report.violations == []
-    # One that failed and was stored all the same is rolled back by a check, and its client sends another.
+    # A failed half message that was stored all the same is rolled back by a check, and its client sends another.
     assert report.transactions >= _TRANSACTIONS
     # 90 of 100 commit at once and 3 by a check.
     assert report.committed > 0.8 * _TRANSACTIONS
@@ -59,7 +59,7 @@ def test_p3_p10_nothing_is_lost_doubled_or_leaked_when_the_leader_dies_of(kafka:
 
 
 class RollsBack(TransactionListener):
-    """Beside the traffic that is judged: nothing of it may become visible."""
+    """A listener beside the checked traffic: none of its messages may become visible."""
 
     def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
         return LocalTransactionState.ROLLBACK_MESSAGE
@@ -75,7 +75,7 @@ def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_k
     def fault(run: Run) -> None:
         settings = {"bootstrap.servers": run.bridge.bootstrap_servers, "message.timeout.ms": _SEND_MS}
         producer = TransactionProducer("other", RollsBack(), settings, namespace=run.bridge.namespace)
-        # Until the verdict: what was stored and not acknowledged is settled by a check.
+        # The producer runs until the verdict: a check settles half messages that were stored and not acknowledged.
         stack.enter_context(producer)
         producer.send_message_in_transaction(Message(run.topic, b"never"))
 
@@ -87,7 +87,7 @@ def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_k
             told.append(str(failure.value))
             return "too few replicas are in sync (NOT_ENOUGH_REPLICAS): 1 where min.insync" in told[-1]
 
-        # The controller must notice first that two brokers are gone.
+        # The controller must first notice that two brokers are gone.
         two_are_gone(lambda _: eventually(says_why, 60, lambda: "\n".join(told)))(run)
 
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Kafka goes away under the worker, or is not there at its start: told once, waited for quietly, nothing is lost."""
+"""Kafka outages during a worker's run or at its start: reported once, waited for quietly, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, WorkerProc
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
-#: Shorter than the broker's 2 to 3 s of restart would test less; a session outlives a restart but not the long outage.
+#: A session shorter than the broker's restart of 2 to 3 s would test less. It outlives a restart but not the long
+#: outage.
 _SESSION_MS = 4_000
 
 
 def _load(worker: WorkerProcess, seconds: float) -> float:
-    """Share of a core that it uses over some seconds."""
+    """Share of a core that the worker uses over some seconds."""
     before, since = worker.cpu_seconds, time.monotonic()
     eventually(lambda: time.monotonic() - since > seconds)
     return (worker.cpu_seconds - before) / (time.monotonic() - since)
 
 
 class Traffic:
-    """Transactions that go on through everything; what Kafka has acknowledged must hold in the end."""
+    """Transactions that go on through all outages. Acknowledged ones must be right in the end."""
 
     def __init__(self, bridge: Bridge, topic: str) -> None:
         self._bridge, self._topic = bridge, topic
@@ -35,7 +36,7 @@ class Traffic:
         #: Decisions that Kafka has not acknowledged: they may count or not.
         self.unsure: list[tuple[bytes, Prepared, int]] = []
         self._done = threading.Event()
-        # A test that fails must not leave it running: daemon, and stopped with its bridge.
+        # A failed test must not leave it running, so it is a daemon, stopped with its bridge.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -85,7 +86,7 @@ def _crash(kafka: EmbeddedKafka) -> None:
 
 
 def _freeze(kafka: EmbeddedKafka) -> None:
-    """Connections stay open, nobody answers: longer than a commit may take."""
+    """Connections stay open without answers for longer than a commit may take."""
     kafka.pause()
     threading.Event().wait(6)
     kafka.resume()
@@ -141,7 +142,7 @@ def test_p10_a_long_outage_costs_little_and_is_told_once(own_kafka: EmbeddedKafk
         bridge.decide(bridge.prepare(topic, b"after"), COMMIT)
         bridge.wait_visible(topic, [b"after"])
         assert set(bridge.visible(topic).values()) == {1}
-        # And it can be stopped while Kafka is away, in bounded time.
+        # The worker can be stopped while Kafka is away, in bounded time.
         own_kafka.kill()
         worker.wait_logged('"kafka_unavailable"')
         since = time.monotonic()
@@ -175,5 +176,5 @@ def test_p10_a_worker_that_waits_for_kafka_ends_when_it_is_told_to() -> None:
         worker.wait_logged('"kafka_unreachable"', 60)
         since = time.monotonic()
         worker.stop()
-        # Its own limit, after which it would give up, is 15 s.
+        # Its own time limit is 15 s, after which it would give up.
         assert time.monotonic() - since < 14

@@ -1,4 +1,4 @@
-"""Several cells, one after the other, each in a process of its own; a run that was interrupted goes on."""
+"""Several cells, one after the other, each in a process of its own. An interrupted run is continued."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-#: What one cell found, or why it has no verdict: `CellReport` as JSON, or {"error": ...}.
+#: Results of one cell, or the reason why it has no verdict: `CellReport` as JSON, or {"error": ...}.
 Found = Mapping[str, Any]
-#: Violations of a cell that the report names. Their number is whole.
+#: Greatest number of violations of a cell that the report quotes. It always has their total number.
 NAMED = 20
 _COLUMNS = {
     "transactions": "transactions",
@@ -36,9 +36,9 @@ def run_cells(
     fresh: bool = False,
     run_one: Callable[[str, int, Path], Found] | None = None,
 ) -> dict[str, Found]:
-    """Run what has no verdict yet. report.json and report.md are written after each cell.
+    """Run the cells without a verdict. report.json and report.md are written after each cell.
 
-    Verdicts count of a run with as many transactions that was interrupted; `fresh` forgets them.
+    An interrupted run with as many transactions keeps its verdicts. `fresh` deletes them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.json"
@@ -60,12 +60,12 @@ def run_cells(
 
 
 def is_clean(found: Mapping[str, Found]) -> bool:
-    """Whether every cell came to its verdict, and none found a violation."""
+    """Whether every cell has a verdict without a violation."""
     return all("error" not in one and not one["violated"] for one in found.values())
 
 
 def table(found: Mapping[str, Found]) -> str:
-    """Markdown."""
+    """The results as a Markdown table."""
     lines = [f"| cell | {' | '.join(_COLUMNS.values())} |", "|" + " --- |" * (len(_COLUMNS) + 1)]
     for cell, one in found.items():
         if "error" in one:
@@ -92,7 +92,7 @@ def _load() -> float:
 
 
 def _interrupted(path: Path, transactions: int) -> dict[str, Found]:
-    """Verdicts of a run that did not come to its end. A cell without one is run again."""
+    """Verdicts of an interrupted run. Cells without one are run again."""
     last = json.loads(path.read_text()) if path.exists() else {"finished": True}
     if last["finished"] or last["transactions"] != transactions:
         return {}
@@ -100,14 +100,14 @@ def _interrupted(path: Path, transactions: int) -> dict[str, Found]:
 
 
 def _in_a_process(cell: str, transactions: int, report: Path) -> Found:
-    """What dies takes none of the others along."""
+    """Run a cell in a process of its own, so that a crash ends only this one."""
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tests.chaos", "--one", cell, "--transactions", str(transactions)]
     process = subprocess.Popen([*command, "--report", str(report)])
     try:
         code = process.wait()
     except BaseException:
-        # It ends what it has started.
+        # The process ends all processes that it has started.
         process.terminate()
         process.wait()
         raise

@@ -1,4 +1,4 @@
-"""`python -m txbridge.testing.simulator --seeds N --first-seed S`: run seeds, report, exit 1 on a violation."""
+"""`python -m txbridge.testing.simulator --seeds N --first-seed S`: runs of seeds, with exit code 1 on a violation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def report(totals: Totals, steps: int) -> int:
-    """Print what was found; returns the exit code."""
+    """Print the results and return the exit code."""
     _report(totals)
     for result in totals.violations:
         _explain(result, steps)

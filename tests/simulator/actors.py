@@ -1,7 +1,7 @@
-"""Actors: code with an ordinary flow of control in a greenlet of its own, of which only one ever runs.
+"""Actors: code with an ordinary flow of control, each in a greenlet of its own, of which only one runs at a time.
 
-An actor hands control back to the scheduler when its fuel (a number of I/O calls) is used up, or when it waits. So the
-same choices of the scheduler give the same run, and owners interleave at every I/O call.
+An actor hands control back to the scheduler when it has made a given number of I/O calls (its fuel), or when it waits.
+So the same choices of the scheduler give the same run, and owners interleave at every I/O call.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Protocol
 
 from greenlet import getcurrent, greenlet
 
-#: Of an I/O call: it changes something in Kafka.
+#: Marks an I/O call that changes something in Kafka.
 EFFECT = "effect"
 
 
 class Crashed(BaseException):
-    """The process is gone, in the middle of whatever it did."""
+    """The process has died in the middle of its work."""
 
 
 class Clock(Protocol):
-    """The world's time, and what passes with each I/O call (ms)."""
+    """The world's time, which passes with each I/O call (ms)."""
 
     now: int
     latency: int
 
 
 class Actor:
-    """One process. `body` runs in its greenlet until it returns or is crashed."""
+    """One process. `body` runs in its greenlet until it returns or crashes."""
 
     def __init__(self, name: str, clock: Clock, body: Callable[[], None]) -> None:
         self.name = name
@@ -35,13 +35,13 @@ class Actor:
         self.has_ended = False
         self.is_paused = False
         self.fuel = 0
-        #: What it waits for, if it waits (ms of the world, and what ends the wait early).
+        #: End of the current wait, if there is one (ms of the world), and the condition that ends it early.
         self.waits_until: int | None = None
         self._ready: Callable[[], bool] | None = None
-        #: What its body raised: a defect of the simulator.
+        #: Exception of the body: a defect of the simulator.
         self.failure: BaseException | None = None
         self.io_calls = 0
-        #: What the I/O call touches that comes next, or was made last.
+        #: Topic that the next or the last I/O call reads, or EFFECT.
         self.touches = ""
         self._clock = clock
         self._body = body
@@ -70,14 +70,14 @@ class Actor:
         return self._ready is not None and self._ready()
 
     def run(self, fuel: int) -> None:
-        """Give it control until it has made so many I/O calls, waits, or ends. Raises what its body raised."""
+        """Let it run until it has made so many I/O calls, waits, or ends. Raises its body's exception."""
         self.fuel = fuel
         self._greenlet.switch()
         if self.failure is not None:
             raise self.failure
 
     def crash(self) -> None:
-        """Kill -9: nothing of it reaches Kafka any more."""
+        """Kill the process as kill -9 does: none of its further requests reach Kafka."""
         self.is_dead = True
         if not self.has_ended:
             self.run(0)
@@ -85,7 +85,7 @@ class Actor:
     # --- for the actor itself ---------------------------------------------------------------------------------------
 
     def io(self, touches: str = "") -> None:
-        """An I/O call is about to happen; it reads this topic, has an EFFECT on Kafka, or neither."""
+        """Announce an I/O call that reads this topic, has an EFFECT on Kafka, or neither."""
         if self.is_dead:
             raise Crashed
         self.touches = touches
@@ -96,7 +96,7 @@ class Actor:
         self.fuel -= 1
 
     def wait(self, milliseconds: int, ready: Callable[[], bool] | None = None) -> None:
-        """Let this time pass, or less when `ready` comes true; perhaps more, as on a busy machine."""
+        """Let this time pass. It may be less if `ready` becomes true, and more, as on a busy machine."""
         if self.is_dead:
             raise Crashed
         until = self._clock.now + milliseconds

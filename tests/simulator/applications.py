@@ -1,6 +1,6 @@
-"""Simulated producers: they prepare, decide in every way that a client might, answer checks, die and come back.
+"""Simulated producers that prepare, decide in all ways open to a client, answer checks, die and come back.
 
-Only docs/protocol.md is behind them: records are built here by hand, not by the library's own client.
+They follow only docs/protocol.md: records are built here by hand, not by the library's own client.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from tests.support import message_frames as frames
 from txbridge.core.names import Headers, Names
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-#: Real topics: two that are always there, one that comes and goes, one that never exists.
+#: Real topics: two that always exist, one that comes and goes, one that never exists.
 REAL_TOPICS = {"orders": 1, "stock": 2}
 FLAKY_TOPIC, MISSING_TOPIC = "flaky", "missing"
-#: So long after it is prepared a message is to be delivered (ms): perhaps it is decided later than that.
+#: Time from a message's preparation to its time of delivery (ms). The decision may come later than that.
 _DELAYS = (-1_000, 2_000, 20_000, 90_000, 90_000)
-#: The worker's option, and a delay that is beyond it (ms).
+#: The worker's option, and a longer delay (ms).
 MAX_DELAY, _TOO_LONG = 100_000, 10_000_000
-#: After its death a member counts for this long (ms).
+#: Time for which a member counts after its death (ms).
 SESSION_TIMEOUT = 1_000
-#: A half message is sent again for so long (ms): the longest message.timeout.ms that a client may have.
+#: Time for which a half message is sent again (ms): the longest message.timeout.ms that a client may have.
 _SENT_FOR = 30_000
 
 
 @dataclass(slots=True, eq=False)
 class LocalTransaction:
-    """What an application knows of one of its transactions."""
+    """An application's knowledge of one of its transactions."""
 
     transaction_id: str
     partition: int
-    #: What became of the local transaction; None while it runs. UNKNOWN: the application will never know.
+    #: Result of the local transaction, None while it runs. UNKNOWN: the application will never know it.
     outcome: int | None = None
     #: Half offset, once the acknowledgement has come.
     offset: int | None = None
@@ -50,7 +50,7 @@ class Application:
         self.name, self.group = name, group
         self.is_alive = True
         self.transactions: list[LocalTransaction] = []
-        #: What it has sent and Kafka has not yet: in order, as an idempotent producer keeps it.
+        #: Sent records that Kafka does not have yet, in order, as in an idempotent producer.
         self.outgoing: deque[tuple[Place, NewRecord, Callable[[int], None]]] = deque()
         self.dies_for_the_group_at: int | None = None
         self._world, self._names, self._partitions = world, names, partitions
@@ -60,7 +60,7 @@ class Application:
         self._load = load
         self._check_position = 0
         self._prepared = 0
-        #: When Kafka got a half message first, by transaction id (ms).
+        #: First time at which a half message was sent to Kafka, by transaction id (ms).
         self._sent: dict[bytes | None, int] = {}
 
     # --- prepare and decide -----------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Application:
         key: bytes | None = b"key%d" % self._prepared
         picky = self._world.cluster.picky.get(self._names.check(self.group))
         if picky is not None and self._side.random() < 0.2:
-            # Of the kind that can be delivered and not checked, or neither.
+            # A message that can be delivered and not checked, or neither.
             key, value = (None, value) if picky == WANTS_KEYS else (key, value + b"x" * 200)
         if several:
             several[0].key = key
@@ -114,14 +114,14 @@ class Application:
             headers.append(("TXB_MESSAGES", b"%d" % len(several)))
             value = frames.write(several)
             if self._several.random() < 0.05:
-                # Cut off: not a half message, and nothing of it may ever be delivered.
+                # Cut off: this is no half message, and nothing of it may ever be delivered.
                 value = value[: self._several.randrange(len(value))]
         place = (self._names.half, transaction.partition)
         self.outgoing.append((place, (key, value, headers, 0), acknowledged))
         self._world.trace(f"{self.name}: prepare {transaction_id[-4:]} for {topic}")
 
     def _messages(self, topic: str) -> list[frames.Framed]:
-        """Several for one transaction: the first for this topic, the others for any."""
+        """Several messages for one transaction: the first for this topic, the others for any."""
         chance, several = self._several, []
         for number in range(chance.randrange(2, 5)):
             value = b"%d.%d" % (self._prepared, number)
@@ -140,7 +140,7 @@ class Application:
         return several
 
     def decide(self) -> None:
-        """End local transactions and say so; or not."""
+        """End local transactions, and usually send their decisions."""
         chance = self._world.random
         running = [one for one in self.transactions if one.outcome is None and one.offset is not None]
         if not running:
@@ -155,7 +155,7 @@ class Application:
             self._send_end([one for one in batch if one.partition == batch[0].partition], "client")
 
     def _decide_all(self, running: list[LocalTransaction]) -> None:
-        """A backlog of decisions, in one record or in many."""
+        """Send a backlog of decisions, in one record or in many."""
         batch = [one for one in running if one.partition == running[0].partition]
         for one in batch:
             one.outcome = self._load.random.choice((COMMIT, COMMIT, COMMIT, COMMIT, ROLLBACK))
@@ -164,7 +164,7 @@ class Application:
             self._send_end(batch[first : first + together], "client")
 
     def decide_again(self) -> None:
-        """The same decision, or another, of something decided already."""
+        """Send the same or another decision for a decided transaction."""
         chance = self._world.random
         decided = [one for one in self.transactions if one.outcome is not None and one.offset is not None]
         if not decided:
@@ -175,14 +175,14 @@ class Application:
         self._send_entries(one.partition, [f"{one.offset},{one.transaction_id},{decision}"], "client")
 
     def resume(self) -> None:
-        """An operator resumes something, discarded or not."""
+        """Resume a message as an operator, discarded or not."""
         stored = [one for one in self.transactions if one.offset is not None]
         if stored:
             one = self._world.random.choice(stored)
             self._send_entries(one.partition, [f"{one.offset},{one.transaction_id},0"], "resume")
 
     def abandon(self) -> None:
-        """An operator gives something up, held or not."""
+        """Abandon a message as an operator, held or not."""
         stored = [one for one in self.transactions if one.offset is not None]
         if stored:
             committed = [one for one in stored if one.outcome == COMMIT]
@@ -193,7 +193,7 @@ class Application:
             )
 
     def forge(self) -> None:
-        """What no client of ours would send."""
+        """Send a record that no client of ours would send."""
         chance = self._world.random
         stored = [one for one in self.transactions if one.offset is not None]
         kind = chance.randrange(6)
@@ -236,7 +236,7 @@ class Application:
     # --- checks -----------------------------------------------------------------------------------------------------
 
     def answer_checks(self, *, is_final: bool = False) -> None:
-        """Read check requests and answer them; `is_final` leaves no answer out and no transaction undecided."""
+        """Read check requests and answer them. With `is_final`, all are answered and decided."""
         log = self._world.cluster.logs[self._names.check(self.group), 0]
         records, self._check_position = log.visible(self._check_position, 50, committed=True)
         for record in records:
@@ -247,7 +247,7 @@ class Application:
                 continue
             self._world.count("client checked")
             if one.offset is None:
-                # Not acknowledged: the client gave up on it, or still waits.
+                # The half message is not acknowledged: the client has given up, or still waits.
                 one.outcome = ROLLBACK if is_final else one.outcome
                 one.offset = int((headers["TXB_HALF"] or b"").decode().partition(":")[2])
             if is_final and one.outcome is None:
@@ -256,7 +256,7 @@ class Application:
                 self._send_end([one], "check", (headers["TRANSACTION_CHECK_TIMES"] or b"").decode())
 
     def is_given_up(self, record: NewRecord) -> bool:
-        """Asked before it is sent: whether it was sent so long ago that it is not sent again."""
+        """Whether the record's first attempt was so long ago that it is not sent again. Called before each attempt."""
         transaction_id = next((value for name, value in record[2] if name == "UNIQ_KEY"), None)
         now = self._world.now
         return transaction_id is not None and now - self._sent.setdefault(transaction_id, now) > _SENT_FOR
@@ -264,7 +264,7 @@ class Application:
     # --- life and death ---------------------------------------------------------------------------------------------
 
     def die(self) -> None:
-        """Kill -9: what was not sent is lost; the group learns of it when the session times out."""
+        """Kill -9: unsent records are lost. The group learns of it when the session times out."""
         self.is_alive = False
         self.outgoing.clear()
         self.dies_for_the_group_at = self._world.now + SESSION_TIMEOUT

@@ -1,4 +1,4 @@
-"""The independent checker: looks at every Kafka transaction as it is decided, and at everything once all is quiet.
+"""The independent checker: it checks every Kafka transaction at its decision, and the whole run once all is quiet.
 
 It works from the logs and the list of what clients did, through `model`, which was written from docs/protocol.md.
 """
@@ -20,19 +20,20 @@ from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.names import Names
 
-#: A greatest age that a run outlasts (ms).
+#: A greatest age that is shorter than a run (ms).
 _SHORT = 60_000
-#: Without faults a check is sent so long after it was due, at the latest (ms): its topic may be blocked (90 s), a
-#: client that does not answer is given up (10 s), and all that waits shares a rate of two a second.
+#: Without faults, a check is sent at most this long after it was due (ms). Its topic may be blocked (90 s), an
+#: unresponsive client is given up after 10 s, and all due checks share a rate of two a second.
 _CHECKED_WITHIN = 120_000
 
 
-#: An owner learns the brokers' time from acknowledgements, and looks at them when a Kafka transaction lets it (ms).
+#: Greatest delay (ms) with which an owner knows the brokers' time. It learns this time from acknowledgements, which it
+#: handles between Kafka transactions.
 _LATE = 90_000
 
 
 class Violation(Exception):  # noqa: N818 - what was found is no error of the simulator's
-    """A promise was broken; the text says which, and where."""
+    """A broken promise. The text names the promise and the place."""
 
 
 class Checker:
@@ -48,17 +49,17 @@ class Checker:
         ]
         self._checkpoint: list[dict[str, Any] | None] = [None] * partitions
         self._parked: list[dict[int, dict[str, Any]]] = [{} for _ in range(partitions)]
-        #: When their records were appended (ms).
+        #: Append times of the records of the parked entries (ms).
         self._parked_at: list[dict[int, int]] = [{} for _ in range(partitions)]
-        #: By group: the smallest size that was parked of a message whose check is too large for the check topic.
+        #: Smallest size by group of a parked message whose check is too large for the check topic.
         self._too_large: dict[str, int] = {}
-        #: By owner's name in checkpoints.
+        #: Witnesses by the owner's name in checkpoints.
         self.witnesses: dict[str, Witness] = {}
         self._cluster.on_finished = self._on_finished
         self.violation: Violation | None = None
 
     def _on_finished(self, finished: Finished) -> None:
-        # Called by the actor whose request decided it: the scheduler raises it.
+        # This runs in the actor whose request decided the transaction, so the scheduler raises the violation.
         if finished.owner != STRANGER and finished.committed and finished.records and self.violation is None:
             try:
                 self._check(finished)
@@ -66,9 +67,13 @@ class Checker:
                 self.violation = violation
 
     def refused_as_absent(self, number: int, offset: int) -> None:
-        """A worker says that there is no half message at this offset. A check would decide it again, unseen."""
+        """Note that a worker refused an END because there is no half message at this offset.
+
+        This is a violation if there is one. It would stay unseen otherwise, because a check would decide the message
+        again.
+        """
         model = self.models[number]
-        # A copy is as absent as the message that it means: one of a malformed message is refused, and rightly.
+        # A copy is as absent as the message that it copies. A decision about a malformed message is refused rightly.
         half = model.half(model.first_of(offset))
         if half is not None and not half.is_malformed and self.violation is None:
             self.violation = Violation(
@@ -106,7 +111,7 @@ class Checker:
         self._check_checkpoint(number, before, new)
         decided, given_up = self._apply_ends(model, _position(before), _position(new))
         delivered = self._deliveries(by_topic, number, decided)
-        # Not by what OP names: one that was discarded and resumed before is named already.
+        # OP is no evidence here: it already names a message that was discarded and resumed before.
         abandoned = {offset for offset in given_up if model.halves[offset].state == "abandoned"}
         op_place = by_topic.pop(self._names.op, [])
         set_aside, discarded, told = self._discards(by_topic.pop(self._names.discard, []), number, witness)
@@ -143,14 +148,15 @@ class Checker:
             parked = self._parked[number].get(offset, {})
             half = model.halves[offset]
             self._require(parked.get("checks") == half.checks, "P6", f"{number}:{offset}: a check was not counted")
-            # Not what the worker has written: from when the application can see the check.
+            # The interval counts from the time at which the application can see the check, not from the worker's record
+            # of it.
             half.due = appended + self._times.interval
         self._checkpoint[number] = new
 
     def _check_lost_tails(
         self, number: int, before: dict[str, Any] | None, by_topic: dict[str, list[tuple[Place, Stored]]]
     ) -> None:
-        """Nobody goes on with less than was committed: neither who takes over, nor who knows it all but writes on."""
+        """Check that no owner works on with a lost tail: no new owner, and no old one that still writes to OP."""
         lost_tails, names = self._world.lost_tails, self._names
         gone = f"partition {number} was served on, although {{}} has lost its tail"
         self._require((names.offset, number) not in lost_tails, "P3", gone.format(names.offset))
@@ -161,7 +167,7 @@ class Checker:
             del lost_tails[names.op, number]
 
     def _taken_over(self, number: int) -> None:
-        """The new owner knows when a parked entry was appended, and not when its check was, a moment later perhaps."""
+        """Adjust due times. A new owner knows a parked entry's append time; its check may have come a moment later."""
         for offset, appended in self._parked_at[number].items():
             half = self.models[number].halves[offset]
             if half.state == "pending" and half.checks:
@@ -184,7 +190,10 @@ class Checker:
     def _apply_ends(
         self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int]
     ) -> tuple[dict[int, int], set[int]]:
-        """Apply END between two positions; what it decided, with its place in the order, and what it gave up."""
+        """Apply END between two positions.
+
+        Returns the decided messages with their place in the order, and the abandoned ones.
+        """
         decided: dict[int, int] = {}
         given_up: set[int] = set()
         for position in range(start[0], end[0] + (end[1] > 0)):
@@ -206,7 +215,7 @@ class Checker:
         return decided, given_up
 
     def _may_be_held(self, half: Half) -> bool:
-        """Whether a topic of it ever refused a record, or was not there, or might have been."""
+        """Whether one of its topics has ever refused a record or been absent, or may have."""
         return any(
             one.topic in self._world.refused or one.topic == "missing" or one.partition == 7 for one in half.messages
         )
@@ -215,7 +224,7 @@ class Checker:
         self, by_topic: dict[str, list[tuple[Place, Stored]]], number: int, decided: dict[int, int]
     ) -> set[int]:
         own = {self._names.op, self._names.discard}
-        # By half offset: which of its messages were delivered.
+        # Numbers of the delivered messages by half offset.
         found: dict[int, set[int]] = {}
         for topic, records in by_topic.items():
             if topic in own or topic.startswith("RMQ_SYS_"):
@@ -233,7 +242,7 @@ class Checker:
                 assert half is not None
                 message = self._number_of(half, headers, name)
                 if offset in decided:
-                    # Only what was held comes later than its turn. Kafka transactions themselves go in END's order.
+                    # Only held messages may come after their turn. Kafka transactions themselves follow END's order.
                     in_order = last.get(place, (-1, -1)) < (decided[offset], message)
                     self._require(in_order, "P14", f"{name} stands in {place} behind what was decided later")
                     last[place] = (decided[offset], message)
@@ -243,7 +252,7 @@ class Checker:
                 within[place, offset] = message
                 if offset not in found:
                     if half.state == "abandoned" and offset in decided:
-                        # Its commit stands in the same Kafka transaction, which delivers it: then it was not held.
+                        # The same Kafka transaction has applied its commit and delivers it, so it was not held before.
                         half.state = "held"
                     self._require(half.state != "rolled_back", "P4", f"{name} was rolled back at END {half.decided}")
                     self._require(half.state != "committed", "P3", f"{name} was delivered twice")
@@ -274,7 +283,7 @@ class Checker:
         return set(found)
 
     def _number_of(self, half: Half, headers: dict[str, str], name: str) -> int:
-        """Which of the messages of a half message this is, from 0."""
+        """The number of this message within its half message, from 0."""
         if not half.is_framed:
             self._require("TXB_MESSAGE" not in headers, "P12", f"{name} is one message, and was delivered as a part")
             return 0
@@ -289,7 +298,7 @@ class Checker:
         number: int,
         witness: Witness,
     ) -> tuple[set[int], set[int], set[int]]:
-        """Offsets set aside as malformed, discarded, and told to be abandoned."""
+        """Return the offsets of records in the discard topic: malformed, discarded and abandoned ones."""
         model, set_aside, discarded, abandoned = self.models[number], set(), set(), set()
         for _, stored in records:
             headers = text_headers(stored)
@@ -349,7 +358,7 @@ class Checker:
         end: int,
         began: int,
     ) -> dict[int, int]:
-        """The half offsets that were checked, and when their checks were appended (ms)."""
+        """Half offsets of the checks, and when these were appended (ms)."""
         model, found = self.models[number], dict[int, int]()
         prefix = self._names.check("")
         for topic, records in by_topic.items():
@@ -385,13 +394,13 @@ class Checker:
     def _no_earlier_decision(
         self, model: PartitionModel, offset: int, half: Half, witness: Witness, promise: str
     ) -> None:
-        """A decision that was stored before the check or discard fell due must have stopped it."""
+        """Fail if a decision was stored before the check or discard fell due: it must have stopped that."""
         fell_due = min(half.due, half.since + self._times.max_age)
         noticed = max(fell_due, witness.started)
         for place, known, until in self._world.former_ends:
             if promise == "P6" and place == (self._names.end, self.models.index(model)) and noticed < until:
-                # Who was asked where END ends may not have known what came then. A check does no harm, it is answered
-                # with the same decision. A discard does, so what is not known then is proven.
+                # An owner that asked a former leader for the end of END may not know the later records. A check does no
+                # harm, because it is answered with the same decision. A discard does, so its owner has proven the end.
                 unknown = model.end_log.entries[known].appended if known < model.end_log.high_watermark else noticed
                 noticed = min(noticed, unknown)
         for position in range(model.end_log.high_watermark - 1, -1, -1):
@@ -405,7 +414,7 @@ class Checker:
                     self._fail(promise, f"half {offset}: its decision at END {position} was stored before it fell due")
 
     def _ends_in_op(self, records: list[tuple[Place, Stored]], decided: dict[int, int], applied: str) -> None:
-        """What the audit goes by: OP says which entries of END decided its commits, and names apart what was held."""
+        """Check OP as the audit uses it: it names the END entries of its commits, and names held messages apart."""
         for _, stored in records:
             headers = text_headers(stored)
             if headers["OUTCOME"] != "commit":
@@ -457,7 +466,7 @@ class Checker:
     def _offset_records(
         self, number: int, records: list[tuple[Place, Stored]], witness: Witness, decided: Container[int]
     ) -> None:
-        """Parked entries and tombstones."""
+        """Check parked entries and tombstones."""
         model, parked = self.models[number], self._parked[number]
         for _, stored in records:
             offset = int((stored.key or b"").rpartition(b"/")[2])
@@ -484,7 +493,7 @@ class Checker:
                 self._world.count("parked with why it is not checked")
                 half.due = data["next"]
             if half.resumed_by is not None and half.state == "pending":
-                # Its age counts from when the owner drafted this: after the command was stored, as far as it knew.
+                # The age counts from the owner's draft. The owner takes that for a time after the command was stored.
                 half.since, least = data["resumed"], half.resumed_by - _LATE - witness.paused
                 good = least <= half.since <= self._world.now
                 self._require(good, "P7", f"{name} was resumed at {half.since}, the command came at {half.resumed_by}")
@@ -493,7 +502,7 @@ class Checker:
             self._require(same and data["checks"] == half.checks, "P10", f"the parked entry of {name} is wrong: {data}")
 
     def _due_later(self, name: str, half: Half, data: dict[str, Any], *, is_new: bool) -> None:
-        """What is parked of a message that names a time of delivery."""
+        """Check the parked entry of a message that names a time of delivery."""
         good = data.get("deliver") == half.deliver_at
         self._require(good, "P13", f"the parked entry of {name} names another time than {half.deliver_at}: {data}")
         if data["state"] == "scheduled" and half.state == "held" and is_new:
@@ -537,7 +546,7 @@ class Checker:
         return checkpoint["end"] if checkpoint else 0
 
     def unfinished(self, undeliverable: set[str], dead_groups: set[str]) -> list[str]:
-        """What should still happen, once faults have stopped; in words."""
+        """Descriptions of everything that should still happen after faults have stopped."""
         waiting = []
         for number, model in enumerate(self.models):
             end = model.end_of_decisions()
@@ -565,8 +574,9 @@ class Checker:
     def _may_stay_unchecked(self, number: int, offset: int, half: Half) -> bool:
         """Whether the check topic takes no check of this message, or none of a smaller one.
 
-        The first waits for its greatest age. The other waits among those that are offered once a minute, one after the
-        other: whole messages are compared, and the limit here counts values alone.
+        A message of the first kind waits for its greatest age. One of the second kind waits among those that are
+        offered once a minute, one after the other: the worker compares whole messages, and the limit here counts only
+        values.
         """
         picky = self._cluster.picky.get(self._names.check(half.headers["PGROUP"]))
         if picky == TOO_SMALL:
@@ -583,7 +593,7 @@ class Checker:
             self._too_large[group] = min(size, self._too_large.get(group, size))
 
     def require_checks(self, since: int, now: int, dead_groups: set[str]) -> None:
-        """What was due for its check long ago must have been checked; faults stopped at `since`. Raises Violation."""
+        """Require a check of all messages that were due long ago. Faults stopped at `since`. Raises Violation."""
         for number, model in enumerate(self.models):
             for offset, half in model.halves.items():
                 if half.state != "pending" or half.is_malformed or half.headers["PGROUP"] in dead_groups:
@@ -608,7 +618,7 @@ class Checker:
         )
 
     def check_readers(self, topics: list[Place]) -> None:
-        """What a read_committed reader of the real topics sees, against what was decided. Raises Violation."""
+        """Compare the real topics, as a read_committed reader sees them, with the decisions. Raises Violation."""
         seen: dict[tuple[int, int], int] = {}
         for place in topics:
             for stored in self._cluster.logs[place].visible(0, 1_000_000, committed=True)[0]:
@@ -634,7 +644,7 @@ class Checker:
 
 
 def _is_copy(half: Half, number: int, topic: str, place: Place, stored: Stored) -> bool:
-    """Whether this is the record that the message is to become."""
+    """Whether this is the record to which the message should have led."""
     message = half.messages[number]
     users = [header for header in stored.headers if header[0] not in {"UNIQ_KEY", "TXB_HALF", "TXB_MESSAGE"}]
     return (
@@ -650,10 +660,10 @@ def _text(position: tuple[int, int]) -> str:
 
 
 def _position(checkpoint: dict[str, Any] | None) -> tuple[int, int]:
-    """Where END goes on: offset and index of the entry there."""
+    """Position in END at which to go on: offset, and index of the entry in that record."""
     return (checkpoint["end"], checkpoint.get("entry", 0)) if checkpoint else (0, 0)
 
 
 def _key_rest(one: tuple[Place, Stored], names: Names) -> bytes:
-    """Of a key of OFFSET, what follows the prefix of all checkpoint keys: `p` or `p/<half offset>`."""
+    """The rest of a key of OFFSET after the prefix of all checkpoint keys: `p` or `p/<half offset>`."""
     return (one[1].key or b"")[len(names.half) + len("@CID_RMQ_SYS_TRANS/") :]

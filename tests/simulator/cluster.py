@@ -1,7 +1,7 @@
 """The simulated Kafka: topics, idempotent producers, the transaction coordinator, members of consumer groups.
 
-Transactions follow Kafka's protocol V1 (KIP-98 with the verification of KIP-890 part 1), which librdkafka speaks: one
-epoch serves many transactions, so that a late copy of an EndTxn request can end a later one (KAFKA-17754).
+Transactions follow Kafka's protocol V1, which librdkafka speaks (KIP-98 with the verification of KIP-890 part 1). One
+epoch serves many transactions, so a late copy of an EndTxn request can end a later one (KAFKA-17754).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Place = tuple[str, int]
 #: Key, value, headers and timestamp (ms; 0 is the broker's) of a record to append.
 NewRecord = tuple[bytes | None, bytes | None, Headers, int]
 
-#: Its max.message.bytes is below what HALF takes; or it is compacted and refuses records without a key.
+#: Reasons of a topic to refuse records: its max.message.bytes is below HALF's, or it is compacted and a record has no
+#: key.
 TOO_SMALL, WANTS_KEYS = "too small", "wants keys"
 
 OK = 0
@@ -34,31 +35,31 @@ EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT =
 
 @dataclass(slots=True)
 class Coordinated:
-    """What the coordinator keeps of one transactional.id."""
+    """The coordinator's state of one transactional.id."""
 
     name: str
     producer_id: int
     epoch: int = -1
     state: str = EMPTY
-    #: Places in the order in which they were added; the value is whether the marker still has to be written.
+    #: Places in the order in which they were added. The value is True while the marker still has to be written.
     places: dict[Place, bool] = field(default_factory=dict)
     timeout: int = 0
     started: int = 0
-    #: Number of the transaction, world-wide, and who began it.
+    #: Number of the transaction, unique in the world, and the name of its owner.
     transaction: int = 0
     owner: str = ""
 
 
 @dataclass(slots=True)
 class Finished:
-    """A Kafka transaction that was decided, with its records."""
+    """A decided Kafka transaction with its records."""
 
     number: int
     owner: str
     committed: bool
-    #: When it began, by the world's clock (ms).
+    #: Its beginning by the world's clock (ms).
     began: int
-    #: Topic, partition, record.
+    #: Place (topic and partition) and record.
     records: list[tuple[Place, Stored]]
 
 
@@ -71,12 +72,13 @@ class Cluster:
         self.logs: dict[Place, PartitionLog] = {}
         self.partitions: dict[str, int] = {}
         self.topic_ids: dict[str, str] = {}
-        #: Topics that exist no more for the moment: their logs come back with them.
+        #: Topics that do not exist at the moment. Their logs come back with them.
         self.hidden: set[str] = set()
         self.coordinated: dict[str, Coordinated] = {}
-        #: Topics that refuse a batch for one of its records, for good, and why (`TOO_SMALL`, `WANTS_KEYS`).
+        #: Topics that permanently refuse a batch because of one of its records, and the reason (`TOO_SMALL`,
+        #: `WANTS_KEYS`).
         self.picky: dict[str, str] = {}
-        #: Consumer group to the number of its members, as the coordinator sees it.
+        #: Number of members by consumer group, as the coordinator sees it.
         self.members: dict[str, int] = {}
         self.on_finished: Callable[[Finished], None] = lambda _: None
         self._open_records: dict[int, list[tuple[Place, Stored]]] = {}
@@ -97,11 +99,11 @@ class Cluster:
     # --- records ----------------------------------------------------------------------------------------------------
 
     def append_plain(self, place: Place, record: NewRecord) -> int:
-        """A record of a client, outside transactions; returns its offset."""
+        """Append a record of a client outside transactions and return its offset."""
         return self._append(place, record, -1, -1, 0)[0]
 
     def produce(self, place: Place, name: str, epoch: int, sequence: int, records: Sequence[NewRecord]) -> int:
-        """A transactional batch. Returns the offset of its first record, or minus the code of Kafka's error."""
+        """Append a transactional batch. Returns the offset of its first record, or minus the code of Kafka's error."""
         if not self.exists(place[0]) or place not in self.logs:
             return -KafkaError.UNKNOWN_TOPIC_OR_PART
         coordinated, log = self.coordinated[name], self.logs[place]
@@ -140,9 +142,9 @@ class Cluster:
     # --- the transaction coordinator --------------------------------------------------------------------------------
 
     def init_producer(self, name: str, timeout: int, owner: str) -> int:
-        """InitProducerId: the new epoch, or -CONCURRENT_TRANSACTIONS until the predecessor's transaction has ended.
+        """Handle InitProducerId: the new epoch, or -CONCURRENT_TRANSACTIONS while the old transaction is ending.
 
-        An open transaction of the predecessor is aborted under a higher epoch, which shuts the predecessor out at once.
+        An open transaction of the predecessor is aborted under a higher epoch, which fences the predecessor at once.
         """
         coordinated = self.coordinated.get(name)
         if coordinated is None:
@@ -158,7 +160,7 @@ class Cluster:
         return coordinated.epoch
 
     def add_partition(self, name: str, epoch: int, place: Place) -> int:
-        """AddPartitionsToTxn; OK or minus the code of Kafka's error."""
+        """Handle AddPartitionsToTxn. Returns OK or minus the code of Kafka's error."""
         coordinated = self.coordinated[name]
         if epoch != coordinated.epoch:
             return -KafkaError.PRODUCER_FENCED
@@ -174,7 +176,10 @@ class Cluster:
         return OK
 
     def end_transaction(self, name: str, epoch: int, *, commit: bool) -> int:
-        """EndTxn; OK or minus the code of Kafka's error. Answered when the decision is logged, before the markers."""
+        """Handle EndTxn.
+
+        Returns OK or minus the code of Kafka's error, once the decision is logged and before the markers.
+        """
         coordinated = self.coordinated[name]
         if epoch != coordinated.epoch:
             return -KafkaError.PRODUCER_FENCED
@@ -191,11 +196,11 @@ class Cluster:
         coordinated.state = PREPARE_COMMIT if commit else PREPARE_ABORT
         records = self._open_records.pop(coordinated.transaction, [])
         self._trace(f"kafka: transaction {coordinated.transaction} of {coordinated.owner} {coordinated.state}")
-        # Decided for good here, whenever the markers come; what a reader may see is the logs' affair.
+        # The decision is final here, whenever the markers come. Only the logs decide what a reader may see.
         self.on_finished(Finished(coordinated.transaction, coordinated.owner, commit, coordinated.started, records))
 
     def expire_transactions(self) -> None:
-        """Abort what is open for longer than its transaction.timeout.ms, under a higher epoch."""
+        """Abort transactions that are open for longer than their transaction.timeout.ms, under a higher epoch."""
         for coordinated in self.coordinated.values():
             if coordinated.state == ONGOING and coordinated.started + coordinated.timeout <= self._clock():
                 self._trace(f"kafka: transaction {coordinated.transaction} timed out")

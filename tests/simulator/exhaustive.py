@@ -1,9 +1,15 @@
 """Every schedule of a small scope: two producers with a transaction each, and one crash of the owner, or one zombie.
 
-At every I/O call of the owner the search tries what can matter to it: the call goes on, a producer takes its next step,
-a transaction marker is written, the owner crashes and a new one comes up; or it is paused, another takes over, and at
-any later moment the former goes on until it waits. Schedules that lead to the same state are followed once: a state is
-what stands in Kafka, how far the producers are, and all that the living owners have seen.
+At every I/O call of the owner the search tries all choices that can matter to it:
+
+- The call goes on.
+- A producer takes its next step.
+- A transaction marker is written.
+- The owner crashes and a new one starts.
+- The owner is paused and another takes over. At any later moment the former one goes on until it waits.
+
+Schedules that lead to the same state are followed once. A state consists of Kafka's content, the progress of the
+producers, and all results that the living owners have seen.
 """
 
 from __future__ import annotations
@@ -27,20 +33,21 @@ from txbridge.core.names import Names
 
 _HOUR = 3_600_000
 _REAL = "orders"
-#: More I/O calls than any turn of an owner has: it goes on until it waits.
+#: More I/O calls than any turn of an owner has, so that it goes on until it waits.
 _UNTIL_IT_WAITS = 1_000
 
 
 @dataclass(slots=True)
 class Explored:
-    """What a search has done."""
+    """Results of a search."""
 
     states: int = 0
-    #: Schedules followed to their end, and those that came upon a state that was known.
+    #: Number of schedules that were followed to their end, and of those that reached a known state.
     complete: int = 0
     merged: int = 0
     violation: str | None = None
-    #: The choices that led to it: o owner, a and b producers, m marker, t time, x crash, n another owner, z the former.
+    #: Choices that led to the violation: o owner, a and b producers, m marker, t time, x crash, n another owner, z the
+    #: former one.
     schedule: str = ""
 
 
@@ -52,7 +59,7 @@ class _Scope:
         world.latency = 0
         world.histories = {}
         self.names = Names()
-        # Without refused records and aborts an owner has done all that it knows when it asks for more of END.
+        # Without refused records and aborts, an owner that asks for more of END has nothing left to do.
         world.rests_at = self.names.end
         cluster = world.cluster
         for topic in (self.names.half, self.names.end, self.names.op, self.names.offset, self.names.discard, _REAL):
@@ -61,7 +68,7 @@ class _Scope:
         times = Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR)
         self.checker = Checker(world, self.names, 1, times)
         self.decisions = decisions
-        #: Steps taken, and the half offset once it is known.
+        #: Steps that each producer has taken, and its half offset once it is known.
         self.done = [0 for _ in decisions]
         self.offsets = [-1 for _ in decisions]
         self.crashes_left, self.zombies_left, self.resumes_left = crashes, zombies, zombies
@@ -74,7 +81,7 @@ class _Scope:
         self.owners.append(process)
 
     def options(self) -> str:
-        """The choices there are; the first is the usual one."""
+        """The choices that there are. The first one is the usual one."""
         actor, zombies = self.owners[-1].actor, self._zombies()
         mishaps = ("x" if self.crashes_left else "") + ("n" if self.zombies_left else "")
         if self.is_done:
@@ -84,11 +91,10 @@ class _Scope:
         if actor.is_runnable:
             found, touches = "o", actor.touches
         if zombies:
-            # What it does can seldom change places with what another does.
+            # Its effects can seldom change places with those of another process.
             found += "z" if touches in {None, EFFECT, self.names.offset, self.names.op} else ""
-        # Two that touch different things may change places: only the order of those that touch the same is tried. A
-        # crash matters before the next effect, not between two reads.
-        # The former owner may read HALF and END as well.
+        # Calls that touch different topics may change places: only the order of those that touch the same one is tried.
+        # A crash matters before the next effect, not between two reads. The former owner may read HALF and END as well.
         if zombies or touches in {None, self.names.half, self.names.end}:
             found += "".join(name for name, done in zip("ab", self.done, strict=False) if done < 2)
         due = self.world.cluster.markers_due()
@@ -99,12 +105,12 @@ class _Scope:
         return found + (mishaps if touches in {None, EFFECT} else "")
 
     def _zombies(self) -> list[Process]:
-        """Former owners that were not resumed yet."""
+        """Former owners that have not been resumed yet."""
         return [one for one in self.owners[:-1] if one.actor.is_runnable] if self.resumes_left else []
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all work is done."""
         return (
             all(done == 2 for done in self.done)
             and not self.world.cluster.markers_due()
@@ -113,7 +119,7 @@ class _Scope:
         )
 
     def take(self, choice: str) -> None:
-        """Do it. Raises Violation."""
+        """Carry out a choice. Raises Violation."""
         world, owner = self.world, self.owners[-1]
         match choice:
             case "o":
@@ -153,7 +159,7 @@ class _Scope:
         self.done[number] += 1
 
     def key(self) -> tuple[object, ...]:
-        """Equal for states from which the same follows."""
+        """A key that is equal for states with the same future."""
         world, owner = self.world, self.owners[-1]
         logs = tuple(
             (place, tuple((one.kind, one.key, one.value, one.epoch) for one in log.entries), tuple(log.open.items()))
@@ -183,7 +189,7 @@ def explore(
     zombies: int = 0,
     most_states: int = 1_000_000,
 ) -> Explored:
-    """Follow every schedule; stops at the first violation, or when there are too many states."""
+    """Follow every schedule. Stops at the first violation, or when there are too many states."""
     structlog.configure(processors=[_on_log], cache_logger_on_first_use=False)
     explored, known = Explored(), set[int]()
     stack = [""]

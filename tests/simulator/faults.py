@@ -1,13 +1,13 @@
-"""Which faults strike in a run, and how often: chosen by the seed, a different handful each time.
+"""Kinds of faults and their chances. Each seed chooses a different few of them.
 
-A run with every fault at once seldom gets anywhere; one with a few explores far (swarm testing).
+A run with every fault at once seldom gets far, while one with a few explores a lot (swarm testing).
 """
 
 from __future__ import annotations
 
 from tests.simulator.world import World
 
-#: Chance per occasion; mishaps of the scheduler have weights of their own and only need to be here.
+#: Chance per occasion. Mishaps of the scheduler have weights of their own: here they only have to be listed.
 CHANCES = {
     "offsets not answered": 0.02,
     "offsets answered late": 0.06,
@@ -46,7 +46,7 @@ CHANCES = {
     "former leader": 1.0,
 }
 
-#: The same, drawn by a chance of their own, and so seldom that most runs are not the slower for it.
+#: The same for faults with a random source of their own. They are so rare that most runs are not slower.
 RARE = {
     "leader cut off": 1.0,
     "broker not answering": 0.1,
@@ -58,7 +58,7 @@ _RARE_SHARE = 0.1
 
 
 def choose_faults(world: World) -> None:
-    """Some of them, or in a few runs none."""
+    """Choose some of the faults, or none in a few runs."""
     share = world.random.choice((0.0, 0.15, 0.3, 0.3, 0.5, 0.8))
     world.faults = {name: chance for name, chance in CHANCES.items() if world.random.random() < share}
     side = world.side("rare faults")

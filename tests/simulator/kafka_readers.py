@@ -1,4 +1,4 @@
-"""Simulated consumer and admin client, as far as an owner uses them."""
+"""Simulated consumer and admin client, limited to the calls of an owner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kafka_exception(code: int, text: str, *, fatal: bool = False, abort: bool = 
 
 
 class SimulatedMessage:
-    """What a consumer returns and a delivery report carries."""
+    """A record of a consumer or of a delivery report."""
 
     __slots__ = ("_error", "_offset", "_partition", "_stored", "_topic")
 
@@ -98,7 +98,7 @@ class SimulatedConsumer:
         self, place: TopicPartition, timeout: float = 0.0, *, cached: bool = False
     ) -> tuple[int, int]:
         if cached:
-            # What a fetch told once: no I/O, and only for the metrics.
+            # The result of an earlier fetch: no I/O, and only for the metrics.
             return 0, self._world.cluster.logs[place.topic, place.partition].high_watermark
         self._actor.io(place.topic)
         if self._world.strikes("offsets not answered"):
@@ -106,7 +106,7 @@ class SimulatedConsumer:
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for offsets")
         end = self._end_of((place.topic, place.partition))
         if not self._world.has_lost_tail(place.partition) and self._world.strikes("offsets answered late"):
-            # The leader stood still, lost its leadership before it was asked, and goes on: it answers as of then.
+            # The leader hung, lost its leadership before it was asked, and then goes on: it answers with its old state.
             end = max(0, end - self._world.random.randint(0, 3))
             self._actor.wait(self._world.random.randint(2_500, int(timeout * 1000)))
         self._world.saw(self._actor.name, "offsets", place.topic, end)
@@ -119,7 +119,7 @@ class SimulatedConsumer:
             raise kafka_exception(KafkaError._TRANSPORT, "no broker answers")
 
     def _end_of(self, place: tuple[str, int]) -> int:
-        """Where it ends for this reader, as the broker knows that it takes for the leader."""
+        """End of the log for this reader, as known to the broker that it takes for the leader."""
         log = self._world.cluster.logs[place]
         return self._world.seen_end(place, log.last_stable_offset if self._committed else log.high_watermark)
 
@@ -143,7 +143,7 @@ class SimulatedConsumer:
             self._actor.wait(int(timeout * 1000) or 1)
             return
         if self._world.strikes("fetch failed"):
-            # The first passes by itself, the second ends the owner's turn.
+            # The first error passes by itself, the second ends the owner's turn.
             code = self._world.random.choice((KafkaError._TRANSPORT, KafkaError.UNKNOWN))
             self._fetched.append(
                 SimulatedMessage(topic, partition, self._offset, error=KafkaError(code, "fetch failed"))
@@ -175,9 +175,10 @@ class SimulatedConsumer:
 
 
 class SimulatedBrokers:
-    """Three brokers, asked one by one. A former leader takes itself for the leader; the others know better.
+    """Three brokers, asked one by one.
 
-    Acknowledged is what two of them have: the leader, and one that knows of it. The third may know less than both.
+    A former leader takes itself for the leader; the others know better. An acknowledged record is on two of them: the
+    leader, and a follower that knows the leader. The third may know less than both.
     """
 
     _NODES = (1, 2, 3)
@@ -190,7 +191,7 @@ class SimulatedBrokers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def nodes(self) -> Collection[int]:
         return self._NODES
@@ -230,7 +231,7 @@ class SimulatedBrokers:
 
 @dataclass(slots=True)
 class _Description:
-    """What describe_topics and describe_consumer_groups answer, as far as it is looked at."""
+    """The part of describe_topics' and describe_consumer_groups' answers that the worker reads."""
 
     topic_id: str = ""
     partitions: tuple[int, ...] = ()
@@ -250,9 +251,9 @@ class SimulatedAdmin:
 
     def __init__(self, world: World, process: HasActor) -> None:
         self._world, self._process = world, process
-        #: What it answers about groups from now on, whatever Kafka says: only another client helps.
+        #: Answer about groups from now on, whatever Kafka says: only another client helps.
         self._group_fault = ""
-        #: The broker that it takes for the controller is gone: only another client helps.
+        #: The client still uses a controller that is gone: only another client helps.
         self._remembers_controller = False
 
     def describe_topics(self, topics: TopicCollection, **_options: Any) -> dict[str, Future[_Description]]:

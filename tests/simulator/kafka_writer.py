@@ -1,4 +1,4 @@
-"""Simulated transactional producer: librdkafka's side of Kafka's transactions, protocol V1, with what may go wrong."""
+"""Simulated transactional producer: librdkafka's side of Kafka's transactions, protocol V1, with possible faults."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.simulator.partition_log import Stored
 from tests.simulator.world import World
 from txbridge.core.names import Headers
 
-#: A value that contains this makes a real topic refuse the batch that it is in, as one with a broken schema would.
+#: A real topic refuses a batch with this in a value, as a topic with a schema refuses a record that breaks it.
 POISON = b"poison"
-#: Between two attempts of a request that the coordinator puts off (ms).
+#: Time between two attempts of a request that the coordinator defers (ms).
 _RETRY_MS = 10
 
 _Report = Callable[[KafkaError | None, SimulatedMessage], None]
@@ -42,7 +42,7 @@ class SimulatedProducer:
         self._queues: dict[Place, list[_Queued]] = {}
         self._added: set[Place] = set()
         self._reports: deque[Callable[[], None]] = deque()
-        # What stands in the way: the transaction can only be aborted, or the producer is of no use any more.
+        # Errors that allow only an abort of the transaction, or that make the producer unusable.
         self._abortable: KafkaError | None = None
         self._fatal: KafkaError | None = None
         #: Bytes of this transaction that the link has carried, and whether it was too slow for the rest.
@@ -53,7 +53,7 @@ class SimulatedProducer:
 
     def list_topics(self, _topic: str, timeout: float) -> None:
         if self._connected:
-            # It is asked again for the sake of librdkafka's connections, and not for anything that could change.
+            # Later calls keep librdkafka's connections open. Their result cannot change.
             return
         self._actor.io()
         if self._world.strikes("metadata not answered"):
@@ -65,7 +65,7 @@ class SimulatedProducer:
     def init_transactions(self, timeout: float) -> None:
         deadline = self._world.now + int(timeout * 1000)
         if self._world.strikes("InitProducerId late"):
-            # It may come when somebody else has the fence, and take it from them for nobody.
+            # The request may arrive when another producer has the fence, and take it from that one without using it.
             self._world.late_requests.append(("InitProducerId", partial(self._late_init, self._actor.name)))
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to InitProducerId")
@@ -147,12 +147,12 @@ class SimulatedProducer:
             world.late_requests.append(("EndTxn", copy))
             self._give_up(milliseconds)
         if world.strikes("EndTxn resent"):
-            # The connection broke. What was sent on it may still come, whatever becomes of the second copy.
+            # The connection broke. The first copy may still arrive, whatever becomes of the second one.
             world.late_requests.append(("EndTxn", copy))
             self._say("_TRANSPORT")
             self._actor.io(EFFECT)
         if world.strikes("EndTxn resent silently"):
-            # Not among the faults of a run: it shows what would follow if librdkafka told nobody.
+            # Not among the faults of a run: it shows the consequences if librdkafka reported nothing.
             world.late_requests.append(("EndTxn", copy))
         is_unanswered = world.strikes("EndTxn not answered")
         deadline = world.now + milliseconds
@@ -201,7 +201,7 @@ class SimulatedProducer:
     def _send_all(self) -> None:
         places = [place for place, queue in self._queues.items() if queue]
         if len(places) > 1 and self._world.random.random() < 0.3:
-            # Partitions have leaders of their own: no order between them.
+            # Partitions have leaders of their own, so there is no order between them.
             self._world.random.shuffle(places)
         for place in places:
             if self._was_too_slow:
@@ -288,7 +288,7 @@ class SimulatedProducer:
             self._fail(place, -first)
             return
         if world.strikes("Produce answered late"):
-            # Stored at once, and reported when the other replicas have it as well.
+            # The batch is stored at once, and reported when the other replicas have it as well.
             self._actor.wait(world.random.choice((50, 300, 1_500)))
         self._sequences[place] = sequence + len(records)
         for number, ((key, value, headers, timestamp), report) in enumerate(queue):
@@ -298,7 +298,7 @@ class SimulatedProducer:
         queue.clear()
 
     def _is_too_slow_for(self, place: Place, records: list[NewRecord]) -> bool:
-        """Whether the link does not carry all of them in time; it carries the first ones."""
+        """Whether the link does not carry all records in time. It carries the first ones."""
         carried, count = self._carried, 0
         for key, value, headers, _ in records:
             carried += len(key or b"") + len(value or b"") + sum(len(name) + len(text or b"") for name, text in headers)
@@ -313,12 +313,12 @@ class SimulatedProducer:
             sequence = self._sequences.get(place, 0)
             first = self._cluster.produce(place, self._name, self._epoch, sequence, records[:count])
             for number, (_, report) in enumerate(queue[:count]):
-                # Negative when the broker did not take them: then the producer is not told where.
+                # The offset is -1 when the broker refused the records: the producer does not learn the place.
                 stored = SimulatedMessage(*place, first + number if first >= 0 else -1)
                 self._reports.append(partial(report, None, stored))
             del queue[:count]
         else:
-            # From the worker's place it looks as if the topic took nothing.
+            # To the worker it looks as if the topic took nothing.
             self._world.refused.add(place[0])
         self._was_too_slow = True
         self._actor.wait(self._message_timeout)
@@ -326,12 +326,12 @@ class SimulatedProducer:
         return True
 
     def _fail(self, place: Place, code: int) -> None:
-        """None of what is queued for this partition will be stored; the transaction can only be aborted."""
+        """Fail all queued records of this partition. The transaction can only be aborted."""
         self._excuse_all()
         self._report_failed(place, code)
 
     def _excuse_all(self) -> None:
-        """Something went wrong that may be the fault of any topic in this transaction."""
+        """Count all topics of this transaction as refusing: any of them may be the cause of an error."""
         self._world.refused.update(topic for topic, _ in self._queues)
 
     def _report_failed(self, place: Place, code: int) -> None:
@@ -350,7 +350,10 @@ class SimulatedProducer:
         self._reports.append(partial(self._on_trouble, error))
 
     def _say(self, returned: str) -> None:
-        """The debug line of an answer to EndTxn: a broken connection under it is no error, only this tells."""
+        """Log the debug line of an answer to EndTxn.
+
+        A connection that breaks during EndTxn raises no error: only this line shows it.
+        """
         line = f"[thrd:main]: EndTxn returned {returned} in state CommittingTransaction (may_retry=true)"
         self._reports.append(partial(self._log, logging.DEBUG, "%s [%s] %s", "ENDTXN", "simulated", line))
 

@@ -1,6 +1,6 @@
-"""The load of a run: how many messages, how large, how much a Kafka transaction may hold, and what the link carries.
+"""The load of a run: number and size of messages, limits of a Kafka transaction, and the link's capacity.
 
-Chosen by a chance of its own, so that what else a seed means does not depend on it.
+It has a random source of its own, so that the rest of a seed's run does not depend on it.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from txbridge.core.transaction_size import Limits
 
 @dataclass(slots=True)
 class Load:
-    """Of one run. Without `is_heavy` it is as light as can be."""
+    """The load of one run. Without `is_heavy` it is as light as possible."""
 
     random: random.Random
     is_heavy: bool = False
     limits: Limits = field(default_factory=Limits)
-    #: Bytes that the link carries within the produce time-out: always more than the largest message needs.
+    #: Bytes that the link carries within the produce time-out. The largest message needs less.
     link: int = sys.maxsize
-    #: Sizes of messages, about the limits.
+    #: Sizes of messages, near the limits.
     sizes: tuple[int, ...] = ()
-    #: Whether messages come several at a time, nearly all without options, and wait long for their first check: so many
-    #: are decided together while they are fresh.
+    #: Whether messages come several at a time, nearly all without options, and with a late first check. Then many fresh
+    #: ones are decided together.
     is_plain: bool = False
-    #: Bytes of bodies that a worker keeps: a few messages, or all of them.
+    #: Bytes of bodies that a worker keeps: enough for a few messages, or for all.
     payload_memory: int = 300
-    #: Steps before the first worker comes up.
+    #: Number of steps before the first worker starts.
     outage: int = 0
-    #: How many of the messages name a time of delivery (a part of one).
+    #: Share of the messages that name a time of delivery.
     delayed: float = 0.0
 
     def padding(self) -> bytes:
-        """Makes a message larger."""
+        """Bytes that make a message larger."""
         return b"x" * (self.random.choice(self.sizes) if self.sizes else 0)
 
 
 def choose_load(seed: int) -> Load:
-    """A light one or a heavy one, with messages that are to be delivered later or without."""
+    """Choose a light or a heavy load, with or without delayed messages."""
     load, side = _choose_load(seed), random.Random(f"delays {seed}")
     if side.random() < 0.5:
         load.delayed = 0.05 if load.is_plain else side.choice((0.2, 0.8))
@@ -58,7 +58,7 @@ def _choose_load(seed: int) -> Load:
         chance,
         is_heavy=True,
         limits=Limits(chance.choice((2, 5, 10_000)), budget),
-        # Not so many messages on a slow link: each that is due has to get through in time.
+        # A slow link carries fewer messages: each due one has to get through in time.
         link=max(chance.choice((sys.maxsize, 4_000, 8_000)), sys.maxsize * is_plain),
         sizes=chance.choice(((0, 10, 400), (0, 60, 120), (300, 600))),
         is_plain=is_plain,

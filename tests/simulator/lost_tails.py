@@ -1,8 +1,9 @@
-"""OFFSET or OP loses acknowledged records (an unclean leader election), and an operator restores it when told to.
+"""Lost tails: OFFSET or OP loses acknowledged records in an unclean leader election, and an operator restores them.
 
-What is lost is always needed: OP names a message that the last checkpoint left does not know, or holds fewer records
-than the checkpoint counts. That both lose the same Kafka transactions cannot be noticed (docs/operations.md), and is
-left out. Former leaders of the other topics may answer meanwhile, as if what tells of the loss were not there.
+The operator acts when a take-over was refused. The lost records are always needed: OP names a message that the
+remaining checkpoint does not know, or holds fewer records than the checkpoint counts. If both lose the same Kafka
+transactions, no worker can notice it (docs/operations.md), so this is left out. Meanwhile former leaders of the other
+topics may answer as if the records that show the loss did not exist.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from txbridge.worker.partitions import REFUSED_RETRY_S
 
 
 class LostTails:
-    """Takes the tails away, and gives them back."""
+    """Loses and restores the tails of logs."""
 
     def __init__(self, world: World, names: Names) -> None:
         self._world, self._names = world, names
         self._logs = world.cluster.logs
-        #: When the last one was restored, and its owner has looked again (ms of the world).
+        #: Time when the last tail was restored and its owner has looked again (ms of the world).
         self.served_from = 0
-        #: Partitions that may have been refused: a take-over says so late, perhaps.
+        #: Partitions that may have been refused. The refusal of a take-over may come late.
         self.struck: set[int] = set()
 
     def lose_offset(self, partition: int) -> bool:
-        """OFFSET goes back to an earlier checkpoint, or to none. Returns whether there was one to go back to."""
+        """Set OFFSET back to an earlier checkpoint, or to none. Returns whether there was one to go back to."""
         place = (self._names.offset, partition)
         if not self._is_quiet(partition):
             return False
@@ -44,7 +45,7 @@ class LostTails:
         return bool(cuts) and self._lose(place, self._world.side(f"cut at {self._world.now}").choice(cuts))
 
     def lose_op(self, partition: int) -> bool:
-        """OP loses a record that the checkpoint has counted, and all behind it."""
+        """Remove a record that the checkpoint has counted from OP, and all after it."""
         place = (self._names.op, partition)
         checkpoints = self._checkpoints(partition)
         if not self._is_quiet(partition) or not checkpoints:
@@ -54,18 +55,18 @@ class LostTails:
             return False
         entries = self._logs[place].entries
         last = entries[self._world.side(f"cut at {self._world.now}").choice(needed)].transaction
-        # Not within a Kafka transaction: what is left of it would hang.
+        # The cut is not within a Kafka transaction: the rest of it would stay open.
         return self._lose(place, next(one.offset for one in entries if one.transaction == last))
 
     def refused(self, partition: int) -> bool:
-        """A take-over was refused. Returns whether a lost tail may be why."""
+        """Note that a take-over was refused. Returns whether a lost tail may be the reason."""
         for place, lost in self._world.lost_tails.items():
             if place[1] == partition:
                 lost.was_refused = True
         return partition in self.struck
 
     def restore(self) -> bool:
-        """The operator acts on what was refused: the replica that holds everything leads again."""
+        """Restore refused tails, as an operator does: the replica with all records leads again."""
         due = [place for place, lost in self._world.lost_tails.items() if lost.was_refused and self._is_quiet(place[1])]
         for place in due:
             log = self._logs[place]
@@ -77,11 +78,11 @@ class LostTails:
         return bool(due)
 
     def unnoticed(self) -> list[str]:
-        """Tails that are needed and of which no take-over has said a word; those that nobody needs are forgotten."""
+        """Needed tails that no take-over has reported. Tails that nobody needs are dropped from the list."""
         for place, lost in list(self._world.lost_tails.items()):
             if place[0] == self._names.op:
                 op = self._checkpoints(place[1])[-1][1]["op"]
-                # One that ends below is refused, needed or not.
+                # A log that ends below the position of the checkpoint is refused, needed or not.
                 if not self.is_needed(lost, op) and self._logs[place].high_watermark >= op:
                     del self._world.lost_tails[place]
         return [
@@ -90,7 +91,7 @@ class LostTails:
 
     @staticmethod
     def is_needed(lost: LostTail, op: int) -> bool:
-        """Whether a take-over that replays OP from there needs what it has lost."""
+        """Whether a take-over that replays OP from there needs one of the lost records."""
         return any(offset >= op for offset in lost.missing)
 
     def _lose(self, place: Place, cut: int) -> bool:
@@ -104,7 +105,7 @@ class LostTails:
         return True
 
     def _is_quiet(self, partition: int) -> bool:
-        """Whether no Kafka transaction is open in the state of the partition, and none of its markers is due."""
+        """Whether the state topics of the partition have no open Kafka transaction and no marker to be written."""
         places = [(topic, partition) for topic in (self._names.offset, self._names.op)]
         due = {place for _, place in self._world.cluster.markers_due()}
         return not any(self._logs[place].open or place in due for place in places)
@@ -121,7 +122,7 @@ class LostTails:
 
     @staticmethod
     def _behind(log: PartitionLog, offset: int) -> int:
-        """The offset behind the marker of the Kafka transaction of this record."""
+        """The offset after the marker of the Kafka transaction of this record."""
         producer = log.entries[offset].producer_id
         markers = (one.offset for one in log.entries[offset:] if one.kind == "commit" and one.producer_id == producer)
         return next(markers) + 1

@@ -1,5 +1,6 @@
-"""What docs/protocol.md says about each half message, for the checker: written from that page, sharing no code with the
-worker. It forgets nothing, and it learns only from the logs.
+"""Model of docs/protocol.md for the checker: the state of each half message, without any code of the worker.
+
+It keeps everything, and it learns only from the logs.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ class Half:
 
     stored: Stored
     headers: dict[str, str]
-    #: A copy of another half message counts as malformed: it is set aside.
+    #: A copy of another half message counts as malformed: it is discarded.
     is_malformed: bool
     is_copy: bool = False
     state: str = "pending"
     #: END offset of the decision that counts.
     decided: int | None = None
     checks: int = 0
-    #: Earliest time of the next check or discard, as far as the records tell (ms).
+    #: Earliest time of the next check or discard that the records allow (ms).
     due: int = 0
-    #: When it was resumed last, else its birth (ms).
+    #: Time of its last resumption, else of its preparation (ms).
     since: int = 0
-    #: When the command was stored that has resumed it in the Kafka transaction at hand (ms).
+    #: Time when the command was stored that has resumed it in the current Kafka transaction (ms).
     resumed_by: int | None = None
     is_set_aside: bool = False
-    #: Not to be seen before (ms).
+    #: Earliest time of delivery (ms).
     deliver_at: int | None = None
-    #: OP offsets that named it finished.
+    #: OP offset that names it finished.
     op: int | None = None
-    #: What is to be delivered, in this order.
+    #: Messages to be delivered, in this order.
     messages: list[frames.Framed] = field(default_factory=list)
     #: Whether the half message holds them as frames.
     is_framed: bool = False
@@ -62,7 +63,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Times:
-    """The options that say when, in ms, written down again for the checker."""
+    """The worker's options for times (ms), written down again for the checker."""
 
     timeout: int
     interval: int
@@ -81,7 +82,7 @@ _OURS |= {"TXB_DELIVER_AT"}
 
 
 def _messages(stored: Stored, headers: dict[str, str]) -> list[frames.Framed] | None:
-    """What a half message holds; None when it cannot be read."""
+    """The messages in a half message. None when it cannot be read."""
     if "TXB_MESSAGES" in headers:
         return frames.read(stored.value or b"", int(headers["TXB_MESSAGES"]))
     users = [header for header in stored.headers if header[0] not in _OURS]
@@ -98,19 +99,19 @@ class PartitionModel:
     times: Times
     count: Callable[[str], None]
     halves: dict[int, Half] = field(default_factory=dict)
-    #: END offsets of malformed records that were set aside.
+    #: END offsets of malformed records that were discarded.
     set_aside: set[int] = field(default_factory=set)
-    #: Offset of the first record with a transaction id, of all below `_known_to`.
+    #: Offset of the first record with a transaction id, among all below `_known_to`.
     _firsts: dict[str, int] = field(default_factory=dict)
     _known_to: int = 0
 
     def first_of(self, offset: int) -> int:
-        """The offset of the half message that this one means: of a copy, that of the first with its id."""
+        """The offset of the half message that this one stands for: that of the first with its id if it is a copy."""
         while self._known_to < min(offset + 1, self.half_log.high_watermark):
             stored = self.half_log.entries[self._known_to]
             headers = text_headers(stored)
             transaction_id = headers.get("UNIQ_KEY")
-            # What is malformed for another reason is no first.
+            # A record that is malformed for another reason is no first one.
             if transaction_id is not None and _messages(stored, headers) is not None:
                 self._firsts.setdefault(transaction_id, self._known_to)
             self._known_to += 1
@@ -129,7 +130,7 @@ class PartitionModel:
             stored = self.half_log.entries[offset]
             if stored.kind != "data":
                 return None
-            # Of an aborted Kafka transaction as well: HALF is read uncommitted.
+            # Also of an aborted Kafka transaction: HALF is read uncommitted.
             if stored.is_aborted:
                 self.count("stranger's aborted half message known")
             headers = text_headers(stored)
@@ -153,7 +154,7 @@ class PartitionModel:
         """The commands of an END record; None when it is malformed."""
         stored = self.end_log.entries[end]
         if stored.kind != "data" or stored.is_aborted:
-            # Markers of Kafka transactions, and what was aborted in one: nobody has decided anything.
+            # Markers and aborted records of Kafka transactions decide nothing.
             return []
         headers = text_headers(stored)
         if "PGROUP" not in headers:
@@ -170,14 +171,14 @@ class PartitionModel:
         return entries
 
     def end_of_decisions(self) -> int:
-        """The END offset behind the last record that may be applied one day."""
+        """The END offset after the last record that may still be applied."""
         last = self.end_log.high_watermark
         while last and (self.end_log.entries[last - 1].kind != "data" or self.end_log.entries[last - 1].is_aborted):
             last -= 1
         return last
 
     def decides(self, entry: Entry, half: Half) -> bool:
-        """Whether this entry may decide about the half message, if it comes first."""
+        """Whether this entry may decide about the half message if it comes first."""
         return (
             entry.event in {"commit", "rollback"}
             and half.headers.get("UNIQ_KEY") == entry.transaction_id
@@ -185,7 +186,7 @@ class PartitionModel:
         )
 
     def apply(self, entry: Entry, now: int) -> Half | None:
-        """Apply one command; the half message when it was decided or resumed by it."""
+        """Apply one command. Returns the half message if the command decided or resumed it."""
         half = self.half(entry.half)
         if half is None or half.is_malformed:
             return None
@@ -198,7 +199,8 @@ class PartitionModel:
                 self.count("transition pending rollback")
                 half.state = "rolled_back"
             else:
-                # Decided; whether it is delivered at once, scheduled or held is seen in the same Kafka transaction.
+                # The message is decided. The same Kafka transaction shows whether it is delivered at once, scheduled or
+                # held.
                 half.state = "held"
             return half
         self.count(f"transition {half.state} {entry.event}")

@@ -1,4 +1,4 @@
-"""One partition of the simulated Kafka: records and transaction markers, and what each kind of reader may see."""
+"""One partition of the simulated Kafka: records and transaction markers, and their visibility for kinds of readers."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from txbridge.core.names import Headers
 
 @dataclass(slots=True, eq=False)
 class Stored:
-    """What stands at one offset. `kind` is "data", "commit" or "abort"; the last two are transaction markers."""
+    """The content of one offset. `kind` is "data", "commit" or "abort"; the last two are transaction markers."""
 
     offset: int
     kind: str
     key: bytes | None
     value: bytes | None
     headers: Headers
-    #: Append time, or what the producer set (ms).
+    #: Append time, or the producer's timestamp (ms).
     timestamp: int
-    #: Append time by the world's clock, whatever the topic's timestamps say (ms).
+    #: Append time by the world's clock, whatever the topic's timestamps are (ms).
     appended: int
     producer_id: int = -1
     epoch: int = -1
-    #: Number of the Kafka transaction, world-wide; 0 is none.
+    #: Number of the Kafka transaction, unique in the world; 0 is none.
     transaction: int = 0
     is_aborted: bool = False
-    #: Of whom appended it; a log that has lost its tail goes on with a higher one.
+    #: Epoch of the leader that appended it. A log that has lost its tail goes on with a higher one.
     leader_epoch: int = 0
 
 
 @dataclass(slots=True)
 class ProducerState:
-    """What a partition's leader remembers of a producer."""
+    """A partition leader's state of a producer."""
 
     epoch: int
     last_sequence: int = -1
-    #: First sequence and first offset of the last batches: a repeated one is answered with its offset.
+    #: First sequence and first offset of the last batches. A repeated batch is answered with its offset.
     batches: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class LostTail:
-    """What a log has lost."""
+    """The lost tail of a log."""
 
-    #: The log as it was.
+    #: The log before the loss.
     whole: list[Stored]
-    #: Offsets of committed records that it holds no more.
+    #: Offsets of committed records that it has lost.
     missing: list[int]
-    #: Whether a take-over has said so.
+    #: Whether a take-over has reported it.
     was_refused: bool = False
 
 
 class PartitionLog:
-    """The log of one partition; one replica, so that what is appended is below the high watermark at once."""
+    """The log of one partition. It has one replica, so an appended record is below the high watermark at once."""
 
     __slots__ = ("entries", "leader_epoch", "open", "partition", "producers", "topic")
 
@@ -66,7 +66,7 @@ class PartitionLog:
         self.leader_epoch = 0
 
     def lose(self, count: int) -> None:
-        """The last records are lost with their leader; another one goes on without them."""
+        """Remove the last records, as when they are lost with their leader and another goes on without them."""
         del self.entries[len(self.entries) - count :]
         self.leader_epoch += 1
 
@@ -86,7 +86,7 @@ class PartitionLog:
         self.entries.append(stored)
 
     def mark(self, producer_id: int, epoch: int, now: int, *, commit: bool) -> list[Stored]:
-        """Write a transaction marker; returns the records that it decides about."""
+        """Write a transaction marker. Returns the records that it decides."""
         first = self.open.pop(producer_id, None)
         decided = []
         if first is not None:
@@ -102,7 +102,7 @@ class PartitionLog:
         return decided
 
     def visible(self, offset: int, limit: int, *, committed: bool, end: int | None = None) -> tuple[list[Stored], int]:
-        """Up to `limit` records from `offset` on (and below `end`), and the offset behind what was looked at."""
+        """Up to `limit` records from `offset` on (and below `end`), and the offset after all records that were read."""
         if end is None:
             end = self.last_stable_offset if committed else len(self.entries)
         found: list[Stored] = []
@@ -111,7 +111,7 @@ class PartitionLog:
             offset += 1
             if stored.kind == "data" and not (committed and stored.is_aborted):
                 found.append(stored)
-        # Markers and aborted records behind the last one found need no further fetch.
+        # Markers and aborted records after the last found one need no further fetch.
         while offset < end and (self.entries[offset].kind != "data" or (committed and self.entries[offset].is_aborted)):
             offset += 1
         return found, offset

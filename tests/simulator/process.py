@@ -1,4 +1,4 @@
-"""A worker's process in the simulation: the real owner of a partition, in an actor, on simulated clients and time."""
+"""A worker's process in the simulation: the real owner of a partition in an actor, with simulated clients and time."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _KAFKA = {"bootstrap.servers": "simulated:9092"}
 
 @functools.cache
 def _metrics() -> WorkerMetrics:
-    """One for all processes: making them takes longer than most schedules of a small scope, and nobody looks here."""
+    """The metrics of all processes. Making them takes longer than most small schedules, and nobody reads them."""
     return WorkerMetrics()
 
 
 class _Metrics:
-    """Those of one process: what it commits is counted in the world, too."""
+    """Metrics of one process, which also count commits in the world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -124,17 +124,17 @@ class Process:
     ) -> None:
         self.name = name
         self.partition = partition
-        #: How far its machine's clock is off (ms).
+        #: Error of its machine's clock (ms).
         self.skew = 0
-        #: When it was paused last (ms of the world).
+        #: Time of its last pause (ms of the world).
         self.paused_at = 0
         self.witness = Witness(world.now, lambda: world.now)
         self.was_poked = False
-        #: Whether the group says that the partition is its own.
+        #: Whether the group has assigned the partition to it.
         self.is_assigned = True
         self._world = world
         outside = _SimulatedOutside(world, self)
-        # The actor's clients need the actor; nothing runs before the scheduler says so.
+        # The actor's clients need the actor. None of them runs before the scheduler starts it.
         admin = cast(AdminClient, SimulatedAdmin(world, self))
         context = PartitionContext(
             kafka=_KAFKA,
@@ -159,18 +159,18 @@ class Process:
         return self._world.now + self.skew
 
     def jump(self, milliseconds: int) -> None:
-        """Its machine's clock jumps."""
+        """Let its machine's clock jump."""
         self.skew += milliseconds
 
     def is_poked(self) -> bool:
         return self.was_poked
 
     def poke(self) -> None:
-        """Whoever waits for its inbox should look."""
+        """Wake the owner that waits for its inbox."""
         self.was_poked = True
 
     def stop(self) -> None:
-        """Tell it to end after the Kafka transaction at hand."""
+        """Tell it to end after the current Kafka transaction."""
         self.owner.stop()
         self.poke()
 

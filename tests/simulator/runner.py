@@ -1,4 +1,4 @@
-"""Runs a range of seeds on several processes and adds up what they say."""
+"""Runs of a range of seeds on several processes, and the sum of their results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from tests.simulator.simulation import Result, Simulation
 
-#: Seeds that a process runs at a time: about a second's worth.
+#: Number of seeds that a process runs at a time: about one second.
 _CHUNK = 50
 
 
 @dataclass(slots=True)
 class Totals:
-    """Of a range of seeds."""
+    """Results of a range of seeds."""
 
     seeds: int = 0
     seconds: float = 0.0
@@ -28,12 +28,12 @@ class Totals:
     io_calls: int = 0
     counters: Counter[str] = field(default_factory=Counter)
     violations: list[Result] = field(default_factory=list)
-    #: Of each chunk, by its first seed: equal ranges have equal ones.
+    #: Digest of each chunk, by its first seed. Equal ranges have equal ones.
     digests: dict[int, str] = field(default_factory=dict)
 
 
 def run_chunk(first_seed: int, seeds: int, steps: int) -> Totals:
-    """Run these seeds here, one after the other."""
+    """Run these seeds in this process, one after the other."""
     totals, digest, started = Totals(), hashlib.sha256(), time.process_time()
     for seed in range(first_seed, first_seed + seeds):
         result = Simulation(seed, steps).run()
@@ -56,11 +56,11 @@ def run_range(
     processes: int | None = None,
     on_progress: Callable[[Totals], None] = lambda _: None,
 ) -> Totals:
-    """Run a range of seeds; after a violation no more chunks are begun."""
+    """Run a range of seeds. After a violation no more chunks are begun."""
     totals, started = Totals(), time.monotonic()
     chunks = _chunks(first_seed, seeds)
     workers = processes or os.cpu_count() or 1
-    # Not forked: the parent may have threads, and a log set up otherwise.
+    # Processes are not forked: the parent may have threads, and other log settings.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         running: set[Future[Totals]] = set()
         while True:

@@ -1,4 +1,4 @@
-"""One run: a seed becomes owners, applications, faults and a schedule; then faults stop and all must come to rest."""
+"""One run: a seed becomes owners, applications, faults and a schedule. Then faults stop and all must come to rest."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_record import EndEvent
 from txbridge.core.names import Names
 
-#: After faults have stopped, so much time may pass until all is at rest (ms of the world), and so many turns.
+#: Limits after faults have stopped: time (ms of the world) and turns until all is at rest.
 _REST_WITHIN = 240_000
 _REST_TURNS = 20_000
-#: A clock that is quite wrong (ms): longer than the greatest age of a message may be.
+#: A large clock error (ms), which may be longer than the greatest age of a message.
 _FAR = 73 * 3_600_000
-#: I/O calls that an owner makes before another may run: mostly few, sometimes enough for a whole take-over.
+#: Number of I/O calls that an owner makes before another may run: mostly few, sometimes enough for a whole take-over.
 _FUEL = (1, 1, 2, 3, 4, 6, 8, 12, 20, 60)
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of one run."""
+    """Result of one run."""
 
     seed: int
     violation: str | None
@@ -48,7 +48,7 @@ class Result:
 
 
 class Simulation:
-    """Everything of one run; `run` does it."""
+    """State of one run."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Simulation:
             park_after=max(chance.choice((500, 30_000)), 20_000 * load.is_plain),
             discard_retention=chance.choice((4_000, 3_600_000)),
             timer_max_delay=MAX_DELAY,
-            # With so few messages none would ever be too old to be recognised.
+            # With 10,000 alone no copy would be too old to be recognised, because a run has few messages.
             recognise_at_least=world.side("copies").choice((1, 10_000)),
         )
         self._check_rate = chance.choice((2, 1_000, 1_000))
@@ -99,7 +99,7 @@ class Simulation:
         self.lost_tails = LostTails(world, self.names)
         self.processes: list[Process] = []
         self._started = 0
-        #: By partition: the owner that the group names, and the END events that it is still to be told.
+        #: By partition: the owner that the group names, and the END events that Faust still has to hand over.
         self.assigned: list[Process | None] = [None] * self.partitions
         self.events: list[deque[int]] = [deque() for _ in range(self.partitions)]
         self._told_end = [0] * self.partitions
@@ -109,7 +109,7 @@ class Simulation:
         self._dead_groups: set[str] = set()
         choose_faults(world)
         if load.is_plain and "half message sent twice" in world.faults:
-            # Rare, as it is: a copy has all that came with it looked at one by one.
+            # Rare here, as in reality: a copy makes the worker read all records of its batch one by one.
             world.faults["half message sent twice"] /= 10
         world.faults.update(more_faults)
 
@@ -129,7 +129,7 @@ class Simulation:
     # --- the run ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Do it all; what is violated is in the result."""
+        """Do the whole run. A violation is in the result."""
         world = self.world
         structlog.configure(processors=[cast(Any, self._on_log)], cache_logger_on_first_use=False)
         violation: str | None = None
@@ -152,7 +152,7 @@ class Simulation:
         return Result(world.seed, violation, world.digest, dict(world.counters), io_calls, list(world.tail))
 
     def _on_log(self, _logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
-        """What the worker logs is part of the trace."""
+        """Write the worker's log lines into the trace."""
         name = event["event"]
         if name == "refused" and self.lost_tails.refused(event["partition"]):
             self.world.count("lost tail refused")
@@ -169,7 +169,7 @@ class Simulation:
         raise structlog.DropEvent
 
     def look(self) -> None:
-        """Raise what the checker has found."""
+        """Raise the checker's violation, if there is one."""
         if self.checker.violation is not None:
             raise self.checker.violation
         if self.unexpected is not None:
@@ -183,7 +183,7 @@ class Simulation:
                 self.start_owner(partition)
 
     def start_owner(self, partition: int) -> None:
-        """A worker comes up and is assigned the partition; whoever had it may not know yet."""
+        """Start a worker and assign the partition to it. The former owner may not know yet."""
         self._started += 1
         before = self.assigned[partition]
         if before is not None:
@@ -202,7 +202,7 @@ class Simulation:
         self.processes.append(process)
         self.assigned[partition] = process
         self.world.trace(f"{process.name}: starts, partition {partition}")
-        # Faust begins at its own commit or at the end: somewhere.
+        # Faust begins at its own commit or at the end, so anywhere.
         self.events[partition].clear()
         self._told_end[partition] = self.world.cluster.logs[self.names.end, partition].last_stable_offset
 
@@ -218,7 +218,7 @@ class Simulation:
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One choice of the scheduler."""
+        """Take one choice of the scheduler."""
         world, chance = self.world, self.world.random
         world.cluster.expire_transactions()
         self.stranger.act()
@@ -284,7 +284,8 @@ class Simulation:
         offset = self.world.cluster.append_plain(place, record)
         self.world.trace(f"{application.name}: {place[0]}[{place[1]}] has it at {offset}")
         if place[0] == self.names.half and self.world.strikes("half message sent twice"):
-            # A new epoch of the idempotent producer; it may know the first offset already, or only learns the second.
+            # The idempotent producer has a new epoch. It may know the first offset already, or learn only the second
+            # one.
             outgoing = application.outgoing
             outgoing.insert(self.world.random.randrange(len(outgoing) + 1), (place, record, acknowledged))
             if self.world.random.random() < 0.5:
@@ -294,7 +295,7 @@ class Simulation:
         self._tell_events()
 
     def _tell_events(self) -> None:
-        """What Faust has to hand over: it reads committed records."""
+        """Collect the events that Faust has to hand over. Faust reads committed records."""
         for partition in range(self.partitions):
             log = self.world.cluster.logs[self.names.end, partition]
             records, end = log.visible(self._told_end[partition], sys.maxsize, committed=True)
@@ -309,7 +310,7 @@ class Simulation:
         effect()
 
     def _offer(self) -> None:
-        """Faust hands over an END event: the next, or not quite."""
+        """Hand over an END event: the next one, or another nearby."""
         chance = self.world.random
         partition = chance.choice([number for number, events in enumerate(self.events) if events])
         events, process = self.events[partition], self.assigned[partition]
@@ -325,7 +326,7 @@ class Simulation:
             process.poke()
 
     def _pass_time(self, milliseconds: int) -> None:
-        """Time passes: to when the next one wakes up, or further."""
+        """Let time pass, until the next process wakes up or further."""
         wakes = [one.actor.waits_until for one in self.processes if one.actor.waits_until and not one.actor.has_ended]
         nearest = min(wakes, default=self.world.now)
         before = self.world.now
@@ -333,7 +334,7 @@ class Simulation:
         if not self._is_resting and self.world.random.random() < 0.3:
             self.world.now += milliseconds
         for process in self.processes:
-            # A machine that stood still: its processes could not look at what has become old meanwhile.
+            # The machine hung meanwhile: its processes could not notice what has become old.
             if not process.actor.is_paused and self.world.now - before > 10_000:
                 process.witness.paused += self.world.now - before
 
@@ -389,7 +390,7 @@ class Simulation:
             process.actor.is_paused = True
             process.paused_at = self.world.now
             if self.world.random.random() < 0.6:
-                # Its session times out, and another takes over: a zombie once it is resumed.
+                # Its session times out and another owner takes over. It is a zombie once it is resumed.
                 self.start_owner(process.partition)
 
     def _resume_zombie(self) -> None:
@@ -407,7 +408,7 @@ class Simulation:
         process.witness.paused += self.world.now - process.paused_at
 
     def _mishap_rebalance(self) -> None:
-        """Another owner comes up while the former still works; it is told to stop, sooner or later."""
+        """Start another owner while the former still works. That one is told to stop, sooner or later."""
         if len(self._living()) > 3:
             stale = [one for one in self._living() if self.assigned[one.partition] is not one]
             if stale:
@@ -444,7 +445,7 @@ class Simulation:
             self.world.random.choice(alive).die()
 
     def _mishap_former_leader(self) -> None:
-        """A log has a new leader and grows; for a moment readers still ask the former one, which does not know it."""
+        """Elect a new leader of a log. For a moment readers still ask the former one, which lacks new records."""
         chance, names = self.world.random, self.names
         place = (chance.choice((names.half, names.half, names.op, names.offset)), chance.randrange(self.partitions))
         self._has_former_leader(place, chance.choice((200, 1_000, 4_000)))
@@ -453,18 +454,19 @@ class Simulation:
             place = (names.op, side.randrange(self.partitions))
             self._has_former_leader(place, side.choice((200, 1_000, 4_000)), side.choice((0, 2, 4)))
         else:
-            # Who asks for the end of END has metadata of at most a second, and believes an answer of at most two.
+            # A client that asks for the end of END has metadata of at most a second, and uses an answer for at most
+            # two.
             self._has_former_leader((names.end, side.randrange(self.partitions)), side.choice((200, 1_000, 3_000)))
 
     def _mishap_leader_cut_off(self) -> None:
-        """As above, but from clients it is not cut off, and for long: those that ask it believe it all the time."""
+        """As above, but clients still reach the former leader for long, and believe it all the time."""
         names, side = self.names, self.world.side(f"a leader cut off at {self.world.now}")
         place = (side.choice((names.half, names.half, names.end)), side.randrange(self.partitions))
         self._has_former_leader(place, side.choice((6_000, 15_000, 40_000)))
         self.world.count("fault leader cut off")
 
     def _has_former_leader(self, place: tuple[str, int], milliseconds: int, lacks: int = 0) -> None:
-        """For so long readers ask a broker that lacks the last records, and all that come."""
+        """Let readers ask a broker for so long that lacks the last records and all new ones."""
         if place in self.world.lost_tails:
             return
         end = max(0, self.world.cluster.logs[place].high_watermark - lacks)
@@ -475,7 +477,7 @@ class Simulation:
         self.world.trace(f"the former leader of {place[0]} answers with end {end}")
 
     def _mishap_lost_tail(self, short: str) -> None:
-        """A replica that was not in sync leads. Owners go on, or go down with the machine."""
+        """Elect a replica that was not in sync. Owners go on, or die with the machine."""
         side = self.world.side(f"a lost tail at {self.world.now}")
         partition = side.randrange(self.partitions)
         if self.world.has_lost_tail(partition):
@@ -507,10 +509,10 @@ class Simulation:
         self.stranger.end(commit=False)
         for place, lost in world.lost_tails.items():
             if not lost.was_refused:
-                # Who has nothing to write notices nothing.
+                # An owner that has nothing to write does not notice the loss.
                 self._restart_owners(place[1])
         for process in self._living():
-            # Somebody sets it right, but for a few seconds.
+            # An operator sets the clock right, except for a few seconds.
             process.skew = max(min(process.skew, 0), -5_000)
             if process.actor.is_paused:
                 self._resume(process)
@@ -528,13 +530,13 @@ class Simulation:
             self._dead_groups.add(dead)
 
     def _come_to_rest(self) -> None:
-        """Run everybody until nothing is left to do. Raises Violation when that takes too long."""
+        """Run all processes until no work is left. Raises Violation when that takes too long."""
         world = self.world
         stopped, waiting = world.now, list[str]()
         for turn in range(_REST_TURNS):
             self._rest_turn(turn)
             self.look()
-            # Until a person has restored a log nothing can be served.
+            # Without an operator's restoration of a log, nothing can be served.
             since = max(stopped, self.lost_tails.served_from)
             deadline = since + _REST_WITHIN
             if turn % 4 == 0 and not world.late_requests and not any(one.outgoing for one in self.applications):
@@ -573,6 +575,6 @@ class Simulation:
         if self.lost_tails.restore():
             ran = True
         if not ran:
-            # Nobody can do anything now: long waits pass at once, short ones as on a busy machine.
+            # No process can act now: long waits pass at once, short ones as on a busy machine.
             self._pass_time(60_000)
             world.now += 400

@@ -1,4 +1,4 @@
-"""What a large enough range of seeds must have reached: a simulator that never gets there proves nothing."""
+"""Events that a large enough range of seeds must reach: a simulator that never reaches them proves nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tests.simulator.faults import CHANCES, RARE
 from txbridge.core.states import TRANSITIONS, Event, RefusalReason, TransactionState
 
-#: Pairs of the table that the worker never looks up: only of a pending message it asks whether it can be delivered.
+#: Pairs of the table that the worker never looks up: it asks only about pending messages whether they can be delivered.
 _NEVER_ASKED = {
     (state, Event.COMMIT_UNDELIVERABLE) for state in TransactionState if state is not TransactionState.PENDING
 }
@@ -27,7 +27,7 @@ FAULT_COUNTERS = (
     "fault check too large",
     "fault check without key",
 )
-#: Kinds of late requests, ways of clients and of the worker.
+#: Counters of requests that arrive late, and of behaviour of clients and of the worker.
 OTHER_COUNTERS = (
     "late EndTxn",
     "late EndTxn ends its own transaction",

@@ -1,7 +1,7 @@
-"""A stranger that sends in Kafka transactions, as a shop does whose framework makes every sender so.
+"""A foreign application that sends in Kafka transactions, because its framework makes every sender transactional.
 
-docs/protocol.md forbids it. A decision that it aborts must decide nothing, what it commits counts in its place, and
-what it leaves open keeps what is behind it waiting, and checks, until Kafka's time-out ends it. A half message is one,
+docs/protocol.md forbids it. A decision that it aborts must decide nothing, and one that it commits counts in its place.
+An open Kafka transaction delays all later records and checks until Kafka's time-out ends it. A half message counts
 however its Kafka transaction ends.
 """
 
@@ -14,29 +14,29 @@ from tests.simulator.cluster import OK, NewRecord, Place
 from tests.simulator.world import World
 from txbridge.core.names import Names
 
-#: Its transactional.id, and how the coordinator knows it.
+#: Its transactional.id, by which the coordinator knows it.
 STRANGER = "stranger"
 #: Its transaction.timeout.ms: shorter than a run's rest, longer than most pauses of a run.
 _TIMEOUT_MS = 20_000
 
 
 class TransactionalSender:
-    """One process; all that it does is by a chance of its own."""
+    """One process with a random source of its own."""
 
     def __init__(self, world: World, names: Names, applications: Sequence[Application]) -> None:
         self._world, self._names, self._applications = world, names, applications
         self._chance = world.side(STRANGER)
         self.is_here = self._chance.random() < 0.25
         self._epoch = -1
-        #: Records sent to each place in this epoch.
+        #: Number of records sent to each place in this epoch.
         self._sent: dict[Place, int] = {}
         #: Whether its Kafka transaction has records.
         self._is_open = False
-        #: It hangs with what is open; nothing but the time-out ends that.
+        #: Whether it hangs with an open Kafka transaction, which only the time-out ends.
         self._hangs = False
 
     def act(self) -> None:
-        """Perhaps begin, send, or end; Kafka's refusals make it begin anew later."""
+        """Perhaps begin, send, or end. After a refusal of Kafka it begins anew later."""
         if not self.is_here:
             return
         pick = self._chance.random()
@@ -59,7 +59,7 @@ class TransactionalSender:
             self._send_half()
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort what is open."""
+        """Commit or abort the open Kafka transaction."""
         if not self._is_open or self._hangs:
             return
         self._is_open = False
@@ -74,7 +74,7 @@ class TransactionalSender:
         return self._world.cluster.coordinated[STRANGER].epoch == self._epoch
 
     def _send(self) -> None:
-        """A decision about somebody's half message, mostly one that is undecided."""
+        """Send a decision about any half message, mostly an undecided one."""
         stored = [
             (application, one)
             for application in self._applications
@@ -90,7 +90,10 @@ class TransactionalSender:
         self._produce((self._names.end, one.partition), (None, value, headers, 0))
 
     def _send_half(self) -> None:
-        """The half message that an application is about to send; whatever becomes of it, it is one from now on."""
+        """Send a half message instead of its application.
+
+        It counts from now on, even if the Kafka transaction is aborted.
+        """
         senders = [one for one in self._applications if one.outgoing and one.outgoing[0][0][0] == self._names.half]
         if not senders or not self._has_epoch():
             return

@@ -1,31 +1,31 @@
-"""What the checker may know of an owner beyond the logs: what Kafka told it about groups."""
+"""Knowledge of the checker about an owner beyond the logs: Kafka's answers to it about groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: An answer that somebody is alive may be this old when the check is written, pauses of the process not counted: it is
-#: believed for 2 s, and writing takes up to a transaction's time-out (ms).
+#: Greatest age of an answer that a group has live members, at the time when the check is written (ms). Pauses of the
+#: process do not count. The owner uses the answer for 2 s, and writing takes up to a transaction's time-out.
 _ALIVE_FOR = 25_000
 
 
 @dataclass(slots=True)
 class Witness:
-    """One worker process."""
+    """The answers to one worker process."""
 
     started: int
     world_now: Callable[[], int]
-    #: How long it was paused in all (ms).
+    #: Total time for which it was paused (ms).
     paused: int = 0
-    #: By group: when Kafka last told it that somebody is alive, and `paused` at that time.
+    #: By group: time of Kafka's last answer with live members, and `paused` at that time.
     alive: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    #: By group: when Kafka last told it at once, not late, that nobody is alive.
+    #: By group: time of Kafka's first answer without members since then, if that answer was not late.
     dead: dict[str, int] = field(default_factory=dict)
 
     def told(self, group: str, members: int, *, late: bool) -> None:
-        """Kafka has answered it about a group."""
+        """Note an answer of Kafka about a group."""
         if members:
             self.alive[group] = (self.world_now(), self.paused)
             self.dead.pop(group, None)
@@ -33,7 +33,7 @@ class Witness:
             self.dead.setdefault(group, self.world_now())
 
     def saw_alive(self, group: str, began: int) -> bool:
-        """Whether it could believe, for a Kafka transaction begun then, that somebody of this group is alive."""
+        """Whether the owner could believe, in a Kafka transaction begun then, that this group has live members."""
         if group not in self.alive or self.dead.get(group, began) < began:
             return False
         when, paused = self.alive[group]

@@ -1,4 +1,4 @@
-"""The world of one run: its seed, its time, its Kafka, its faults, and the trace of all that happened."""
+"""The world of one run: its seed, time, Kafka, faults, and the trace of all events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from tests.simulator.cluster import Cluster
 from tests.simulator.partition_log import LostTail
 
-#: Some time in 2025, so that times look like times (ms).
+#: A time in 2025, so that times look realistic (ms).
 _START = 1_750_000_000_000
 
 
 class World:
-    """Shared by everything in one run. All chance comes from `random`, all time is `now` (ms)."""
+    """The state that everything in one run shares. `random` is the only source of chance, `now` (ms) the only time."""
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.seed = seed
@@ -28,37 +28,39 @@ class World:
         self.counters: Counter[str] = Counter()
         self.lines: list[str] | None = [] if keep_trace else None
         self._digest = hashlib.sha256()
-        #: By actor, all that its I/O calls have returned; kept only for the exhaustive search.
+        #: By actor: hash of all results of its I/O calls. Only the exhaustive search keeps it.
         self.histories: dict[str, int] | None = None
-        #: By actor: how far each of its open readers is, by the reader's number.
+        #: Topic of which an owner at rest asks for more records. Only the exhaustive search sets it.
         self.rests_at = ""
+        #: By actor: position of each of its open readers, by the reader's number.
         self.positions: dict[str, dict[int, int]] = {}
         #: The last lines, for the report of a violation.
         self.tail: deque[str] = deque(maxlen=60)
-        #: Chance of each kind of fault, per occasion; empty when faults have stopped.
+        #: Chance of each kind of fault per occasion. Empty when faults have stopped.
         self.faults: dict[str, float] = {}
-        #: Topics that have refused a record, or were not there: what is held for them is held for a reason.
+        #: Topics that have refused a record or been absent: messages for them may be held.
         self.refused: set[str] = set()
-        #: max.message.bytes of the real topics, as far as values go: it bounds the batch.
+        #: max.message.bytes of the real topics, counted in values only. It limits the batch.
         self.max_batch = 150
         #: Bytes of records that the link carries within the produce time-out.
         self.link = sys.maxsize
-        #: By partition: where the log ended when its former leader lost it, and until when readers still ask that one.
+        #: By partition: end of the log when its former leader lost it, and the time until which readers still ask that
+        #: one.
         self.former_leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        #: All that there were: partition, end, until when.
+        #: All former leaders so far: partition, end, and time until which readers ask them.
         self.former_ends: list[tuple[tuple[str, int], int, int]] = []
-        #: Logs that have lost their tail, and were not restored yet.
+        #: Logs that have lost their tail and have not been restored yet.
         self.lost_tails: dict[tuple[str, int], LostTail] = {}
         self.cluster = Cluster(lambda: self.now, self.trace)
-        #: Requests that are on their way and may arrive whenever they like: what they are, and their effect.
+        #: Requests on their way that may arrive at any time: their kind, and their effect.
         self.late_requests: list[tuple[str, Callable[[], None]]] = []
 
     def side(self, what: str) -> random.Random:
-        """Chance of its own for one matter: what it draws leaves all else in a seed as it is."""
+        """A random source for one purpose. Its draws do not change anything else in a seed."""
         return random.Random(f"{self.seed} {what}")
 
     def trace(self, line: str) -> None:
-        """Something happened. Neither addresses of objects nor times of the real clock may be in it."""
+        """Write an event into the trace. The line must not have addresses of objects or times of the real clock."""
         text = f"{self.now - _START:>7} {line}"
         self._digest.update(text.encode())
         self.tail.append(text)
@@ -67,24 +69,24 @@ class World:
 
     @property
     def digest(self) -> str:
-        """Of the whole trace: equal runs have equal ones."""
+        """Digest of the whole trace. Equal runs have equal ones."""
         return self._digest.hexdigest()
 
     def saw(self, actor: str, *results: object) -> None:
-        """An I/O call returned this. What an actor does next follows from all that it has seen, and nothing else."""
+        """Note the results of an actor's I/O call. All further actions of the actor depend on these results only."""
         if self.histories is not None:
             self.histories[actor] = hash((self.histories.get(actor, 0), results))
 
     def rests(self, actor: str, timeout: float) -> None:
-        """An owner asks for more of END: nothing that it has read waits to be done.
+        """Note that an owner asks for more of END: it has handled all that it has read.
 
-        All that it has seen has become the state of the logs, but for how far its readers are.
+        Its knowledge is now in the logs, except for the positions of its readers.
         """
         if self.histories is not None:
             self.histories[actor] = hash(("rests", timeout, *sorted(self.positions.get(actor, {}).items())))
 
     def starts_anew(self, actor: str) -> None:
-        """An owner will take over again: what it has seen is of no importance any more."""
+        """Note that an owner will take over again: its earlier results do not matter any more."""
         if self.histories is not None:
             self.histories[actor] = 0
 
@@ -92,7 +94,7 @@ class World:
         self.counters[what] += 1
 
     def has_former_leader(self, place: tuple[str, int]) -> bool:
-        """Whether readers still ask a broker that leads this partition no more."""
+        """Whether readers still ask a broker that does not lead this partition any more."""
         return self.now < self.former_leaders.get(place, (0, 0))[1]
 
     def has_lost_tail(self, partition: int) -> bool:
@@ -100,7 +102,7 @@ class World:
         return any(place[1] == partition for place in self.lost_tails)
 
     def seen_end(self, place: tuple[str, int], end: int) -> int:
-        """The log end as whoever is asked now knows it."""
+        """End of the log that the currently asked broker knows."""
         return min(end, self.former_leaders[place][0]) if self.has_former_leader(place) else end
 
     def strikes(self, fault: str) -> bool:

@@ -1,4 +1,4 @@
-"""The asynchronous twins of the engines that tests have, by the driver's name."""
+"""Asynchronous counterparts of the SQLAlchemy engines of tests, by the driver's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def async_twin(url: str, driver: str = "", **options: Any) -> AsyncEngine:
     path = named.query.get("options", "").removeprefix("-csearch_path=")
     named = named.set(drivername=f"{named.get_backend_name()}+{driver}")
     if driver == "asyncpg":
-        # It has another name for the options of a session.
+        # asyncpg has another name for the session's options.
         named = named.difference_update_query(["options"])
         options["connect_args"] = {"server_settings": {"search_path": path}}
     return create_async_engine(named, **options)

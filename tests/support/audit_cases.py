@@ -1,7 +1,7 @@
-"""Transactions with a known fate, written as docs/protocol.md says and with none of txbridge's code but its names.
+"""Transactions with a known fate, built by docs/protocol.md without txbridge's code, except for its names.
 
 `CASES` plants one transaction (or none) each into a `Log`, which the unit tests keep in memory and the integration test
-writes to Kafka. What must come out was written down by hand.
+writes to Kafka. The expected results were written by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 PLAIN, PASSED = 0, 1
 PARTITIONS = 2
 
-#: Real topics: an ordinary one, one with compaction, one that does not exist, and one where things are forwarded to.
+#: Real topics: an ordinary one, one with compaction, one that does not exist, and the target of forwarded messages.
 ORDERS, COMPACTED, ABSENT, FORWARDED = "orders", "orders.compacted", "orders.absent", "orders.forwarded"
 
 Headers = list[tuple[str, bytes | None]]
@@ -30,17 +30,17 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Record:
-    """A record to be written; `offset` is known once it is."""
+    """A record to write. `offset` is known once it is written."""
 
     topic: str
     partition: int
     key: bytes | None
     value: bytes | None
     headers: Headers
-    #: That its writer gives it, ms; None: whatever it gets.
+    #: Timestamp that the writer sets (ms). None: the writer sets none.
     dated: int | None = None
     at: list[int] = field(default_factory=list, compare=False)
-    #: Timestamp that it has got, ms; known once it is written.
+    #: Timestamp of the stored record (ms), known once it is written.
     stamped: list[int] = field(default_factory=list, compare=False)
 
     @property
@@ -57,7 +57,7 @@ class Half:
     id: str
     group: str
     topic: str
-    #: Timestamp of what is delivered.
+    #: Timestamp of the delivered record.
     dated: int | None = None
     key: bytes = b"key"
 
@@ -70,9 +70,9 @@ def headers(**values: str | None) -> Headers:
 
 
 class Log(ABC):
-    """Everything that is ever written, in the words of the protocol."""
+    """All records of all cases, written with the terms of the protocol."""
 
-    #: A time a while ago, ms: retention does not take for old what is dated so.
+    #: A recent time (ms): retention does not remove records with this timestamp as too old.
     recently: int
 
     def __init__(self, names: Names) -> None:
@@ -82,20 +82,20 @@ class Log(ABC):
         self._owner = itertools.count(1)
 
     def real(self, topic: str) -> str:
-        """The name under which a real topic of the cases goes here."""
+        """The real name of one of the cases' topics in this log."""
         return topic
 
     @abstractmethod
     def write(self, record: Record) -> None:
-        """Outside Kafka transactions."""
+        """Write a record outside of Kafka transactions."""
 
     @abstractmethod
     def transaction(self, *records: Record) -> None:
-        """All in one Kafka transaction."""
+        """Write all records in one Kafka transaction."""
 
     @abstractmethod
     def aborted(self, *records: Record) -> None:
-        """A Kafka transaction that is aborted: nobody may see these."""
+        """Write the records in a Kafka transaction that is aborted. No reader may see them."""
 
     def half(
         self,
@@ -126,7 +126,7 @@ class Log(ABC):
         return Half(partition, record.offset, transaction_id, group, topic, dated, key)
 
     def several(self, *topics: str, partition: int = PLAIN, places: Sequence[int] = (), **changed: str | None) -> Half:
-        """A half message that holds a message for each of these topics."""
+        """A half message that holds one message for each of these topics."""
         transaction_id, messages = secrets.token_hex(16).upper(), self.messages(topics, places)
         ours = {
             "TXB_V": "1",
@@ -141,7 +141,7 @@ class Log(ABC):
         return Half(partition, record.offset, transaction_id, "billing", messages[0].topic, record.stamped[0])
 
     def messages(self, topics: Sequence[str], places: Sequence[int] = ()) -> list[Framed]:
-        """Alike but for their values; one has neither key nor value, nor headers, and one has a timestamp."""
+        """Messages that differ in their values. One has no key, no value and no headers, and one has a timestamp."""
         found = []
         for number, topic in enumerate(topics):
             told: Headers = [("trace", b"1"), ("trace", None)]
@@ -152,7 +152,7 @@ class Log(ABC):
         return found
 
     def copies(self, half: Half, *topics: str, places: Sequence[int] = ()) -> list[Record]:
-        """What the worker delivers of it, all of it."""
+        """All records that the worker delivers for it."""
         found = []
         for number, one in enumerate(self.messages(topics), 1):
             ours = {
@@ -173,7 +173,7 @@ class Log(ABC):
         return record.offset
 
     def decision(self, half: Half, decision: int) -> Record:
-        """An END that a stranger writes in a Kafka transaction."""
+        """An END that another client writes in a Kafka transaction."""
         ours = headers(TXB_V="1", PGROUP=half.group, SOURCE="client")
         return Record(self.names.end, half.partition, None, half.entry(decision).encode(), ours)
 
@@ -188,7 +188,7 @@ class Log(ABC):
         return Record(where, partition, half.key, b"\xff\x00 the user's bytes", told, half.dated)
 
     def check(self, half: Half, end: int, times: int = 1, **changed: str | None) -> Record:
-        """A check request that was decided when every END below `end` had been applied."""
+        """A check request of a worker that has applied every END below `end`."""
         ours = {
             "TXB_V": "1",
             "UNIQ_KEY": half.id,
@@ -199,7 +199,7 @@ class Log(ABC):
         return Record(self.names.check("billing"), 0, b"key", b"\xff\x00 the user's bytes", headers(**ours))
 
     def op(self, outcome: str, *halves: Half, ends: str | None = None) -> Record:
-        """`ends`: from and up to which entry of END its Kafka transaction has applied it."""
+        """An OP record. `ends`: the range of END entries that its Kafka transaction has applied."""
         value = ",".join(str(half.offset) for half in halves).encode()
         ours = headers(TXB_V="1", TAGS="d", OUTCOME=outcome) + ([] if ends is None else headers(TXB_ENDS=ends))
         return Record(self.names.op, halves[0].partition, None, value, ours)
@@ -256,7 +256,7 @@ class Log(ABC):
         return Record(self.names.discard, 0, None, b"as it was", [*copied, *headers(**ours)])
 
     def deliver(self, half: Half, *more: Record) -> Record:
-        """What the worker writes to commit."""
+        """The records of a Kafka transaction of the worker that delivers a commit."""
         copy = self.copy(half)
         self.transaction(copy, self.op("commit", half), *more)
         return copy
@@ -264,19 +264,19 @@ class Log(ABC):
 
 @dataclass(frozen=True)
 class Case:
-    """What is planted, and what the audit must say of it."""
+    """The records to plant, and the results that the audit must report."""
 
     plant: Callable[[Log], Half | None]
     fate: str | None
     state: str | None = None
-    #: Violations beside the fate, and findings.
+    #: Violations besides the fate, and findings.
     findings: frozenset[str] = frozenset()
     #: Violations and findings that belong to no transaction of this case.
     strays: tuple[str, ...] = ()
 
 
 CASES: dict[str, Case] = {}
-#: Planted after the progress record was written: the worker has not read their ENDs.
+#: Cases planted after the progress record was written: the worker has not read their ENDs.
 TAIL: dict[str, Case] = {}
 
 
@@ -485,7 +485,7 @@ def parked_and_passed_by_the_watermark(log: Log) -> Half:
 
 
 def abandon(log: Log, half: Half) -> None:
-    """What the worker writes when an operator gives a held message up."""
+    """The records that the worker writes when an operator abandons a held message."""
     log.transaction(log.discard(half, reason="ABANDONED"), log.op("abandon", half), log.parked(half, None))
 
 
@@ -695,7 +695,7 @@ def half_messages_for_internal_topics_of_another_namespace(log: Log) -> None:
 @case(None, strays=("MALFORMED",))
 def half_message_that_only_the_worker_finds_malformed(log: Log) -> None:
     half = log.half()
-    # The copied headers hold one of our names: the last one counts.
+    # One of the copied headers has a name of ours: the last one counts.
     copied = [("TXB_REASON", b"MAX_CHECKS"), ("TXB_HALF", b"0:0")]
     log.transaction(log.set_aside(log.names.half, half.partition, half.offset, copied), log.op("discard", half))
 
@@ -724,7 +724,7 @@ def malformed_ends_have_no_effect(log: Log) -> Half:
 
 @case("delivered")
 def optional_headers_without_a_value(log: Log) -> Half:
-    """They count as absent: no decision is lost by them."""
+    """Headers without a value count as absent: no decision is lost because of them."""
     half = log.half(REAL_QID=None, CHECK_IMMUNITY_TIME_IN_SECONDS=None, BORN_TIMESTAMP=None)
     log.end_record(half.entry(COMMIT).encode(), half.partition, CLIENT_ID=None)
     log.deliver(half)
@@ -740,7 +740,7 @@ def end_that_only_the_worker_finds_malformed(log: Log) -> Half:
 
 
 def sent_twice(log: Log) -> tuple[Half, Half, Record]:
-    """A half message, its copy, and what the worker writes to set the copy aside."""
+    """A half message, its copy, and the worker's record that discards the copy."""
     half = log.half()
     again = log.half(UNIQ_KEY=half.id)
     first = f"{half.partition}:{half.offset}"
@@ -1103,7 +1103,7 @@ def timestamp_0_counts_as_absent(log: Log) -> Half:
 
 @case("delivered", "ALTERED")
 def altered_key_belongs_elsewhere(log: Log) -> Half:
-    """The copy is where the key of the half message belongs; that it has another one is one violation, not two."""
+    """The copy lies in the partition of the half message's key, but has another key: one violation, not two."""
     half = log.half()
     log.end(half, COMMIT)
     log.transaction(replace(log.copy(half, partition=1), key=b"foobar"), log.op("commit", half))
@@ -1130,9 +1130,9 @@ Entry = tuple[int, int]
 
 
 def in_turn(log: Log, since: Entry, until: Entry, line: int = 0) -> Half:
-    """Committed, and delivered by a Kafka transaction that says which entries of END it has applied.
+    """A commit, delivered by a Kafka transaction whose OP record names the END entries that it has applied.
 
-    An entry is the record, from that of the decision on, and the index there. The decision stands in `line`.
+    An entry is a record, counted from that of the decision on, and the index in it. The decision is in `line`.
     """
     half = log.half()
     lines = [half.entry(UNKNOWN)] * line + [half.entry(COMMIT)]
@@ -1418,7 +1418,10 @@ def checked_after_a_late_commit_and_a_resume(log: Log) -> Half:
 
 @case("delivered")
 def checks_that_say_nothing(log: Log) -> Half:
-    """A copy of another message, coordinates and an END position that are none: nothing follows from them."""
+    """Checks with another transaction id, malformed coordinates, and an END position that is malformed or missing.
+
+    The audit concludes nothing from them.
+    """
     half = log.half()
     log.end(half, COMMIT)
     log.deliver(half)

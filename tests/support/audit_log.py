@@ -25,7 +25,7 @@ from tests.support.audit_cases import (
 from tests.support.harness import eventually, quiet
 from txbridge.core.names import Names
 
-#: How many violations of each kind audit_cases.py plants, counted there by hand.
+#: Number of violations of each kind that audit_cases.py plants, counted there by hand.
 VIOLATIONS = {
     "LOST": 10,
     "PARTIAL": 4,
@@ -45,7 +45,7 @@ VIOLATIONS = {
     "CHECKED_AFTER_DECISION": 2,
     "PROGRESS_AHEAD": 3,
 }
-#: A program finds the audit in the checkout.
+#: Programs find the audit in the checkout.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(Path(txbridge_audit.__file__).parent.parent), str(Path.cwd())])
 }
@@ -75,7 +75,7 @@ class KafkaLog(Log):
     def create(self, *topics: NewTopic) -> None:
         for future in self.admin.create_topics(list(topics)).values():
             future.result()
-        # The broker that answers may hear of them a moment later.
+        # The broker that answers may learn of the topics a moment later.
         wanted = {topic.topic for topic in topics}
         eventually(lambda: wanted <= self.admin.list_topics(timeout=120).topics.keys())
 
@@ -85,7 +85,7 @@ class KafkaLog(Log):
         eventually(lambda: not set(topics) & self.admin.list_topics(timeout=120).topics.keys())
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """What retention does: removes the beginning."""
+        """Remove the beginning of a partition, as retention does."""
         for future in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
             future.result()
 
@@ -119,7 +119,7 @@ class KafkaLog(Log):
         self._writer.abort_transaction()
 
     def left_open(self, *records: Record) -> Producer:
-        """A Kafka transaction of somebody else that stays open."""
+        """A Kafka transaction of another client that stays open."""
         producer = self.transactional()
         producer.begin_transaction()
         for record in records:
@@ -141,7 +141,7 @@ class KafkaLog(Log):
             key=record.key,
             partition=record.partition,
             headers=record.headers,
-            # 0: now.
+            # 0 stands for the current time.
             timestamp=record.dated or 0,
             on_delivery=written,
         )

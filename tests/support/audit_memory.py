@@ -1,4 +1,4 @@
-"""A log in memory for the unit tests of the audit: what audit_cases.py writes, as Spark's raw and typed rows."""
+"""A log in memory for the unit tests of the audit: the records of audit_cases.py as Spark's raw and typed rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txbridge_audit.read.kafka_source import RAW_FIELDS
 from tests.support.audit_cases import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Log, Record
 from txbridge.core.names import Names
 
-#: Birth of every half message, ms.
+#: Timestamp of every half message (ms).
 BORN = 1_700_000_000_000
 DAY = 24 * 3_600_000
 
@@ -26,7 +26,7 @@ def encoded(value: bytes | None) -> str | None:
 
 
 class Memory(Log):
-    """The log in memory. Kafka transactions are atomic here, so their markers are left out; aborted ones leave gaps."""
+    """A log in memory. Kafka transactions are atomic here, so there are no markers. Aborted transactions leave gaps."""
 
     def __init__(self) -> None:
         super().__init__(Names("unit"))
@@ -86,7 +86,7 @@ class Memory(Log):
         )
 
     def facts(self, **changed: object) -> Facts:
-        """Everything was applied, nothing removed, and all of the real topics lies below the earlier cut."""
+        """Facts of a fully applied log without removed records, with all real records below the earlier cut."""
         partitions = [PartitionFacts(p, half_start=0, applied_to=self.end_position[p], low=0) for p in (PLAIN, PASSED)]
         before = {(r.topic, r.partition): 1_000_000 for r in self.records}
         known: dict[str, object] = {

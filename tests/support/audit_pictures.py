@@ -1,4 +1,4 @@
-"""`python -m tests.support.audit_pictures` makes the pictures of docs/audit.md: the page about planted violations."""
+"""Pictures of the status page about planted violations, for docs/audit.md: `python -m tests.support.audit_pictures`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.browser import browser
 from txbridge.embedded import EmbeddedKafka
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
-#: Enough for plots that show something, and few enough of each kind that the page can be looked at.
+#: Enough transactions for meaningful plots, and so few violations of each kind that the page is readable.
 TRANSACTIONS, EACH = 6_000, 3
 
 

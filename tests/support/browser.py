@@ -1,7 +1,4 @@
-"""A real headless browser: Chromium by its DevTools protocol.
-
-Tests skip, and say so, where no browser is to be had.
-"""
+"""A real headless browser: Chromium with its DevTools protocol. Tests without a browser are skipped with a message."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ import aiohttp
 import pytest
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-#: Chromium says its address within a second; a machine that starts it for the first time takes longer.
+#: Chromium prints its address within a second. A machine that starts it for the first time needs longer.
 _START_TIMEOUT_S = 30.0
 _ANSWER_TIMEOUT_S = 60.0
 
 
 class Browser:
-    """One tab. Everything the page logs as an error is kept in `errors`."""
+    """One tab. `errors` has everything that the page logs as an error."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, loop: asyncio.AbstractEventLoop) -> None:
         self._socket = socket
@@ -71,7 +68,7 @@ class Browser:
         self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
@@ -80,7 +77,7 @@ class Browser:
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def wait(self, script: str, timeout: float = 20.0) -> None:
-        """Wait until an expression is true in the page; it may fail until the page is there."""
+        """Wait until an expression is true in the page. It may raise until the page is loaded."""
         script = f"(() => {{ try {{ return Boolean({script}) }} catch {{ return false }} }})()"
         deadline = time.monotonic() + timeout
         while not self.run(script):
@@ -94,7 +91,7 @@ class Browser:
 
 
 def find_browser() -> str:
-    """The program, or a skip that says what is missing. TEST_BROWSER names one that is elsewhere."""
+    """Path of the browser, or a skip that says what is missing. TEST_BROWSER names one in another place."""
     found = os.environ.get("TEST_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         pytest.skip("NO BROWSER: the status page is not tested in a browser here; apt-get install chromium")
@@ -103,10 +100,10 @@ def find_browser() -> str:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Start a browser; skips the test when there is none."""
+    """Start a browser, or skip the test if there is none."""
     program = find_browser()
     with tempfile.TemporaryDirectory(prefix="txbridge-browser-", ignore_cleanup_errors=True) as folder:
-        # A page that is longer than the window would have a scroll bar, and a picture of it lacks as much at the side.
+        # A page longer than the window gets a scroll bar, and its picture is narrower by the bar's width.
         flags = [
             "--headless=new",
             "--hide-scrollbars",
@@ -132,7 +129,7 @@ def browser() -> Iterator[Browser]:
 
 
 def _address(process: subprocess.Popen[str]) -> str:
-    """Host and port of the DevTools, which it prints; then its output must go on being read."""
+    """Return the DevTools' host and port, which the browser prints. Its output has to be read on afterwards."""
     assert process.stderr is not None
     deadline, said = time.monotonic() + _START_TIMEOUT_S, []
     for line in process.stderr:

@@ -7,7 +7,8 @@ import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
 
-#: When: while it waits, so that what it waits for is cancelled, too; or when that is done, and nobody knows yet.
+#: Moments of the cancellation. Before: the awaited future is cancelled, too. After: the future is done, and the task
+#: has not resumed yet.
 MOMENTS = ("before", "after")
 
 
@@ -33,7 +34,8 @@ class _Counted:
                 if self._moment == "before" or waited is None:
                     task.cancel()
                 else:
-                    # Before the task's own callback: it finds its future done, and is cancelled all the same.
+                    # This callback comes before the task's own one. The task finds its future done and is cancelled all
+                    # the same.
                     waited.add_done_callback(lambda _: task.cancel())
             self.awaits += 1
             sent = error = None
@@ -59,10 +61,10 @@ async def _run(coroutine: Any, at: int, moment: str) -> tuple[bool, Any, int]:
 async def cancelled_everywhere(
     make: Callable[[], Awaitable[Any]], *, collects: bool
 ) -> AsyncIterator[tuple[str, bool, Any]]:
-    """Run it once for each await and moment, cancelled there; yields (what, was it cancelled, what it returned).
+    """Run a coroutine once for each await and moment, and cancel it there.
 
-    `collects` garbage after each: an SQLite connection that was closed with a SELECT under way keeps its locks until
-    its cursor is gone.
+    Yields the place, whether the coroutine was cancelled, and its result. With `collects`, garbage is collected after
+    each run: an SQLite connection that was closed during a SELECT keeps its locks until its cursor is deleted.
     """
     for moment in MOMENTS:
         at = 0
@@ -73,7 +75,7 @@ async def cancelled_everywhere(
                 gc.collect()
             yield f"{moment} await {at}", cancelled, returned
             if awaits <= at:
-                # It has ended before.
+                # The coroutine has ended before this await.
                 break
             at += 1
         assert at > 0, "nothing was cancelled"

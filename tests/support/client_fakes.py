@@ -1,4 +1,4 @@
-"""Stand-ins for Kafka's side of the client, driven by the test."""
+"""Stand-ins for the Kafka side of the client, driven by the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txbridge.topics.verify import Layout
 
 
 class FakeRecord:
-    """What a delivery report or a consumer shows of a record."""
+    """The part of a delivery report or of a consumed record that the client reads."""
 
     def __init__(self, partition=0, offset=0, timestamp=1_000, key=None, value=None, headers=()):
         self._partition, self._offset, self._timestamp = partition, offset, timestamp
@@ -50,7 +50,7 @@ class FakeRecord:
 
 
 class FakeWire:
-    """A Wire whose acknowledgements the test gives; with `automatic` every record is acknowledged when served."""
+    """A Wire whose acknowledgements come from the test. With `automatic`, every record is acknowledged when served."""
 
     def __init__(self, *, automatic=False):
         self.automatic = automatic
@@ -87,13 +87,13 @@ class FakeWire:
             try:
                 on_delivery(error, record)
             except BaseException:
-                # As librdkafka: this report counts as made, the others come with the next call.
+                # As in librdkafka, this report counts as made, and the others come with the next call.
                 with self._condition:
                     self._reports.extendleft(reversed(due))
                 raise
 
     def acknowledge(self, error=None):
-        """Let everything that was produced so far be reported, as failed with `error` if given."""
+        """Report everything that was produced so far: as failed with `error` if given, else as stored."""
         with self._condition:
             for report in self._reports:
                 report[0], report[3] = error, True
@@ -115,7 +115,7 @@ def refusal(code):
 
 
 class FakeHalfWriter:
-    """A writer whose room never lasts; nothing reports to who waits."""
+    """A writer whose room never lasts, and whose reports wake no waiter."""
 
     def __init__(self, room_waits):
         self._room_waits = room_waits
@@ -129,7 +129,7 @@ class FakeHalfWriter:
 
 
 class FakeRuntime(SendPath):
-    """A started client whose Kafka is the test: it says when half messages are acknowledged."""
+    """A started client without Kafka. The test says when half messages are acknowledged."""
 
     is_of_this_process = True
 
@@ -212,7 +212,7 @@ class FakeRuntime(SendPath):
 
 
 class FakeConsumer:
-    """A consumer to whom nothing comes."""
+    """A consumer that receives nothing."""
 
     def __init__(self, settings):
         self.closed = False
@@ -234,7 +234,7 @@ class FakeConsumer:
 
 
 class FakeAdmin:
-    """An admin client of whom nothing is asked."""
+    """An admin client that does nothing."""
 
     def __init__(self, settings):
         pass
@@ -247,7 +247,7 @@ LAYOUT = Layout(2, {}, 1_065_536, 1_065_536, 604_800_000, 1, 1, ())
 
 
 class WorkingKafka:
-    """What a producer with fakes for its connections has made."""
+    """A Kafka of fakes that works, with all connections that producers have made to it."""
 
     def __init__(self):
         self.wires, self.consumers = [], []
@@ -269,14 +269,14 @@ class WorkingKafka:
         return [wire for wire in self.wires if wire.is_half]
 
     def left_open(self):
-        """Connections that were used and never closed; one that was only made ends with its object."""
+        """Connections that were used and never closed. A connection that was only made ends with its object."""
         return [wire for wire in self.wires if wire.used and not wire.closed] + [
             consumer for consumer in self.consumers if consumer.used and not consumer.closed
         ]
 
 
 def working_kafka(monkeypatch):
-    """Let producers have a Kafka that acknowledges everything at once."""
+    """Give producers a Kafka that acknowledges everything at once."""
     kafka = WorkingKafka()
     monkeypatch.setattr(start, "AdminClient", FakeAdmin)
     monkeypatch.setattr(start, "check_layout", lambda *_, **__: LAYOUT)

@@ -1,4 +1,4 @@
-"""Records as consumers give them, without a Kafka."""
+"""Records in the form in which consumers return them, without a Kafka."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 
 class Record:
-    """What confluent-kafka's consumer gives."""
+    """A record of confluent-kafka's consumer."""
 
     def __init__(self, headers=None, topic="orders", partition=0, offset=7, timestamp=1_700_000_000_000, failure=None):
         self.headers = lambda: headers
@@ -19,7 +19,7 @@ class Record:
         self.error = lambda: failure
 
 
-#: What aiokafka's and kafka-python's consumers give, as far as it matters.
+#: The part of a record of aiokafka's and kafka-python's consumers that the tests need.
 class ConsumerRecord(NamedTuple):
     topic: str
     partition: int

@@ -1,7 +1,7 @@
-"""A ledger as a Delta Lake table, of audits in the middle and at the end of planted transactions, as a program.
+"""A program that keeps a ledger as a Delta Lake table, of audits in the middle and at the end of planted transactions.
 
-`python -m tests.support.delta_ledger SERVERS FOLDER` prints as JSON what the tests look at. Delta Lake has to be in a
-Spark from its start, and a process has one Spark: so the tests do not share theirs.
+`python -m tests.support.delta_ledger SERVERS FOLDER` prints the results for the tests as JSON. A Spark has Delta Lake
+from its start or not at all, and a process has only one Spark. So these tests do not share the Spark of the others.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tests.corruption.writer import Writer
 from tests.support.quick_spark import interpreting_session
 
 NAMESPACE = "delta"
-#: Of the writer's Kafka transactions: behind those whose records retention removes, and before the last decisions.
+#: A number of Kafka transactions of the writer: after those whose records retention removes, and before the last
+#: decisions.
 MIDDLE = 22
 
 
 def rows_of(table: DataFrame) -> dict[str, dict[str, object]]:
-    """By what identifies a row: a phantom may claim the coordinates of a transaction."""
+    """Rows by partition, half offset and delivered copy: a phantom may claim the coordinates of a transaction."""
     rows = (row.asDict(recursive=True) for row in table.collect())
     found = {str((row["partition"], row["half"], row["fate"] is None and str(row["delivered"]))): row for row in rows}
     assert len(found) == table.count(), "two rows of one transaction"
@@ -52,7 +53,7 @@ def looked_at(spark: SparkSession, servers: str, folder: Path) -> dict[str, obje
     audit(ledger, continued=True)
     audit(whole, continued=False)
     now = rows_of(spark.read.format("delta").load(ledger))
-    # The time as text, in the session's time zone, as the option wants it.
+    # The time as text in the session's time zone, as Delta Lake's option needs it.
     versions = spark.sql(f"DESCRIBE HISTORY delta.`{ledger}`").orderBy("version")
     history = versions.withColumn("at", F.col("timestamp").cast("string")).collect()
     earlier = rows_of(spark.read.format("delta").option("timestampAsOf", history[0].at).load(ledger))

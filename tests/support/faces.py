@@ -1,4 +1,4 @@
-"""The faces of the client behind one blocking interface, so that one suite of tests holds for all of them."""
+"""The client's APIs (blocking, pipelined, asyncio) with one blocking interface, so that one test suite covers all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Blocking(TransactionProducer):
         return self._life.runtime
 
     def end_loop(self):
-        """There is none."""
+        """Nothing to do: there is no loop."""
 
 
 class Pipelined(Blocking):
-    """`submit_message_in_transaction`. Two threads, so that a listener method may wait for another transaction."""
+    """`submit_message_in_transaction` with two threads, so that a listener method may wait for another transaction."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, execute_thread_pool_max_size=2, **options)
@@ -33,7 +33,7 @@ class Pipelined(Blocking):
 
 
 class _Coroutines(AsyncTransactionListener):
-    """A blocking listener, asked by coroutines."""
+    """A blocking listener whose methods are called from coroutines."""
 
     def __init__(self, listener):
         self._listener = listener
@@ -94,7 +94,7 @@ class Asyncio:
         self.close()
 
     def end_loop(self):
-        """What asyncio.run does at the end."""
+        """End the loop as asyncio.run does."""
         self._await(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -105,14 +105,14 @@ class Asyncio:
 
     def _run(self):
         while True:
-            # They end a loop. A test wants to know what became of the rest.
+            # These exceptions end a loop. The tests look at the remaining transactions, so the loop runs on.
             with suppress(KeyboardInterrupt, SystemExit):
                 self._loop.run_forever()
                 return
 
 
 class AsyncioPlain(Asyncio):
-    """AsyncTransactionProducer with a TransactionListener, whose methods are plain."""
+    """AsyncTransactionProducer with a TransactionListener, whose methods are no coroutines."""
 
     wraps = staticmethod(lambda listener: listener)
 

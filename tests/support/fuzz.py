@@ -1,6 +1,6 @@
-"""Records that nobody should have written: valid records of every internal topic, damaged in ways that a seed chooses.
+"""Malformed records: valid records of every internal topic, damaged in ways that a seed chooses.
 
-Nothing but the core is needed, so that the property tests use the same damage as the test on a real Kafka.
+Only the core is needed, so that the property tests use the same damage as the test on a real Kafka.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txbridge.core.states import Outcome, TransactionState
 
 @dataclass(frozen=True)
 class Raw:
-    """What a producer is given."""
+    """The arguments for a producer."""
 
     key: bytes | None
     value: bytes | None
@@ -29,13 +29,13 @@ class Raw:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the records belong: then nothing but the damage is wrong with them."""
+    """The place that the records name: only the damage is wrong with them."""
 
     names: Names = field(default_factory=Names)
     partition: int = 0
     group: str = "group"
     real_topic: str = "orders"
-    #: Half offsets that they name are below this.
+    #: The half offsets in the records are below this.
     half_end: int = 1_000
 
 
@@ -60,7 +60,7 @@ def _half(setting: Setting, rng: Random) -> Raw:
 
 
 def _end(setting: Setting, rng: Random) -> Raw:
-    """Of a thief: no id is right, so that it is refused even where no damage was done."""
+    """An END with wrong transaction ids, so that it is refused even without damage."""
     entries = [
         EndEntry(
             rng.randrange(setting.half_end),
@@ -134,7 +134,7 @@ def _discard(setting: Setting, rng: Random) -> Raw:
     return Raw(half.key, half.value, [*headers, ("TXB_REASON", rng.choice([b"MAX_CHECKS", b"EXPIRED", b"MALFORMED"]))])
 
 
-#: By kind of record, how to make a valid one.
+#: A function for each kind of record that makes a valid one.
 VALID: dict[str, Callable[[Setting, Random], Raw]] = {
     "half": _half,
     "end": _end,
@@ -164,7 +164,7 @@ def _flipped(data: bytes, rng: Random) -> bytes:
 
 
 def _huge_number(data: bytes, rng: Random) -> bytes:
-    """One of the numbers in there, or what stands at some place, is now one that nobody can count to."""
+    """Replace one of the numbers, or the byte at some place, by a number that is too large."""
     starts = [place for place in range(len(data)) if data[place : place + 1].isdigit()]
     start = rng.choice(starts) if starts else rng.randint(0, len(data))
     end = start
@@ -190,7 +190,7 @@ def _other_value(raw: Raw, rng: Random) -> Raw:
 
 
 def _field(raw: Raw, rng: Random) -> Raw:
-    """In JSON one field is missing or something else; other values lose a part between commas."""
+    """Remove or replace one field of a JSON value. In other values, replace one of the parts between commas."""
     try:
         data = json.loads(raw.value or b"")
     except (ValueError, RecursionError):
@@ -209,7 +209,7 @@ def _field(raw: Raw, rng: Random) -> Raw:
 
 
 def _header(raw: Raw, rng: Random) -> Raw:
-    """One header is missing, there twice, null, not UTF-8, damaged, or said to be of another version."""
+    """Damage, remove, repeat or null one header, or make it invalid; or change the version; or remove all headers."""
     headers = list(raw.headers)
     if not headers:
         return replace(raw, headers=[("TXB_V", rng.choice([b"1", b"2", None]))])
@@ -237,7 +237,7 @@ _DAMAGE = (_value, _key, _other_value, _field, _header, _header)
 
 
 def damaged(kind: str, setting: Setting, rng: Random) -> Raw:
-    """A valid record with one to three things wrong. Not all of it makes it malformed: the user's bytes may be any."""
+    """A valid record with one to three changes. Not every change makes it malformed: the user's bytes may be any."""
     raw = VALID[kind](setting, rng)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         raw = rng.choice(_DAMAGE)(raw, rng)

@@ -1,4 +1,4 @@
-"""The gRPC side of a front door in this process, without Kafka: every record is acknowledged in the next turn."""
+"""The gRPC side of a front door in this process, without Kafka. The next turn of the loop acknowledges every record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txbridge.core.names import Names
 
 #: The only topic there is.
 TOPIC = "orders"
-#: Bytes of a body.
+#: Greatest size of a body (bytes).
 MOST = 100_000
 MEMORY = 32 * 1024 * 1024
 _PATIENCE_S = 60
@@ -45,7 +45,7 @@ def _look(topic: str) -> int | KafkaError:
 
 
 class GrpcDoor:
-    """It runs in a thread of its own."""
+    """A gRPC server in a thread of its own."""
 
     def __init__(self, access: Access | None = None) -> None:
         self._access = access or Access()
@@ -100,13 +100,13 @@ class GrpcDoor:
         self._loop.close()
 
     def call(self, method: str, content: bytes, metadata: tuple[tuple[str, str | bytes], ...] = ()) -> bytes:
-        """A call with any bytes as its request; the bytes of its response. Raises grpc.RpcError."""
+        """Make a call with any bytes as its request, and return the bytes of its response. Raises grpc.RpcError."""
         call = self.channel.unary_unary(path_of(method))
         answer: bytes = call(content, timeout=_PATIENCE_S, metadata=metadata)
         return answer
 
     def serves(self) -> bool:
-        """Whether a client that does nothing wrong is served."""
+        """Whether the door serves a client that makes no error."""
         told = service.SendMessageResponse.FromString(self.call("SendMessage", sending().SerializeToString()))
         return bool(told.status.code == definition.Code.OK)
 
@@ -116,7 +116,7 @@ def path_of(method: str) -> str:
 
 
 def sending(**changed: Any) -> Any:
-    """A request that is right."""
+    """A valid request."""
     system = definition.SystemProperties(message_id="01AB", message_type=definition.TRANSACTION, tag="a", keys=["k"])
     message = definition.Message(
         topic=definition.Resource(name=TOPIC),
@@ -130,6 +130,6 @@ def sending(**changed: Any) -> Any:
 
 
 def settings(*topics: str, client_type: int = definition.PRODUCER) -> Any:
-    """What a producer begins its stream with."""
+    """The settings with which a producer begins its stream."""
     publishing = definition.Publishing(topics=[definition.Resource(name=one) for one in topics])
     return service.TelemetryCommand(settings=definition.Settings(client_type=client_type, publishing=publishing))

@@ -1,12 +1,11 @@
-"""What integration tests share: a namespace with topics, worker processes, raw records in and out of it.
+"""Harness of the integration tests: a namespace with topics, worker processes, and raw records in and out of it.
 
 It writes half messages and decisions by docs/protocol.md with plain confluent-kafka, so that a test can do what no
-client would.
-
-It has the sandbox's worker processes and its way to wait (txbridge.testing.workers), and is no Sandbox. That one is for
-tests of an application: its workers have a clock that the test turns, its topics one replica, and it knows a message by
-its client. Here the worker is the command as operators start it, with fault points, on clusters of several brokers, and
-its owners also run in this process; messages come from no client. tests/integration/test_sandbox.py tests the sandbox.
+client would. It has the sandbox's worker processes and its way to wait (txbridge.testing.workers), but it is no
+Sandbox. A Sandbox is for tests of an application: the test turns the clock of its workers, its topics have one replica,
+and it identifies a message by its client. Here the worker is the command that operators start, with fault points, on
+clusters of several brokers. Its owners also run in this process, and messages come from no client.
+tests/integration/test_sandbox.py tests the sandbox.
 """
 
 from __future__ import annotations
@@ -62,41 +61,41 @@ FAST = {
     "session_timeout": 3_000,
 }
 
-#: With a load of 30 on two cores everything takes many times as long. On a quiet machine nobody waits longer for it.
+#: With a load of 30 on two cores everything takes many times as long. On a quiet machine no test waits longer because
+#: of it.
 _BUSY = 6
 
 _number = itertools.count(1)
 
 
 def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Callable[[], str] = "") -> Any:
-    """As the sandbox's, on a machine that may be busy: `timeout` is what is ample on a quiet one."""
+    """Wait as the sandbox does, on a machine that may be busy. `timeout` is ample on a quiet machine."""
     return workers.eventually(what, timeout * _BUSY, message)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used so far, of the user's and of the system's."""
+    """Processor time that a process has used so far, in user and system mode."""
     return cpu_seconds_in(Path(f"/proc/{pid}/stat").read_text())
 
 
 def cpu_seconds_in(stat: str) -> float:
-    """The same out of what Linux tells of a process, or of one thread."""
+    """Processor time in a /proc stat line of a process or of one thread."""
     # User and system time are the 14th and the 15th field; the 2nd is a name, which may hold anything.
     fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def quiet(bootstrap_servers: str) -> dict[str, object]:
-    """Settings of a plain client of a test, which says nothing by itself.
+    """Settings of a plain client of a test, without log output.
 
-    librdkafka complains on stderr from threads of its own, past pytest's capture, of a Kafka that a test has stopped;
-    and a client may outlive its test, because an AdminClient cannot be closed. What matters to a test, calls and
-    callbacks tell.
+    librdkafka logs to stderr from threads of its own, past pytest's capture, when a test has stopped Kafka. A client
+    may outlive its test, because an AdminClient cannot be closed. Tests learn all they need from calls and callbacks.
     """
     return {"bootstrap.servers": bootstrap_servers, "log_level": 0}
 
 
 def log_start(consumer: Consumer, topic: str, partition: int) -> int:
-    """Where a partition begins; waits out the second in which a broker that was restarted leads nothing yet."""
+    """First offset of a partition. Waits out the second in which a restarted broker leads no partition yet."""
     deadline = time.monotonic() + 120
     while True:
         try:
@@ -136,18 +135,18 @@ class WorkerProcess(workers.WorkerProcess):
         return super().wait_dead(timeout * _BUSY)
 
     def owned(self) -> set[int]:
-        """The partitions that the group has assigned to it last."""
+        """The partitions of the group's latest assignment to this worker."""
         assignments = self.events("partitions_assigned")
         return set(assignments[-1]["partitions"]) if assignments else set()
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time it has used so far."""
+        """Processor time that the worker has used so far."""
         return cpu_seconds(self.pid)
 
 
 class CheckMember:
-    """A live member of a producer group, as far as Kafka's group membership goes, that reads the group's checks."""
+    """A live member of a producer group, as Kafka's group membership sees it, that reads the group's checks."""
 
     def __init__(self, bootstrap_servers: str, names: Names, group: str) -> None:
         self._checks: list[Message] = []
@@ -177,20 +176,20 @@ class CheckMember:
 
     @property
     def count(self) -> int:
-        """How many checks have come in."""
+        """The number of checks that were received."""
         return len(self._checks)
 
     def all_requests(self) -> list[Message]:
-        """The checks that have come in."""
+        """All checks that were received."""
         return list(self._checks)
 
     def requests(self, prepared: Prepared) -> list[Message]:
-        """The checks of this half message that have come in."""
+        """The checks of this half message that were received."""
         where = f"{prepared.partition}:{prepared.offset}".encode()
         return [one for one in self.all_requests() if dict(one.headers() or ())["TXB_HALF"] == where]
 
     def checks(self, prepared: Prepared) -> list[dict[str, bytes]]:
-        """Headers of the checks of this half message that have come in."""
+        """Headers of the checks of this half message that were received."""
         return [dict(message.headers() or ()) for message in self.requests(prepared)]
 
     def leave(self) -> None:
@@ -207,7 +206,7 @@ class CheckMember:
 
 
 class LocalOwner:
-    """The owner of one partition in this process: no Faust, so END events come only from `offer`, if at all."""
+    """The owner of one partition in this process. Without Faust, END events come only from `offer`."""
 
     def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
         self.owner = PartitionOwner(context, partition, confirm)
@@ -218,7 +217,7 @@ class LocalOwner:
         return self
 
     def wait_error(self, *texts: str, timeout: float = 60.0) -> str:
-        """Wait until its error names all of these."""
+        """Wait until the owner's error names all of these."""
         eventually(
             lambda: all(text in (self.owner.status.error or "") for text in texts),
             timeout,
@@ -296,7 +295,7 @@ class Bridge:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Also those that a test has left which failed: they would run on beside the tests that come after it.
+        # A failed test may have left owners that would run on beside the next tests.
         for owner in self.owners:
             owner.owner.stop()
         for worker in self.workers:
@@ -309,7 +308,7 @@ class Bridge:
         self.close()
 
     def close(self) -> None:
-        """Forget the logs of the workers, which have ended."""
+        """Delete the logs of the workers, which have ended."""
         self._producer.close()
         self._folder.cleanup()
 
@@ -318,9 +317,10 @@ class Bridge:
     def worker(
         self, fault: str = "", app_id: str | None = None, *, wait: int | None = None, **options: object
     ) -> WorkerProcess:
-        """Start a worker; `fault` is a fault point at which it dies, `wait` partitions to wait for (default: all).
+        """Start a worker and wait for its partitions.
 
-        Options are those of FAST unless given.
+        `fault` is a fault point at which it dies. `wait` is the partitions to wait for (default: all). Options are
+        those of FAST unless given.
         """
         settings: dict[str, object] = {**FAST, **options}
         if app_id is not None:
@@ -346,8 +346,10 @@ class Bridge:
         kafka: Mapping[str, object] = MappingProxyType({}),
         **options: int,
     ) -> LocalOwner:
-        """An owner in this process; options are those of CheckPolicy, commit_timeout, payload_memory, and entries and
-        bytes of one Kafka transaction. `kafka` are librdkafka's properties beside the servers.
+        """An owner in this process.
+
+        Options are those of CheckPolicy, commit_timeout, payload_memory, and entries and bytes of one Kafka
+        transaction. `kafka` are librdkafka's properties besides the servers.
         """
         settings = {name: value for name, value in FAST.items() if name != "session_timeout"} | options
         context = PartitionContext(
@@ -368,7 +370,7 @@ class Bridge:
         return self.owners[-1]
 
     def member(self, group: str = "group", config: Mapping[str, str] = MappingProxyType({})) -> CheckMember:
-        """Somebody who is alive in a producer group; makes its check topic, with this configuration, if need be."""
+        """A live member of a producer group. Makes its check topic with this configuration, if that is missing."""
         topic = self.names.check(group)
         if topic not in self.admin.list_topics(timeout=120).topics:
             config = {"message.timestamp.type": "LogAppendTime", **config}
@@ -378,10 +380,10 @@ class Bridge:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int = 2, **config: str) -> str:
-        """A real topic; returns its name made unique for this test."""
+        """Create a real topic and return its name, made unique for this test."""
         name = f"{self.namespace}.{topic}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        # As many copies as the cluster makes by default.
+        # The number of replicas is the cluster's default.
         self.admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(120)
         eventually(lambda: self._is_readable(name), 20, f"{name} got no leader")
         return name
@@ -394,7 +396,7 @@ class Bridge:
         return True
 
     def produce(self, topic: str, **arguments: object) -> Message:
-        """Produce one record, whatever it is, and return its acknowledgement."""
+        """Produce one record of any content and return its acknowledgement."""
         acknowledged: list[Message] = []
         failed: list[object] = []
 
@@ -414,9 +416,9 @@ class Bridge:
         partition: int,
         key: bytes | None = None,
     ) -> int:
-        """Produce a record with one more header, whose name is not UTF-8: Kafka takes any bytes, our clients do not.
+        """Produce a record with one more header, whose name is not UTF-8, and return its offset.
 
-        Returns its offset.
+        Kafka accepts any bytes as the name. Our clients do not.
         """
         arguments = [self.bootstrap_servers, topic, str(partition), repr(value), repr(key), repr(list(headers))]
         result = subprocess.run(
@@ -451,14 +453,14 @@ class Bridge:
         headers: Sequence[tuple[str, bytes | None]] = (),
         extra: Sequence[tuple[str, bytes]] = (),
     ) -> Prepared:
-        """Prepare one half message; `headers` are the user's, `extra` more of ours."""
+        """Prepare one half message. `headers` are the user's, `extra` are more of ours."""
         ours = [*self.half_headers(real_topic, group), *extra]
         where = {} if partition is None else {"partition": partition}
         message = self.produce(self.names.half, value=value, key=key, headers=[*headers, *ours], **where)
         return Prepared(message.partition(), message.offset(), dict(ours)["UNIQ_KEY"].decode())
 
     def send_again(self, prepared: Prepared, real_topic: str, value: bytes | None = b"value") -> Prepared:
-        """The same half message once more, as a producer whose idempotence was lost sends it."""
+        """Send the same half message again, as a producer without idempotence does."""
         headers = self.half_headers(real_topic, transaction_id=prepared.transaction_id)
         message = self.produce(self.names.half, value=value, headers=headers, partition=prepared.partition)
         return Prepared(message.partition(), message.offset(), prepared.transaction_id)
@@ -520,13 +522,13 @@ class Bridge:
         return message.offset()
 
     def decide(self, prepared: Prepared, decision: int, **arguments: str) -> int:
-        """One decision in an END record of its own."""
+        """Write one decision in an END record of its own."""
         return self.end([prepared.entry(decision)], prepared.partition, **arguments)
 
     def decide_many(
         self, prepared: Sequence[Prepared], decision: int, *, batch: int = 50, group: str = "group"
     ) -> None:
-        """The same decision for all, in END records of up to `batch` entries."""
+        """Write the same decision for all, in END records of up to `batch` entries."""
         by_partition: dict[int, list[str]] = {}
         for one in prepared:
             by_partition.setdefault(one.partition, []).append(one.entry(decision))
@@ -540,7 +542,7 @@ class Bridge:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, topic: str, *, committed: bool = True) -> list[Message]:
-        """Everything that stands in a topic now, as a new reader sees it."""
+        """All current records of a topic, as a new reader sees them."""
         consumer = Consumer(
             {
                 **quiet(self.bootstrap_servers),
@@ -549,7 +551,7 @@ class Bridge:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
-                # A short read: do not let the broker wait for more at the end of the log.
+                # The broker shall not wait for more records at the end of the log: this read is short.
                 "fetch.wait.max.ms": 10,
             },
         )
@@ -590,7 +592,7 @@ class Bridge:
         )
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Log start and end."""
+        """First and next offset of a partition."""
         consumer = Consumer({**quiet(self.bootstrap_servers), "group.id": f"{self.namespace}-reader"})
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 120)
@@ -599,7 +601,7 @@ class Bridge:
         return low, high
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Let the log begin at this offset, as retention does."""
+        """Remove all records below this offset, as retention does."""
         where = TopicPartition(topic, partition, before)
         for answer in self.admin.delete_records([where]).values():
             answer.result(120)
@@ -612,7 +614,7 @@ class Bridge:
         eventually(lambda: self._is_readable(topic), 20)
 
     def offset_records(self, partition: int) -> dict[bytes, dict[str, object]]:
-        """What OFFSET holds for a partition after compaction: checkpoint and parked entries by key."""
+        """The records of OFFSET for a partition after compaction: checkpoint and parked entries by key."""
         found: dict[bytes, dict[str, object]] = {}
         for message in self.read(self.names.offset):
             if message.partition() != partition:
@@ -648,7 +650,7 @@ class Bridge:
         ]
 
     def outcomes(self) -> dict[tuple[int, int], list[str]]:
-        """What OP says, in its order: half coordinates -> outcomes."""
+        """The outcomes in OP by half coordinates, in OP's order."""
         found: dict[tuple[int, int], list[str]] = {}
         for message in self.read(self.names.op):
             outcome = dict(message.headers())["OUTCOME"].decode()
@@ -657,7 +659,7 @@ class Bridge:
         return found
 
     def wait_outcome(self, prepared: Prepared, outcome: str, timeout: float = 30.0) -> None:
-        """Wait until OP names this half message with the outcome, as its last one."""
+        """Wait until the last outcome in OP for this half message is this one."""
         where = (prepared.partition, prepared.offset)
         eventually(
             lambda: self.outcomes().get(where, [""])[-1] == outcome, timeout, f"{where} did not become {outcome}"

@@ -1,7 +1,7 @@
-"""Asks an HTTP server: whatever the status, that is its answer, and no socket is left open.
+"""HTTP requests of tests: the answer is returned whatever its status, and no socket stays open.
 
-urllib raises an HTTPError for a status such as 503. It is an OSError and it holds the connection: who only catches it
-leaks a socket, and the garbage collector tells of it in another test.
+urllib raises an HTTPError for a status such as 503. It is an OSError and it holds the connection. Code that only
+catches it leaks a socket, and the garbage collector reports that in another test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
 
 def ask(request: str | urllib.request.Request, timeout: float = 30) -> Answer:
-    """A GET of this URL, or what the request says. An OSError if nobody answers."""
+    """Send a GET request for this URL, or this request. Raises OSError if nobody answers."""
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: TID251
             return Answer(answer.status, answer.read(), answer.headers)
@@ -33,7 +33,7 @@ def ask(request: str | urllib.request.Request, timeout: float = 30) -> Answer:
 
 
 def ask_if_there(request: str | urllib.request.Request, timeout: float = 30) -> Answer:
-    """The same; status 0 while nobody answers."""
+    """The same, with status 0 while nobody answers."""
     try:
         return ask(request, timeout)
     except OSError:

@@ -1,10 +1,11 @@
-"""examples/billing/billing.py, killed by itself at a given point of a given record.
+"""A run of examples/billing/billing.py that kills itself at a given point of a given record.
 
     python -m tests.support.inbox_consumer URL SERVERS TOPIC POINT COUNT
 
-It sends itself SIGKILL when the COUNTth record of this run, or the first after it that gets there, has been `polled`,
-is at its `insert` into the inbox, in the `function`, at its `commit`, when it is `committed`, or when its offset is
-`stored` and committed; or `never`. It says `begun` at its first record, and `end` when it has worked on all records.
+It sends itself SIGKILL when the COUNTth record of this run, or the first later one, reaches the given point. The points
+are `polled`, the `insert` into the inbox, the `function`, the `commit`, `committed`, and `stored` (its offset is stored
+and committed). With `never` it is not killed. It prints `begun` at its first record, and `end` when it has worked on
+all records.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PARTITIONS = 2
 
 
 class Deadly:
-    """Ends the process when its point is reached for the last time."""
+    """Kills the process when its point is reached the given number of times."""
 
     def __init__(self, point: str, count: int) -> None:
         self._point, self._count, self._number = point, count, 0
@@ -42,7 +43,7 @@ class Deadly:
 
 
 class Watched:
-    """A consumer that tells where the loop is."""
+    """A consumer that reports where the loop is."""
 
     def __init__(self, consumer: Consumer, deadly: Deadly) -> None:
         self._consumer, self._deadly = consumer, deadly
@@ -80,7 +81,7 @@ def main() -> None:
     deadly = Deadly(point, int(count))
     engine = create_engine(url)
     inbox = Inbox(engine, "billing")
-    # Its own row, before anything may be killed: a probe is no part of a record's way.
+    # The probe has a row of its own and comes before any kill: it is no step of a record.
     inbox.verify()
 
     def before(_connection, _cursor, statement, *_):
@@ -100,7 +101,7 @@ def main() -> None:
         {
             "bootstrap.servers": servers,
             "group.id": topic,
-            # The one that was killed is replaced at once, without waiting for the end of its session.
+            # The new process replaces the killed one at once, without waiting for the end of its session.
             "group.instance.id": topic,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",

@@ -1,4 +1,4 @@
-"""Kill a consumer with an inbox again and again, and count the effects of what it read."""
+"""Repeated kills of a consumer with an inbox, and a count of the effects of its records."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from txbridge_sqlalchemy import create_inbox_table
 
 from tests.support.inbox_consumer import POINTS, billing
 
-#: Besides the points: killed from outside, after a time that nobody chose.
+#: Besides the points: a kill from outside at a random time.
 ANYWHERE = "anywhere"
-#: Records of one run until it is killed, at most.
+#: Greatest number of records in one run before the kill.
 _SPREAD = 300
 
 
 @dataclass
 class Report:
-    """What came of it."""
+    """Results of a run."""
 
     kills: Counter[str] = field(default_factory=Counter)
     effects: int = 0
@@ -45,7 +45,7 @@ def prepare_tables(url: str) -> None:
 
 
 def run(url: str, servers: str, topic: str, numbers: set[str], kills: int, seed: int) -> Report:
-    """Have all records of the topic worked on, with so many kills on the way."""
+    """Have all records of the topic processed, with this many kills meanwhile."""
     dice = random.Random(seed)
     report = Report()
     began = time.monotonic()

@@ -1,8 +1,9 @@
-"""Raises an exception in a thread at every point at which CPython may run the handler of a signal.
+"""Exceptions raised in a thread at every point at which CPython may run a signal's handler.
 
-Ctrl-C is an exception that may come after any call, at the begin of any function and at the end of each turn of a loop,
-and a lock may not be given. It does not come between two stores, nor between a `with lock:` and its body. A tool that
-raised at every line would find holes that are none, and miss those in the middle of a line.
+Ctrl-C is an exception that may come after any call, at the beginning of any function, at the end of each turn of a
+loop, and when a lock cannot be had at once. It does not come between two stores, nor between a `with lock:` and its
+body. A tool that raised at every line would report defects that do not exist, and would miss those in the middle of a
+line.
 """
 
 from __future__ import annotations
@@ -20,38 +21,38 @@ from typing import Any
 
 import txbridge
 
-#: Where the exception may come: in our own code. What it does inside of the standard library is not ours to mend.
+#: The exception is raised in our own code only. We cannot fix what it does inside the standard library.
 OURS = str(Path(txbridge.__file__).parent / "client")
-#: The first instruction of a function, and of a generator that goes on. A tracer is told of a call in its place.
+#: The first instruction of a function and of a resumed generator. A tracer gets a call event instead.
 _BEGIN = dis.opmap["RESUME"]
-#: After these, CPython looks whether a signal has come (CHECK_EVAL_BREAKER). A call by keyword is CALL_KW since 3.13.
+#: After these, CPython checks for signals (CHECK_EVAL_BREAKER). A call by keyword is CALL_KW since 3.13.
 _LOOKS_AFTER = frozenset(
     number
     for name, number in dis.opmap.items()
     if name in {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME"}
     or ("JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name)
 )
-#: A lock is waited for, and a signal ends the wait.
+#: The thread may wait for a lock here, and a signal ends the wait.
 _WAITS_BEFORE = frozenset({dis.opmap["BEFORE_WITH"]})
 
 
 class Interrupted(KeyboardInterrupt):
-    """What is raised: a Ctrl-C that a test can tell from others."""
+    """The exception raised by default: a Ctrl-C that a test can tell from others."""
 
 
 class OrdinaryError(Exception):
-    """What is raised: as Celery's SoftTimeLimitExceeded, which the handler of a signal raises, too."""
+    """An exception like Celery's SoftTimeLimitExceeded, which a signal's handler raises, too."""
 
 
 class Interrupter:
-    """As a tracer of one thread: raises at the point of this number, from 0; counts them until then."""
+    """Tracer of one thread that raises at the point of this number, counted from 0."""
 
     def __init__(self, number: int, kind: type[BaseException] = Interrupted) -> None:
         self._number = number
         self._kind = kind
         self._seen = 0
         self._last: dict[FrameType, int | None] = {}
-        #: Where it has raised, for people.
+        #: The place where it has raised, for people.
         self.place = ""
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
@@ -63,15 +64,17 @@ class Interrupter:
                 and "weakref" not in frame.f_code.co_filename
                 and not any(getattr(hook, "__code__", None) is frame.f_code for hook in gc.callbacks)
             ):
-                # The begin of a function that is not ours, before it has done anything. What the collector calls
-                # (Hypothesis has it call something, once a property was tested) swallows the exception.
+                # The beginning of a function that is not ours, before it has done anything. Callbacks of the garbage
+                # collector are left out, because the collector swallows their exceptions. Hypothesis installs one after
+                # the first property test.
                 self._point(caller)
             return None
         if frame.f_back is not None:
-            # A call of Python code that comes back is no such point.
+            # The return of a call of Python code is no such point.
             self._last[frame.f_back] = None
         self._last[frame] = _BEGIN
-        # In this order: 3.13 tells of opcodes from the second call on if the frame has no tracer when it is asked.
+        # The order matters: 3.13 reports opcodes only from the second call on if the frame has no tracer when this is
+        # set.
         frame.f_trace = self._inside
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._inside
@@ -99,14 +102,15 @@ _codes: dict[CodeType, bytes] = {}
 
 
 def _code(code: CodeType) -> bytes:
-    # Without what the interpreter has put in place of its instructions to be faster; made anew each time it is asked.
+    # Without the instructions that the interpreter has specialised. `co_code` is computed at each access, so it is
+    # cached.
     if code not in _codes:
         _codes[code] = code.co_code
     return _codes[code]
 
 
 class Run:
-    """`what` in a thread of its own with an Interrupter; then `after`, which is not interrupted."""
+    """Runs `what` in a thread of its own with an Interrupter, then `after` without one."""
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class Run:
     ) -> None:
         self.interrupter = Interrupter(number, kind)
         self.error: BaseException | None = None
-        #: Whether what was raised came out of `what`.
+        #: Whether the exception came out of `what`.
         self.reached = False
         self._kind = kind
         self._what, self._after = what, after
@@ -125,7 +129,7 @@ class Run:
         self._thread.start()
 
     def _run(self) -> None:
-        # 3.12 tells of opcodes only who has asked for them, of any frame, before it has begun to trace.
+        # 3.12 reports opcodes only if a frame has asked for them before tracing begins.
         sys._getframe().f_trace_opcodes = True
         sys.settrace(self.interrupter)
         try:
@@ -142,19 +146,19 @@ class Run:
             self.error = error
 
     def hangs(self, seconds: float) -> str:
-        """Where it stands if it is not over by then."""
+        """Stack of the thread if it has not ended after this time (s), else an empty string."""
         self._thread.join(seconds)
         return stack_of(self._thread) if self._thread.is_alive() else ""
 
 
 def stack_of(thread: threading.Thread) -> str:
-    """Where a thread is, as text."""
+    """Stack of a thread as text."""
     frame = sys._current_frames().get(thread.ident or 0)
     return "".join(traceback.format_stack(frame)[-6:]) if frame is not None else "over"
 
 
 def wait_until(what: Callable[[], object], seconds: float) -> bool:
-    """Whether it comes true within this time."""
+    """Wait until `what` is true. False if it is not true after this time (s)."""
     deadline = time.monotonic() + seconds
     while not what():
         if time.monotonic() > deadline:

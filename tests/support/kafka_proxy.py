@@ -1,6 +1,6 @@
-"""A proxy between Kafka and its clients that breaks the connection exactly at a commit, or is a slow link.
+"""A proxy between Kafka and its clients that breaks the connection exactly at a commit, or acts as a slow link.
 
-Kafka must advertise the proxy's port, so that every client comes through it.
+Kafka must advertise the proxy's port, so that every client connects through it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _PRODUCE, _END_TXN = 0, 26
 
 
 class Cut(enum.Enum):
-    """What happens to one EndTxn request."""
+    """Fate of one EndTxn request."""
 
-    #: The connection ends; the broker has not seen the request.
+    #: The connection ends. The broker has not received the request.
     BEFORE = enum.auto()
-    #: The broker has carried it out; the connection ends before its answer.
+    #: The broker has executed the request. The connection ends before the answer.
     AFTER = enum.auto()
-    #: The connection stays, nothing is passed on any more; the broker has not seen the request.
+    #: The connection stays open, but no more bytes pass. The broker has not received the request.
     SILENT_BEFORE = enum.auto()
-    #: The connection stays, nothing is passed on any more; the broker has carried the request out.
+    #: The connection stays open, but no more bytes pass. The broker has executed the request.
     SILENT_AFTER = enum.auto()
-    #: The connection ends, and the broker gets the request on it all the same, but later: when told to.
+    #: The connection ends. The broker receives the request on it later, when the test says.
     LATE = enum.auto()
 
 
 class EndTxnProxy:
-    """Passes everything on; `arm` chooses the fate of the next EndTxn that commits."""
+    """Passes everything on. `arm` chooses the fate of the next EndTxn that commits."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -44,17 +44,17 @@ class EndTxnProxy:
         self._armed: Cut | None = None
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
-        #: Bytes a second of records that are written in Kafka transactions; all else is quick.
+        #: Rate of the link for records in Kafka transactions (bytes/s). Everything else passes without delay.
         self.rate: float | None = None
         #: Records for this topic that are written in Kafka transactions never arrive.
         self.swallowed: str | None = None
         self._link = threading.Lock()
-        #: Requests that were met, oldest first.
+        #: The fates of the matched requests, oldest first.
         self.met: list[Cut] = []
         self._late: tuple[socket.socket, bytes] | None = None
 
     def connect_to(self, port: int) -> None:
-        """The broker's port, once it is known. From now on clients are let in."""
+        """Accept clients from now on and connect them to this port of the broker."""
         self._broker_port = port
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -66,7 +66,7 @@ class EndTxnProxy:
         eventually(lambda: len(self.met) >= number, 30, "no commit came by")
 
     def deliver_late(self) -> None:
-        """Now the broker gets the request of Cut.LATE."""
+        """Pass the request of Cut.LATE to the broker now."""
         assert self._late is not None
         broker, request = self._late
         broker.sendall(request)
@@ -103,7 +103,7 @@ class EndTxnProxy:
             threading.Thread(target=connection.answers, daemon=True).start()
 
     def take(self, request: bytes) -> Cut | None:
-        """The fate of a request; None passes it on."""
+        """Return the fate of a request. None: pass it on."""
         key, version, _, client_id_length = struct.unpack_from(">hhih", request, 4)
         if key != _END_TXN:
             return None
@@ -125,7 +125,7 @@ class EndTxnProxy:
             return cut
 
     def carry(self, request: bytes) -> bool:
-        """Take the time that the link needs for it; False when it gets lost."""
+        """Wait as long as the link needs for the request. False if it gets lost."""
         if (self.rate is None and self.swallowed is None) or not _is_transactional_produce(request):
             return True
         if self.swallowed is not None and self.swallowed.encode() in request:
@@ -144,7 +144,7 @@ class _Connection:
         self._proxy = proxy
         self._client = client
         self._broker = broker
-        #: Correlation id of the answer at which the connection is to break, and whether it then stays silent.
+        #: Correlation id of the answer at which to break the connection, and whether it then stays open and silent.
         self._break_at: tuple[int, bool] | None = None
         self._silent = False
 
@@ -171,7 +171,7 @@ class _Connection:
                 if not self._silent and self._proxy.carry(frame):
                     self._broker.sendall(frame)
         except OSError:
-            pass  # either side is gone, and so is the connection
+            pass  # One side has closed, and so has the connection.
         finally:
             _end(self._client)
             if not keep_broker:
@@ -212,7 +212,7 @@ def _end(one: socket.socket) -> None:
 
 
 def _frame(one: socket.socket) -> bytes | None:
-    """One request or answer with its length; None when the other side has ended the connection."""
+    """One request or answer with its length, or None when the other side has closed the connection."""
     head = _exactly(one, 4)
     if head is None:
         return None

@@ -12,7 +12,7 @@ from typing import Self
 
 
 class LineProcess:
-    """A running program, and what it has answered. A Ctrl-C is not for it: it would be gone while a test ends."""
+    """A running program and its answers. Ctrl-C does not reach it, because the test needs it until its own end."""
 
     def __init__(self, command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
@@ -41,7 +41,10 @@ class LineProcess:
         self._answers.put("")
 
     def ask(self, line: str, timeout: float) -> str:
-        """Give a command, and return the answer: an empty one when it has ended. TimeoutError after so long (s)."""
+        """Send a command and return the answer, which is empty if the program has ended.
+
+        Raises TimeoutError after this time (s).
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
@@ -58,7 +61,7 @@ class LineProcess:
         self._process.wait()
 
     def end(self, patience: float) -> None:
-        """End it with its input, or kill it after so long (s)."""
+        """Close the program's input to end it, or kill it after this time (s)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

@@ -1,4 +1,4 @@
-"""Local transactions that tests need in many places."""
+"""Listeners that many tests need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from txbridge import LocalTransactionState, TransactionListener
 
 
 class Commits(TransactionListener):
-    """Commits everything."""
+    """Commits every transaction."""
 
     def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
         return LocalTransactionState.COMMIT_MESSAGE

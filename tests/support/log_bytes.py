@@ -1,4 +1,4 @@
-"""How many bytes Kafka's log holds of each topic: counted in the segments of an embedded broker on this machine."""
+"""Bytes of each topic in Kafka's log, counted in the segments of an embedded broker on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txbridge.embedded import EmbeddedKafka
 
 
 def log_bytes(kafka: EmbeddedKafka, topics: Iterable[str]) -> Counter[str]:
-    """Bytes of all record batches, transaction markers included, by topic."""
+    """Bytes of all record batches by topic, transaction markers included."""
     found: Counter[str] = Counter()
     for topic in topics:
         # A segment's file is as long as what was appended to it; only its indexes are allocated ahead.
@@ -24,17 +24,17 @@ def log_bytes(kafka: EmbeddedKafka, topics: Iterable[str]) -> Counter[str]:
 
 
 def batches(kafka: EmbeddedKafka, topic: str) -> int:
-    """Record batches in a topic, transaction markers included: that is, how many produce requests came for it."""
+    """Number of record batches in a topic, transaction markers included: the number of produce requests for it."""
     return len(_batches(kafka, topic))
 
 
 def markers(kafka: EmbeddedKafka, topic: str) -> int:
-    """Transaction markers in a topic, those of all copies."""
+    """Number of transaction markers in a topic, in all replicas."""
     return sum(one.is_marker for one in _batches(kafka, topic))
 
 
 def appended(kafka: EmbeddedKafka, topic: str) -> int:
-    """Records in a topic, those of all copies, markers included."""
+    """Number of records in a topic, in all replicas, markers included."""
     return sum(one.records for one in _batches(kafka, topic))
 
 
@@ -44,8 +44,8 @@ class _Batch(NamedTuple):
 
 
 def _batches(kafka: EmbeddedKafka, topic: str) -> list[_Batch]:
-    # By Kafka's record format: each batch begins with its first offset and the length of what follows these twelve
-    # bytes. Its attributes stand at byte 21, of which one bit says that it holds a marker, how many records at byte 57.
+    # In Kafka's record format each batch begins with its first offset and the length of the rest after these twelve
+    # bytes. Byte 21 has its attributes, of which one bit marks transaction markers. Byte 57 has the number of records.
     found = []
     for segment in Path(kafka.data_dir).rglob(f"{topic}-[0-9]*/*.log"):
         data, at = segment.read_bytes(), 0
@@ -79,5 +79,5 @@ def records(servers: str, topic: str) -> int:
 
 
 def growth(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """What came between two counts."""
+    """Difference between two counts."""
     return {topic: after[topic] - before[topic] for topic in after}

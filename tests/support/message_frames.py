@@ -1,4 +1,4 @@
-"""Message frames after docs/protocol.md, written and read by hand: nothing of the library is behind this."""
+"""Message frames by docs/protocol.md, written and read here without the library's code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Framed:
 
 
 def write(messages: list[Framed]) -> bytes:
-    """The value of their half message."""
+    """The value of the half message for these messages."""
 
     def number(value: int, size: int = 4) -> bytes:
         return value.to_bytes(size, "big", signed=True)
@@ -38,7 +38,7 @@ def write(messages: list[Framed]) -> bytes:
 
 
 def read(value: bytes, count: int) -> list[Framed] | None:
-    """The messages; None when these are not so many whole frames."""
+    """Read the messages. None unless the value consists of this many whole frames."""
     at = 1
 
     def number(size: int = 4) -> int:

@@ -1,4 +1,4 @@
-"""Runs a notebook as Jupyter would, cell after cell in one process of its own, without Jupyter."""
+"""Runner of a notebook: cell after cell in one process of its own, as in Jupyter but without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: The cells come on stdin; what is asked for goes to a file, as the cells print.
+#: The cells come on stdin. The values of the expressions go to a file, because cells print to stdout.
 _RUN = """
 import json, sys
 cells = json.load(sys.stdin)
@@ -24,7 +24,7 @@ with open(sys.argv[2], "w") as out:
 def run_notebook(
     path: Path, ask: dict[str, str], folder: Path, environment: dict[str, str], timeout: float
 ) -> tuple[dict[str, Any], str]:
-    """What the expressions of `ask` are after the last cell (JSON), and all that the cells have printed."""
+    """Run all cells, then return the values of the expressions in `ask` (JSON) and the output of the cells."""
     book = json.loads(path.read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
     answers = folder / "answers.json"

@@ -1,6 +1,6 @@
-"""A proxy in front of a real Kafka that lets it look as if it did not know some requests.
+"""A proxy in front of a real Kafka that hides the support of some requests.
 
-Kafka must advertise the proxy's port, so that every client comes through it.
+Kafka must advertise the proxy's port, so that every client connects through it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from types import TracebackType
 from typing import Self
 
 _API_VERSIONS = 18
-#: From this version on arrays are compact and every element ends with tags.
+#: From this version on, arrays are compact and every element ends with tags.
 _FLEXIBLE = 3
 
 
 class OldBroker:
-    """Leaves requests out of the answers to ApiVersions; everything else passes as it is."""
+    """Removes requests from the answers to ApiVersions and passes on everything else unchanged."""
 
     def __init__(self) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         self._open: list[socket.socket] = []
-        #: Kafka's numbers of the requests that it does not know.
+        #: Kafka's numbers of the hidden requests.
         self.hidden: Collection[int] = ()
 
     def connect_to(self, port: int) -> None:
-        """The broker's own port. From now on clients are let in."""
+        """Accept clients from now on and connect them to the broker's own port."""
         threading.Thread(target=self._accept, args=(port,), daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -54,7 +54,7 @@ class OldBroker:
                 client.close()
                 continue
             self._open += [client, broker]
-            #: Version by correlation id, of requests that are not answered yet.
+            #: Version by correlation id, of requests without an answer yet.
             asked: dict[int, int] = {}
             threading.Thread(target=self._requests, args=(client, broker, asked), daemon=True).start()
             threading.Thread(target=self._answers, args=(client, broker, asked), daemon=True).start()
@@ -77,13 +77,13 @@ class OldBroker:
                 client.sendall(struct.pack(">i", len(frame)) + frame)
 
     def _without_hidden(self, frame: bytes, version: int) -> bytes:
-        """The same answer to ApiVersions with fewer requests. Behind correlation id and error stands their array."""
+        """The same answer to ApiVersions with fewer requests. Their array follows correlation id and error."""
         (error,) = struct.unpack_from(">h", frame, 4)
         if error:
             return frame
         if version >= _FLEXIBLE:
             count, at = _varint(frame, 6)
-            count, size = count - 1, 7  # each with one byte that says that it has no tags
+            count, size = count - 1, 7  # Each element has one byte for its number of tags, which is 0.
         else:
             (count,) = struct.unpack_from(">i", frame, 6)
             at, size = 10, 6
@@ -94,7 +94,7 @@ class OldBroker:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned one, and where it ends."""
+    """An unsigned varint, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -114,11 +114,11 @@ def _to_varint(value: int) -> bytes:
 
 @contextlib.contextmanager
 def _both_end(client: socket.socket, broker: socket.socket) -> Iterator[None]:
-    """A connection that either side ends."""
+    """End both connections when one side closes."""
     try:
         yield
     except OSError:
-        pass  # either side is gone
+        pass  # One side has closed, and so has the connection.
     finally:
         for one in (client, broker):
             with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def _both_end(client: socket.socket, broker: socket.socket) -> Iterator[None]:
 
 
 def _frame(one: socket.socket) -> bytes:
-    """One request or answer without its length; empty when the other side has ended the connection."""
+    """One request or answer without its length, or empty when the other side has closed the connection."""
     head = _exactly(one, 4)
     return _exactly(one, struct.unpack(">i", head)[0]) if head else b""
 

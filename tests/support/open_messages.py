@@ -23,5 +23,5 @@ PENDING = OpenMessage(
 )
 HELD = replace(PENDING, state=TransactionState.HELD, decided=6, error="topic orders.placed does not exist")
 DISCARDED = replace(PENDING, state=TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9))
-#: Its time of delivery is the next thing that is due.
+#: A message whose next due action is its delivery.
 SCHEDULED = replace(PENDING, state=TransactionState.SCHEDULED, decided=6, next_step=NextStep.DELIVER, next_due=9_000)

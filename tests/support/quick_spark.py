@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process. For their handful of rows, compiling code costs more than it saves."""
+"""One Spark for all tests of a process. The tests have few rows: compiling code would cost more than it saves."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ INTERPRETED = {
 
 @contextmanager
 def running_spark() -> Iterator[SparkSession]:
-    """A JVM with Kafka's connector. It takes ten seconds to start, and as long again until it is warm."""
+    """A JVM with Kafka's connector. It takes ten seconds to start and another ten to warm up."""
     with spark_session(None, lambda _: None, small=True) as session:
         yield session
 
 
 @contextmanager
 def interpreting_session(running: SparkSession, shuffle_partitions: int = 1) -> Iterator[SparkSession]:
-    """A session of its own in a Spark that runs. Audits that are given it interpret their queries, too."""
+    """A session of its own in the running Spark. Audits that get it interpret their queries, too."""
     settings = {**INTERPRETED, "spark.sql.shuffle.partitions": str(shuffle_partitions)}
     with pytest.MonkeyPatch.context() as patch, spark_session(running, lambda _: None) as session:
         for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""A front door in a process of its own, RocketMQ's Java clients of any version, and a client that speaks by hand."""
+"""A front door in a process of its own, RocketMQ's Java clients of any version, and a client that writes raw frames."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from txbridge.testing import workers
 SECRET = "the secret of all doors of a test"
 _PEER = Path(__file__).parents[1] / "peer"
 _CLIENT, _GRPC_JAVA, _GRPC_PYTHON = (_PEER / name for name in ("DoorClient.java", "GrpcClient.java", "grpc_client.py"))
-#: A JVM compiles the program first: seconds on a quiet machine.
+#: A JVM compiles the program first, which takes seconds on a quiet machine.
 _ANSWER_S = 300.0
 
 
 class Reachable(Protocol):
-    """What a client has to know of a door."""
+    """The addresses that a client needs of a door."""
 
     @property
     def address(self) -> str: ...
@@ -46,7 +46,7 @@ class Reachable(Protocol):
 
 
 class Door(workers.WorkerProcess):
-    """A `txbridge rocketmq`, as an operator starts it."""
+    """A `txbridge rocketmq` process, started as by an operator."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Door(workers.WorkerProcess):
         return f"127.0.0.1:{self.grpc_port}"
 
     def page(self, path: str) -> http.Answer:
-        """A page for machines, of a door that has a port for them; status 0 while nobody answers."""
+        """A page of a door's operations port, with status 0 while nobody answers."""
         return http.ask_if_there(f"http://127.0.0.1:{self._metrics_port}{path}")
 
     def reasons(self) -> list[str] | None:
-        """Why it is not ready; None while nobody answers."""
+        """The reasons why the door is not ready. None while nobody answers."""
         answer = self.page("/readyz")
         if not answer.status:
             return None
@@ -101,7 +101,7 @@ class Door(workers.WorkerProcess):
         return found
 
     def metrics(self) -> Counter[str]:
-        """What it has counted: "name" or "name{label=value,...}" without the prefix of all, to the number."""
+        """The door's metrics: "name" or "name{label=value,...}" without the common prefix, to the value."""
         return Counter(
             {
                 sample.name.removeprefix("txbridge_rocketmq_")
@@ -115,7 +115,7 @@ class Door(workers.WorkerProcess):
 
 
 def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
-    """A real topic with a name that RocketMQ's clients take: without dots."""
+    """A real topic whose name has no dots, which RocketMQ's clients refuse."""
     topic = f"{bridge.namespace}-{name}"
     bridge.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
     eventually(lambda: bridge.read(topic) == [], 20)
@@ -127,18 +127,18 @@ class Client:
 
     def __init__(self, command: Sequence[str | Path], **environment: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-client-")
-        # Clients write logs below it; Java takes it from the user's entry instead.
+        # Clients write logs below HOME. Java takes the home from the user's entry instead.
         home = {"HOME": self._folder.name, "JAVA_TOOL_OPTIONS": f"-Duser.home={self._folder.name}"}
         self._process = LineProcess(command, Path(self._folder.name) / "errors", {**os.environ, **home, **environment})
 
     def ask(self, *command: str) -> list[str]:
-        """Give a command; the fields of its answer. AssertionError with the text of an error."""
+        """Send a command and return the fields of its answer. Raises AssertionError with the text of an error."""
         answer = self.try_(*command)
         assert answer[0] == "done", answer
         return answer[1:]
 
     def try_(self, *command: str) -> list[str]:
-        """Give a command; "done" or "error", and the fields."""
+        """Send a command and return "done" or "error", and the fields."""
         answer = self._process.ask("\t".join(command), _ANSWER_S)
         assert answer, self._process.log.read_text()[-3000:]
         return answer.split("\t")
@@ -184,13 +184,13 @@ class RemotingClient(Client):
         keys: str = "",
         p: str = "",
     ) -> dict[str, str]:
-        """One transaction, and what the producer was told of it."""
+        """Run one transaction and return the result that the producer got."""
         told = self.ask("transaction", topic, body, answer, checks, tags, keys, p)
         names = ("status", "msg_id", "transaction_id", "queue", "offset", "state", "message_transaction_id")
         return dict(zip(names, told, strict=True))
 
     def checks(self) -> list[dict[str, str]]:
-        """The checks that its listener was asked."""
+        """The checks that its listener has received."""
         return self._rows(
             ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
         )
@@ -236,8 +236,9 @@ class GrpcClient(Client):
                 pytest.skip("NO NODE: RocketMQ's Node client is not tested here; apt-get install nodejs npm")
             super().__init__(["node", NODE / "client.js", *arguments], NODE_PATH=str(node_packages()))
         else:
-            # It answers checks in as many threads as there are processors, which also have to take the answers to its
-            # ENDs: on two processors it hangs for ever after two checks at a time (docs/rocketmq.md).
+            # The client answers checks in as many threads as there are processors, and the same threads have to take
+            # the answers to its ENDs. On two processors it hangs for ever after two checks at a time
+            # (docs/rocketmq.md).
             flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-Drocketmq.log.level=warn"]
             flags += ["-cp", client_class_path("java-5.2.0")]
             super().__init__([find_java().executable, *flags, str(_GRPC_JAVA), *arguments])
@@ -253,17 +254,17 @@ class GrpcClient(Client):
         keys: str = "",
         p: str = "",
     ) -> str:
-        """One transaction; its message id."""
+        """Run one transaction and return its message id."""
         (message_id,) = self.ask("transaction", topic, body, answer, checks, tag, keys, p)
         return message_id
 
     def checks(self) -> list[dict[str, str]]:
-        """The checks that its checker was asked."""
+        """The checks that its checker has received."""
         return self._rows(("text", "message_id", "topic", "tag", "keys", "p", "length", "corrupted", "born_host"))
 
 
 def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int = 1, flag: int = 0) -> bytes:
-    """A request in JSON, written by the description of the protocol."""
+    """A request in JSON, built from the description of the protocol."""
     header = json.dumps(
         {"code": code, "flag": flag, "language": "JAVA", "opaque": opaque, "version": 477, "extFields": fields}
     ).encode()
@@ -294,11 +295,11 @@ class RawClient:
             header, content = self.receive()
             if header["flag"] & 1:
                 return header, content
-            # The door asks in between.
+            # A request of the door that arrived before the answer.
             self.checks.append((header, content))
 
     def next_check(self) -> tuple[dict[str, Any], bytes]:
-        """The next check, which may have come while something else was waited for."""
+        """The next check, also one that came while the test waited for something else."""
         return self.checks.pop(0) if self.checks else self.receive()
 
     def is_closed(self) -> bool:
@@ -346,14 +347,14 @@ def send_fields(group: str, topic: str, queue_id: int = 0, **properties: str) ->
 
 
 def heartbeat(group: str) -> bytes:
-    """Its body."""
+    """Body of a heartbeat."""
     return json.dumps(
         {"clientID": "by-hand", "producerDataSet": [{"groupName": group}], "consumerDataSet": []}
     ).encode()
 
 
 def end_fields(group: str, sent: dict[str, Any], decision: int, **more: str) -> dict[str, str]:
-    """The fields of an END_TRANSACTION, as a client makes them of the answer to its SEND."""
+    """Fields of an END_TRANSACTION, as a client builds them from the answer to its SEND."""
     told = sent["extFields"]
     return {
         "producerGroup": group,

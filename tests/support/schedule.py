@@ -1,4 +1,4 @@
-"""Which files of tests share a process, and in which order they are begun, when several processes run them."""
+"""Distribution of test files over pytest's processes, and their order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-#: Their sessions share one Spark, and what it has compiled: in processes of their own each would be twice as slow. In
-#: one process they would be what all others wait for: two share the work.
+#: The sessions of these tests share one Spark and its compiled code. In processes of their own each would be twice as
+#: slow. In one process they would run longest of all, so two processes share the work.
 SPARK = {
     "tests/integration/test_audit.py": "Spark, with Kafka",
     "tests/integration/test_audit_corruption.py": "Spark, with Kafka",
@@ -16,46 +16,52 @@ SPARK = {
     "tests/unit/audit/test_audit_rules.py": "Spark, without",
     "tests/unit/audit/test_audit_fast_path.py": "Spark, without",
 }
-#: Their tests share nothing, and together take as long as all others: each is handed out by itself.
+#: The tests of this file share nothing and together take as long as all others. Each is handed out by itself.
 _ONE_BY_ONE = frozenset({"tests/simulation/test_simulator.py"})
-#: What takes longest comes first. Unit tests come last: their many small files fill what is left of the time of all.
+#: The longest tests come first. Unit tests come last: their many small files fill the remaining time of all processes.
 _FOLDERS = ("tests/chaos", "tests/simulation", "tests/integration", "tests/property", "tests/unit")
 
 
 class Schedule(LoadScopeScheduling):  # type: ignore[misc]  # its module is not typed
-    """Hands out whole files, so that what the tests of a file share is made once; of a few files, test by test."""
+    """Hands out whole files, so that the fixtures of a file are made once.
+
+    The tests of a few files are handed out one by one.
+    """
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         super().__init__(config, log)
-        # Not by the number of tests, but in the order of `arrange`.
+        # Keep the order of `arrange` instead of sorting by the number of tests.
         config.option.loadscopereorder = False
 
     @property
     def tests_finished(self) -> bool:
-        """Not while one runs: if its process dies, what is left of its file is for another process.
+        """False while a test runs: if its process dies, another process gets the remaining tests of its file.
 
-        Xdist takes a run for finished before its last tests are, and has no work for a process that comes then; it
-        would wait for that for ever.
+        Xdist counts a run as finished before its last tests are. It has no work for a process that comes then, and
+        would wait for that process for ever.
         """
         return self.collection_is_completed and not self.has_pending
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """A process has ended; returns the test at which it died. Xdist would run that again, which would die again."""
+        """Remove a process that has ended and return the test at which it died.
+
+        Xdist would run that test again, and the next process would die, too.
+        """
         units = self.assigned_work[node]
         left = [(unit, test) for unit in units.values() for test, is_done in unit.items() if not is_done]
         if left:
             unit, test = left[0]
             unit[test] = True
-        # A file without a test is no work to hand out.
+        # A file without tests is no work to hand out.
         self.assigned_work[node] = {name: unit for name, unit in units.items() if not all(unit.values())}
         super().remove_node(node)
         return left[0][1] if left else None
 
     def schedule(self) -> None:
-        """Hand out work; also to a process that takes the place of one that died."""
+        """Hand out work, also to a process that replaces one that died."""
         super().schedule()
         if not self.workqueue:
-            # Who is to get nothing more runs its last test only then.
+            # A process runs its last test only when it knows that there will be no more.
             for node in self.nodes:
                 if not node.shutting_down:
                     node.shutdown()

@@ -1,6 +1,6 @@
-"""A schema registry for tests: as much of Confluent's HTTP API as its serializers use, in memory.
+"""A schema registry for tests: in memory, with as much of Confluent's HTTP API as its serializers use.
 
-A real one cannot be had from a package registry that this project uses; docs/how-to/schema-registry.md says so.
+The package registries of this project have no real one; see docs/how-to/schema-registry.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class _Handler(BaseHTTPRequestHandler):
-    #: Schemas in the order of their ids, which begin at 1; and the ids of each subject.
+    #: Schemas in the order of their ids, which begin at 1, and the ids of each subject.
     schemas: list[dict[str, object]]
     subjects: dict[str, list[int]]
 
@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def schema_registry() -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """Its URL, and the ids of its subjects."""
+    """URL of a registry, and the ids of its subjects."""
     handler = type("Handler", (_Handler,), {"schemas": [], "subjects": {}})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

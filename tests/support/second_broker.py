@@ -1,4 +1,4 @@
-"""A second real broker beside an embedded Kafka, for what only happens when one of several is away."""
+"""A second real broker beside an embedded Kafka, for tests in which one of several brokers is away."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from txbridge.embedded.ready import wait_until_ready
 
 #: Node ids. The embedded broker is the controller, too.
 FIRST, SECOND = 1, 2
-#: Give it to the embedded Kafka: how long a dead broker counts as there (ms). Its own value, 24 days, is for one node.
+#: Setting for the embedded Kafka: time after which a dead broker counts as gone (ms). Its default of 24 days is for one
+#: node.
 SESSION = {"broker.session.timeout.ms": "3000"}
-#: As long as the embedded one may take (s).
+#: The embedded broker's limit (s).
 _START_S = 60.0
 
 
 class SecondBroker:
-    """Joins the cluster of an embedded Kafka that runs; it has nothing but what is assigned to it."""
+    """A broker that joins the cluster of a running embedded Kafka. It has only partitions that are assigned to it."""
 
     def __init__(self, first: EmbeddedKafka, config: Mapping[str, str] | None = None) -> None:
         self._config = config or {}
         self._first = first
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-second-")
         self._child: ChildProcess | None = None
-        #: Its own address.
+        #: Address of this broker alone.
         self.bootstrap_servers = ""
 
     def __enter__(self) -> Self:
@@ -70,17 +71,17 @@ class SecondBroker:
         return self
 
     def kill(self) -> None:
-        """SIGKILL. `start` starts it again, on the same port and with its data."""
+        """Send SIGKILL. `start` starts it again, on the same port and with its data."""
         assert self._child is not None
         self._child.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open, and nobody answers."""
+        """Send SIGSTOP: its connections stay open, but it does not answer."""
         assert self._child is not None
         self._child.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         assert self._child is not None
         self._child.resume()
 

@@ -1,7 +1,7 @@
 """A real Kafka with TLS, SASL/SCRAM and ACLs, and the rights that docs/security.md lists.
 
-Users of the listener SECURE have no right that was not granted. The broker itself and the tests' own harness use the
-other listener, as a superuser.
+Users of the listener SECURE have only the rights that were granted. The broker itself and the tests' own harness use
+the other listener, as a superuser.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from txbridge.embedded.ports import HOST, free_port
 from txbridge.kafka.acl import Kind, Pattern, Right
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
-#: What confluent-kafka calls the cluster.
+#: confluent-kafka's names of the resources.
 _KINDS = {kind: ResourceType.BROKER if kind is Kind.CLUSTER else ResourceType[kind.value] for kind in Kind}
 
 
 @dataclass(frozen=True)
 class SecureKafka:
-    """A running one. `plain` is the superuser's address, `secure` everybody else's."""
+    """A running Kafka. `plain` is the superuser's address, `secure` that of all others."""
 
     broker: EmbeddedKafka
     secure: str
@@ -68,7 +68,7 @@ class SecureKafka:
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who connects with TLS and SCRAM."""
+    """A user who connects with TLS and SCRAM."""
 
     kafka: SecureKafka
     name: str
@@ -76,7 +76,7 @@ class User:
 
     @property
     def settings(self) -> dict[str, str]:
-        """librdkafka's, without bootstrap.servers."""
+        """librdkafka's settings of the user, without bootstrap.servers."""
         return {
             "security.protocol": "sasl_ssl",
             "ssl.ca.location": str(self.kafka.ca),
@@ -103,7 +103,7 @@ class User:
             answer.result(120)
 
     def revoke(self, right: Right, operation: str) -> None:
-        """Take one operation of a right away."""
+        """Remove one operation from a right."""
         one = AclBindingFilter(
             _KINDS[right.kind],
             right.name,
@@ -118,7 +118,7 @@ class User:
 
 
 def documented(role: str, names: dict[str, str]) -> list[Right]:
-    """The rights of a role as docs/security.md lists them, with the placeholders replaced as `names` says."""
+    """Rights of a role as docs/security.md lists them, with the placeholders replaced by `names`."""
     found = []
     for line in DOCUMENT.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -136,7 +136,7 @@ def documented(role: str, names: dict[str, str]) -> list[Right]:
 
 @contextmanager
 def secure_kafka(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[SecureKafka]:
-    """Start one, with more settings of the broker; its keys are made in `folder`."""
+    """Start a secure Kafka, with more settings of the broker. Its keys are made in `folder`."""
     store, ca, password = _keys(folder)
     port, controller, secure = _ports()
     settings = {
@@ -152,11 +152,11 @@ def secure_kafka(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -
         "listener.name.secure.ssl.keystore.location": str(store),
         "listener.name.secure.ssl.keystore.password": password,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # Whoever comes by the other listener: the broker, its controller, and the harness.
+        # Users of the other listener: the broker, its controller, and the harness.
         "super.users": "User:ANONYMOUS",
         **more,
     }
-    # Users are not to set listeners, because the ports are chosen at the start; here all of them are known before.
+    # Users cannot normally set listeners, because the ports are chosen at the start. Here all ports are known before.
     with mock.patch.dict(config.RESERVED, clear=True):
         broker = EmbeddedKafka(port=port, config=settings)
     with broker:

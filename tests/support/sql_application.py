@@ -1,4 +1,4 @@
-"""An application whose local transactions are in SQL, as a process that dies or stands still at a given point.
+"""A process with SQL local transactions that kills or stops itself at a given point.
 
     python -m tests.support.sql_application local URL POINT SIGNAL ID...
     python -m tests.support.sql_application produce URL POINT SIGNAL SERVERS NAMESPACE TOPIC
@@ -37,17 +37,17 @@ def message(transaction_id: str) -> MessageExt:
 
 
 def number(transaction_id: str) -> int:
-    """An order's id that fits into 32 bits."""
+    """An order id that fits into 32 bits."""
     return int(transaction_id[-7:], 16)
 
 
 def place(work: Any, placed: MessageExt, arg: Any) -> None:
-    """The local transaction: an order."""
+    """The local transaction: it inserts an order."""
     work.execute(insert(orders).values(id=arg, transaction_id=placed.transaction_id))
 
 
 class Application(TransactionListener):
-    """A SqlTransactionListener that gets a signal at its point."""
+    """A SqlTransactionListener that sends itself a signal at its point."""
 
     def __init__(self, engine: Engine, point: str, number: int) -> None:
         self._point, self._signal = point, number
@@ -81,7 +81,10 @@ class Application(TransactionListener):
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """This program; its answers come on stdout. It is killed at the end unless it has ended."""
+    """A running process of this program, which prints its answers to stdout.
+
+    It is killed at the end unless it has ended.
+    """
     with subprocess.Popen([sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -90,8 +93,8 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_stopped(process: subprocess.Popen[str]) -> None:
-    """Wait until it has sent itself SIGSTOP."""
-    from tests.support.harness import eventually  # not in the application, which starts faster without it
+    """Wait until the process has sent itself SIGSTOP."""
+    from tests.support.harness import eventually  # Imported only here: the application starts faster without it.
 
     def state() -> str:
         return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -107,7 +110,7 @@ def main() -> None:
         for transaction_id in more:
             answer = listener.execute_local_transaction(message(transaction_id), number(transaction_id))
             print(answer.name, flush=True)
-            # SQLite has no queue: without a gap another process hardly ever gets the lock.
+            # SQLite locks have no queue: without a gap another process hardly ever gets the lock.
             time.sleep(0.005)
     else:
         servers, namespace, topic = more

@@ -1,4 +1,4 @@
-"""`python -m tests.support.status_pictures` makes the pictures of docs/operations.md: a real worker under traffic."""
+"""Pictures of a worker's status page for docs/operations.md: `python -m tests.support.status_pictures`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
-#: Until the plots show something.
+#: Seconds of traffic, after which the plots show something.
 TRAFFIC_S = 75.0
 
 
@@ -43,7 +43,7 @@ def main() -> None:
                 for name, width in (("desktop", 1_100), ("phone", 390)):
                     page.open(f"http://127.0.0.1:{port}/status", width, 900, phone=name == "phone")
                     page.wait("document.querySelectorAll('#plots svg').length === 6")
-                    # One of the smaller causes: the page is long enough.
+                    # A cause with few messages is opened: the page is long enough already.
                     page.wait("document.querySelectorAll('#causes button').length > 3")
                     causes = "[...document.querySelectorAll('#causes button')]"
                     page.run(f"{causes}.find(one => one.innerText.includes('held')).click()")
