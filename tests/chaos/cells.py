@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from tests.chaos.checker import refusals, violations
+from tests.chaos.checker import refusals, unfinished, violations
 from tests.chaos.client import FAULT_OVER
 from tests.chaos.evidence import keep
 from tests.chaos.reader import Sighting, WatchingReader, sighting
@@ -105,7 +105,7 @@ class Run:
 
         Checks settle the transactions in between.
         """
-        done = len((self.folder / f"{client.name}.told").read_text().splitlines())
+        done = len(list(_lines_of(self.folder / f"{client.name}.told")))
         rest = client.number - done
         self.clients.remove(client)
         self.clients.append(ClientProcess(self, next(self._names), client.first + done, rest))
@@ -121,10 +121,8 @@ class Run:
 
     def told(self) -> Iterator[tuple[str, str, bool]]:
         for file in self.folder.glob("*.told"):
-            for line in file.read_text().splitlines():
-                words = line.split()
-                if len(words) == 3:  # The last line of a killed process may be torn.
-                    yield words[0], words[1], words[2] == "1"
+            for name, decision, acknowledged in _lines_of(file):
+                yield name, decision, acknowledged == "1"
 
     def close(self) -> None:
         for client in self.clients:
@@ -274,13 +272,13 @@ def run_cell(
             )
             traffic_s = time.monotonic() - since
             pause = reader.longest_pause(fault)
-            _settle(run, reader)
+            left = _settle(run, reader)
             settled_s = time.monotonic() - fault - fault_s
             watched = list(reader.sightings)
         final = _read_all(bridge, run)
         decisions, plans = run.store.decisions(), run.store.plans()
         told = list(run.told())
-        found = violations(decisions, told, watched, final, plans)
+        found = [*violations(decisions, told, watched, final, plans), *left]
         found += refusals(event for worker in run.workers for event in worker.events("end_refused"))
         if found:
             say(f"{cell}: what it leaves behind is in {keep(cell, bridge, EVIDENCE, folder)}")
@@ -300,6 +298,13 @@ def run_cell(
         )
 
 
+def _lines_of(told: Path) -> Iterator[list[str]]:
+    """The words of each whole line. The last line of a killed process may be torn."""
+    for line in told.read_text().splitlines():
+        if len(words := line.split()) == 3:
+            yield words
+
+
 class _Progress:
     """Prints the progress of the traffic now and then."""
 
@@ -315,11 +320,11 @@ class _Progress:
         return True
 
 
-def _settle(run: Run, reader: WatchingReader) -> None:
-    """Wait until every half message is decided, by a check if need be, and every committed one was seen.
+def _settle(run: Run, reader: WatchingReader) -> list[str]:
+    """Wait until every half message is finished, by a check if need be, and every committed one was seen.
 
-    The store does not know a half message that was stored but not acknowledged. Its client rolls it back without the
-    store.
+    Returns the transactions that are not finished after _SETTLE_S. The store does not know a half message that was
+    stored but not acknowledged. Its client rolls it back without the store.
     """
     halves = {
         (message.partition(), message.offset()): dict(message.headers() or ())["UNIQ_KEY"].decode()
@@ -328,20 +333,19 @@ def _settle(run: Run, reader: WatchingReader) -> None:
     # Only a client's send leads to a commit, and all clients have finished sending.
     plans = run.store.plans()
 
-    def settled() -> bool:
-        decisions = run.store.decisions()
-        committed = {name for name, commits in decisions.items() if commits}
+    def is_seen() -> bool:
         seen = Counter(one.transaction_id for one in list(reader.sightings))
-        if not all(seen[name] >= (len(plans[name].topics) if name in plans else 1) for name in committed):
-            return False
-        unknown = [where for where, transaction_id in halves.items() if transaction_id not in decisions]
-        return not unknown or run.bridge.outcomes().keys() >= set(unknown)
+        committed = {name for name, commits in run.store.decisions().items() if commits}
+        return all(seen[name] >= (len(plans[name].topics) if name in plans else 1) for name in committed)
 
     deadline = time.monotonic() + _SETTLE_S
-    while not settled() and time.monotonic() < deadline:
+    while not is_seen() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    while (left := unfinished(halves, run.bridge.outcomes())) and time.monotonic() < deadline:
         time.sleep(0.5)
     # A wrong delivery may come late.
     time.sleep(2)
+    return left
 
 
 def _read_all(bridge: Bridge, run: Run) -> list[Sighting]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.chaos.reader import Sighting
@@ -52,6 +52,22 @@ def violations(
         if letter != "U" and decisions.get(name) is not (letter == "C"):
             found.append(f"inconsistent application: {name} was told {letter}, its database says {decisions.get(name)}")
     return found
+
+
+def unfinished(halves: Mapping[tuple[int, int], str], finished: Collection[tuple[int, int]]) -> list[str]:
+    """Transactions without a recorded outcome: a check that never came, or an answer that got lost.
+
+    Args:
+        halves: The transaction ids in HALF, by partition and offset. A copy has the id of the first.
+        finished: The half messages with an outcome in OP.
+    """
+    known = {name for where, name in halves.items() if where in finished}
+    first = {name: where for where, name in reversed(halves.items())}
+    return [
+        f"unfinished: {name} has no outcome, its half message is {partition}:{offset}"
+        for name, (partition, offset) in first.items()
+        if name not in known
+    ]
 
 
 def refusals(events: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,10 +1,10 @@
-"""The judge of the chaos tests sees what it is there to see."""
+"""The checker of the chaos tests: it finds every kind of violation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.checker import refusals, violations
+from tests.chaos.checker import refusals, unfinished, violations
 from tests.chaos.client import intended, plan_of
 from tests.chaos.reader import Sighting
 from tests.chaos.store import DecisionStore, Plan
@@ -64,7 +64,7 @@ S = [message(1, "orders", 0), message(2, "mail", 0), message(3, "orders", 1)]
 
 
 def judged(final: list[Sighting], plans: dict[str, Plan] = SEVERAL) -> list[str]:
-    """By the reader at the end alone."""
+    """Violations that the reader at the end alone shows."""
     found = violations({"s": True}, [], S, final, plans)
     return [text for text in found if "the watching reader" not in text and not text.startswith("changed")]
 
@@ -102,7 +102,7 @@ def test_what_is_stored_before_its_time_is_early() -> None:
     assert judged([message(1, "orders", 0, stored=9_999), *at[1:]], due) == [
         "early: s 1/3 was stored 1 ms before its time"
     ]
-    # Its topic does not tell when it was stored.
+    # Its topic does not have the time when it was stored.
     assert judged(S, due) == []
 
 
@@ -144,3 +144,9 @@ def test_a_valid_decision_that_is_refused_is_a_violation_also_when_a_check_decid
 
 def test_a_decision_may_come_twice() -> None:
     assert refusals([refused("repeat"), refused("late")]) == []
+
+
+def test_a_transaction_without_an_outcome_is_unfinished_and_one_of_two_copies_is_enough() -> None:
+    halves = {(0, 5): "A", (0, 6): "B", (1, 0): "C", (0, 9): "B"}
+    assert unfinished(halves, {(0, 5), (0, 9)}) == ["unfinished: C has no outcome, its half message is 1:0"]
+    assert unfinished(halves, {(0, 5), (0, 6), (1, 0)}) == []
