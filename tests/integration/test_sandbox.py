@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
+from tests.support.harness import eventually, quiet
 from txbridge import LocalTransactionState, Message, TransactionListener
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import UsageError
@@ -138,3 +140,35 @@ def test_a_killed_worker_is_gone_and_its_successor_goes_on(backend: ProcessBacke
         successor = sandbox.start_worker()
         assert sandbox.wait_fate(result) is TransactionState.COMMITTED
     assert successor.returncode == 0
+    eventually(lambda: topics_of(sandbox) == [])
+
+
+def topics_of(sandbox: Sandbox) -> list[str]:
+    """The topics of its namespace, and its real ones if their names contain the namespace."""
+    topics = AdminClient(quiet(sandbox.bootstrap_servers)).list_topics(timeout=120).topics
+    return sorted(topic.removeprefix(f"{sandbox.namespace}.") for topic in topics if sandbox.namespace in topic)
+
+
+def fail_in(sandbox: Sandbox) -> None:
+    with sandbox:
+        sandbox.create_topic(f"real-{sandbox.namespace}")
+        sandbox.start_producer(Scripted(), "orders")
+        assert topics_of(sandbox) == [
+            "RMQ_SYS_TRANS_CHECK.orders",
+            "RMQ_SYS_TRANS_END_TOPIC",
+            "RMQ_SYS_TRANS_HALF_TOPIC",
+            "RMQ_SYS_TRANS_OFFSET_TOPIC",
+            "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+            "TRANS_CHECK_MAX_TIME_TOPIC",
+            f"real-{sandbox.namespace}",
+        ]
+        raise ArithmeticError
+
+
+def test_no_topic_of_a_failed_test_stays_in_a_kafka_that_goes_on(backend: ProcessBackend):
+    with Sandbox(backend) as another:
+        sandbox = Sandbox(backend)
+        with pytest.raises(ArithmeticError):
+            fail_in(sandbox)
+        eventually(lambda: topics_of(sandbox) == [])
+        assert len(topics_of(another)) == 5

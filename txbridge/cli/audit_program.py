@@ -24,6 +24,7 @@ from txbridge_audit.report.terminal import print_report
 from txbridge.cli.audit import Options
 from txbridge.cli.interrupts import unwatch
 from txbridge.cli.options import Format
+from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import EnvironmentProblemError
 
@@ -50,7 +51,7 @@ def _run(options: Options, settings: WorkerSettings) -> int:
     form = LedgerFormat(options.ledger_format.value)
     if form is not LedgerFormat.PARQUET and options.ledger is None:
         raise CouldNotAuditError("--ledger-format says how the ledger is stored: say where with --ledger")
-    notes = _console(stderr=True)
+    notes = console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ
     # A spinner on a terminal, plain lines in a log.
@@ -61,7 +62,7 @@ def _run(options: Options, settings: WorkerSettings) -> int:
             unwatch()
             status.update(text)
             if not notes.is_terminal and not quiet:
-                notes.print(text, highlight=False)
+                notes.print(text)
 
         if options.follow:
             report = _follow(options, settings, selection, form, progress, None if quiet else notes)
@@ -83,13 +84,8 @@ def _run(options: Options, settings: WorkerSettings) -> int:
     if options.output is Format.JSON:
         sys.stdout.write(report.to_json() + "\n")
     else:
-        print_report(report, _console())
+        print_report(report, console())
     return report.strict_exit_code if options.strict else report.exit_code
-
-
-def _console(*, stderr: bool = False) -> Console:
-    """A console that writes plain text only with NO_COLOR. Rich alone would still write bold and dim."""
-    return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
 
 
 def _follow(
@@ -115,7 +111,7 @@ def _follow(
         for alarm in step.alarms:
             entry, place = alarm.entry, alarm.entry.evidence[0]
             where = f"{place.role} {place.topic}/{place.partition}@{place.offset}"
-            notes.print(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}", highlight=False)
+            notes.print(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}")
 
     topic = default_topic(settings.namespace) if options.violations_topic is None else options.violations_topic
     return follow(

@@ -24,8 +24,8 @@ _READ = 64
 
 _Parameters = ParamSpec("_Parameters")
 _Answer = TypeVar("_Answer")
-#: Texts to print at Ctrl-C. Only the last one counts.
-_last_words = [""]
+#: Texts to print at Ctrl-C, one for each block of `if_interrupted` that is being run. Only the last one counts.
+_interrupt_texts = [""]
 
 
 def hear_interrupts() -> None:
@@ -62,15 +62,16 @@ def ends_at_once(command: Callable[_Parameters, _Answer]) -> Callable[_Parameter
 @contextmanager
 def if_interrupted(text: str) -> Iterator[None]:
     """Print this text if Ctrl-C comes within the block, however the command then ends."""
-    _last_words.append(text)
+    _interrupt_texts.append(text)
     try:
-        yield
+        try:
+            yield
+        finally:
+            # Before the text is printed: the watching thread must not print it again.
+            _interrupt_texts.pop()
     except KeyboardInterrupt:
-        # The watching thread must not print it again.
-        _last_words.append("")
         warn(text)
         raise
-    _last_words.append("")
 
 
 def unwatch() -> None:
@@ -97,6 +98,6 @@ def _end_after(reading: int) -> None:
     while signal.SIGINT not in os.read(reading, _READ):
         pass
     time.sleep(GRACE_S)
-    if _last_words[-1]:
-        warn(_last_words[-1])
+    if _interrupt_texts[-1]:
+        warn(_interrupt_texts[-1])
     os._exit(EXIT_INTERRUPTED)

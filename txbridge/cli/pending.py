@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -19,8 +18,6 @@ from txbridge.operations.causes import next_step_of, trouble_of
 from txbridge.subject import Subject
 from txbridge.text import counted, duration, plain
 
-#: Width when the output is not a terminal, because a wrapped line is hard to search.
-_WIDE = 250
 #: Least width for the table. Below it, ten columns leave no room for errors.
 _TABLE = 150
 #: Characters of a key, and of an error; JSON has all of them.
@@ -39,9 +36,7 @@ _STYLE = {
 
 
 def print_listing(subject: Subject, listing: Listing, *, show_ids: bool) -> None:
-    screen = console()
-    if not sys.stdout.isatty():
-        screen.width = _WIDE
+    screen = console(wide=True)
     screen.print(str(subject))
     for line in _summary(listing, screen.width):
         screen.print(line, soft_wrap=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from txbridge.cli.terminal import console
@@ -16,8 +14,6 @@ from txbridge.operations import Answer, OpenMessage, Result
 from txbridge.subject import Subject
 from txbridge.text import plain
 
-#: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
-_WIDE = 250
 _GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED, Result.ABANDONED}
 
 
@@ -81,7 +77,7 @@ def answer_record(answer: Answer) -> dict[str, Any]:
 
 
 def print_answers(subject: Subject, answers: Sequence[Answer], summary: Sequence[str] = ()) -> None:
-    screen = _console()
+    screen = console(wide=True)
     screen.print(str(subject))
     for answer in answers:
         message = answer.message
@@ -93,16 +89,9 @@ def print_answers(subject: Subject, answers: Sequence[Answer], summary: Sequence
 
 
 def print_refusal(subject: Subject, why: str) -> None:
-    screen = _console()
+    screen = console(wide=True)
     screen.print(str(subject))
     screen.print(Text("refused", style="yellow") + Text(f": {why}"))
-
-
-def _console() -> Console:
-    screen = console()
-    if not sys.stdout.isatty():
-        screen.width = _WIDE
-    return screen
 
 
 def _key_record(key: bytes | None) -> dict[str, str | None]:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Literal
 
 import typer
 from rich.console import Console
 
+#: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
+_WIDE = 250
 
-def console(*, stderr: bool = False, **options: Any) -> Console:
+
+def console(*, stderr: bool = False, wide: bool = False, **options: Any) -> Console:
     """A console without markup and highlighting, because names and errors come from outside.
 
-    With NO_COLOR it writes plain text only. Rich alone would still write bold and dim.
+    With NO_COLOR it writes plain text only. Rich alone would still write bold and dim. With `wide` the lines on stdout
+    are wider when it is not a terminal.
     """
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(stderr=stderr, highlight=False, markup=False, color_system=colours, **options)
+    width = _WIDE if wide and not sys.stdout.isatty() else None
+    return Console(stderr=stderr, highlight=False, markup=False, color_system=colours, width=width, **options)
 
 
 def warn(text: str) -> None:

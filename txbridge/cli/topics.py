@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -31,9 +30,6 @@ app = typer.Typer(name="topics", help="Create and check the internal topics.", n
 
 #: Exit codes: all as wanted (or made so), something to do (plan only), refused or not possible.
 EXIT_OK, EXIT_CHANGES, EXIT_REFUSED = 0, 1, 2
-
-#: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
-_WIDE = 200
 
 _STYLE = {Action.OK: "green", Action.CREATE: "cyan", Action.CHANGE: "yellow", Action.REFUSED: "bold red"}
 
@@ -162,9 +158,7 @@ def _print_json(subject: Subject, plans: list[TopicPlan]) -> None:
 
 
 def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> None:
-    screen = console()
-    if not sys.stdout.isatty():
-        screen.width = _WIDE
+    screen = console(wide=True)
     screen.print(str(subject))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("action", "topic", "partitions", "copies"):

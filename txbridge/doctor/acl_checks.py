@@ -8,42 +8,42 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from txbridge.doctor.admin_requests import Answers
-from txbridge.doctor.cluster_view import Patient
+from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown
 from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights, topic
 
 _SEE = "docs/security.md lists the rights of each role"
 
 
-def granted(patient: Patient, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
+def granted(view: ClusterView, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings about missing rights of the role. `groups` are Kafka's descriptions of consumer groups."""
-    wanted = _wanted(patient)
+    wanted = _wanted(view)
     fine = True
     for right in wanted:
-        for finding in _of_right(patient, answers, groups, right):
+        for finding in _of_right(view, answers, groups, right):
             fine = False
             yield finding
     # Without all topics the rights are not fully known.
-    if fine and None not in patient.seen.values():
-        yield ok(Check.RIGHTS, f"this user has the rights of the role {patient.questions.role.value}{_what(patient)}")
+    if fine and None not in view.seen.values():
+        yield ok(Check.RIGHTS, f"this user has the rights of the role {view.questions.role.value}{_not_examined(view)}")
 
 
-def _wanted(patient: Patient) -> list[Right]:
-    questions, app_id = patient.questions, patient.settings.app_id
+def _wanted(view: ClusterView) -> list[Right]:
+    questions, app_id = view.questions, view.settings.app_id
     found: dict[Right, None] = {}
     for group in questions.groups or ("",):
         for real in questions.real_topics or ("",):
-            for right in rights(questions.role, patient.names, app_id=app_id, group=group, real_topic=real):
+            for right in rights(questions.role, view.names, app_id=app_id, group=group, real_topic=real):
                 found[right] = None
     if questions.door:
         found |= dict.fromkeys(topic(name, "WRITE") for name in questions.real_topics)
     # A right on a group or real topic whose name was not given cannot be checked.
-    nameless = {"", patient.names.check("")}
+    nameless = {"", view.names.check("")}
     return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
 
 
-def _what(patient: Patient) -> str:
-    questions = patient.questions
+def _not_examined(view: ClusterView) -> str:
+    questions = view.questions
     parts = []
     if (questions.door or questions.role in {Role.WORKER, Role.AUDIT}) and not questions.real_topics:
         parts.append("the real topics were not named (--real-topic)")
@@ -52,12 +52,12 @@ def _what(patient: Patient) -> str:
     return f"; {' and '.join(parts)}" if parts else ""
 
 
-def _of_right(patient: Patient, answers: Answers, groups: Mapping[str, Any], right: Right) -> Iterator[Finding]:
+def _of_right(view: ClusterView, answers: Answers, groups: Mapping[str, Any], right: Right) -> Iterator[Finding]:
     """Findings about one right. Resources with the same result share a line."""
     unasked: list[str] = []
     lacking: dict[str, list[str]] = {}
-    for name in _names(patient, right):
-        has = _has(patient, answers, groups, right, name)
+    for name in _names(view, right):
+        has = _has(view, answers, groups, right, name)
         if has is None:
             unasked.append(name)
         elif missing := ", ".join(operation for operation in right.operations if operation not in has):
@@ -65,48 +65,50 @@ def _of_right(patient: Patient, answers: Answers, groups: Mapping[str, Any], rig
     kind = right.kind.value.lower().replace("_", " ")
     if unasked:
         wanted = ", ".join(right.operations)
-        yield unknown(Check.RIGHTS, f"whether this user has {wanted} on {kind} {_some(unasked)} cannot be told", _SEE)
+        yield unknown(
+            Check.RIGHTS, f"whether this user has {wanted} on {kind} {_abbreviated(unasked)} cannot be told", _SEE
+        )
     for missing, names in lacking.items():
         yield problem(
             Check.RIGHTS,
-            f"missing right {missing} on {kind} {_some(names)}",
+            f"missing right {missing} on {kind} {_abbreviated(names)}",
             f"grant it to the user of this connection; {_SEE}",
         )
 
 
-def _some(names: list[str]) -> str:
+def _abbreviated(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _names(patient: Patient, right: Right) -> list[str]:
+def _names(view: ClusterView, right: Right) -> list[str]:
     """The resources that a right is for and that exist."""
     if right.pattern is Pattern.LITERAL:
         # The rights on a missing topic cannot be known. The findings about topics name it.
-        missing = right.kind is Kind.TOPIC and right.name in patient.seen and patient.seen[right.name] is None
+        missing = right.kind is Kind.TOPIC and right.name in view.seen and view.seen[right.name] is None
         return [] if missing else [right.name]
     match right.kind:
         case Kind.TOPIC:
-            return [name for name in patient.seen if name.startswith(right.name)]
+            return [name for name in view.seen if name.startswith(right.name)]
         case Kind.TRANSACTIONAL_ID:
-            if not right.name.startswith(patient.names.half):
+            if not right.name.startswith(view.names.half):
                 # Only the ledgers of the audits name the existing ids. Without a name the finding is `unknown`.
                 return [f"{right.name}*"]
-            return [patient.names.transactional_id(partition) for partition in range(patient.partitions)]
+            return [view.names.transactional_id(partition) for partition in range(view.partitions)]
         case _:
-            checks = map(patient.names.check, patient.groups)
+            checks = map(view.names.check, view.groups)
             return [group for group in checks if group.startswith(right.name)]
 
 
 def _has(
-    patient: Patient, answers: Answers, groups: Mapping[str, Any], right: Right, name: str
+    view: ClusterView, answers: Answers, groups: Mapping[str, Any], right: Right, name: str
 ) -> frozenset[str] | None:
     """The operations that are granted; None when that cannot be known."""
     match right.kind:
         case Kind.CLUSTER:
-            return patient.operations
+            return view.operations
         case Kind.TOPIC:
-            described = patient.described.get(name)
-            return (frozenset() if name in patient.seen else None) if described is None else described.operations
+            described = view.described.get(name)
+            return (frozenset() if name in view.seen else None) if described is None else described.operations
         case Kind.GROUP:
             answer = groups.get(name)
             if isinstance(answer, KafkaError):

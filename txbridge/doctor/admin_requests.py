@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka import errors as kafka_errors
 from aiokafka.client import CoordinationType
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 from confluent_kafka import KafkaError
 
@@ -23,7 +23,7 @@ from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.aiokafka_client import aiokafka_client
-from txbridge.kafka.broker_features import ApiKey, Versions, ask_versions, lacking
+from txbridge.kafka.broker_features import ApiKey, Asked, Versions, ask_versions, lacking
 from txbridge.kafka.log import without_aiokafka
 
 _Result = TypeVar("_Result")
@@ -39,6 +39,14 @@ _NAMES = {105: ID_NOT_FOUND}
 #: AddPartitionsToTxn checks the right before everything else. No producer has this id, and no topic this partition, so
 #: that the request has no effect.
 _NO_PRODUCER, _NO_PARTITION = -1, 2**31 - 1
+#: Time limit (s) for all requests together, after each broker was asked for its versions. A healthy cluster needs
+#: milliseconds. A broker that hangs from then on takes REQUEST_TIMEOUT_S for a request.
+_ALL_REQUESTS_S = 30.0
+#: Part of it (s): the wait for coordinators that are being created, elected or loaded. A fresh cluster creates them at
+#: the first look-up, in a second; the rest is for busy machines.
+_COORDINATORS_COME_S = 20.0
+#: Transactional ids that are examined at the same time.
+_AT_ONCE = 20
 #: Errors of a request without an answer. aiokafka raises the last one for a broker that does not know the request.
 _NO_ANSWER = (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError)
 
@@ -118,6 +126,10 @@ class _Client:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = properties
         self._kafka: Any = None
+        self._asked = Asked({}, {})
+        self._deadline = Deadline()
+        #: One wait for all ids.
+        self._coordinators_come = Deadline()
 
     async def ask(
         self, transactional_ids: Sequence[str], leaders: Mapping[int, Mapping[str, Sequence[int]]]
@@ -125,34 +137,36 @@ class _Client:
         self._kafka = aiokafka_client(self._properties, "doctor", REQUEST_TIMEOUT_S)
         try:
             await self._kafka.bootstrap()
-            asked = await ask_versions(self._kafka)
-            clock = await self._told(self._clock())
-            transactions = {one: await self._transaction(one) for one in transactional_ids}
-            may_write = {one: await self._may_write(one) for one in transactional_ids}
-            transactional = await self._told(self._transactional(leaders))
+            self._asked = await ask_versions(self._kafka)
+            self._deadline = Deadline(_ALL_REQUESTS_S)
+            clock = await self._or_error(self._clock())
+            self._coordinators_come = Deadline(_COORDINATORS_COME_S)
+            slots = asyncio.Semaphore(_AT_ONCE)
+            found = await asyncio.gather(*(self._about(one, slots) for one in transactional_ids))
+            transactional = await self._or_error(self._transactional(leaders))
         finally:
             await self._kafka.close()
         return Answers(
-            releases={node: release_of(known) for node, known in asked.versions.items()},
-            lacking={node: what for node, known in asked.versions.items() if (what := lacking(known))},
-            unreachable=asked.unreachable,
+            releases={node: release_of(known) for node, known in self._asked.versions.items()},
+            lacking={node: what for node, known in self._asked.versions.items() if (what := lacking(known))},
+            unreachable=self._asked.unreachable,
             clock=clock,
-            transactions=transactions,
-            may_write=may_write,
+            transactions={one: transaction for one, (transaction, _) in zip(transactional_ids, found, strict=True)},
+            may_write={one: may_write for one, (_, may_write) in zip(transactional_ids, found, strict=True)},
             transactional=transactional,
         )
 
-    @staticmethod
-    async def _told(question: Coroutine[Any, Any, _Result]) -> _Result | str:
+    async def _or_error(self, question: Coroutine[Any, Any, _Result]) -> _Result | str:
+        """The answer, or the text of the error when there is none before the deadline."""
         try:
-            return await question
+            return await asyncio.wait_for(question, self._deadline.left)
         except _NO_ANSWER as error:
             return _text(error)
 
     async def _clock(self) -> tuple[float, float]:
         """The controller's clock minus ours, and the uncertainty (ms). The leader reports itself as caught up *now*."""
         before = _now()
-        answer = await self._send(DescribeQuorum())
+        answer = await self._send_to_any(DescribeQuorum())
         after = _now()
         _raise_for(answer.error_code)
         [(_, [(_, error, leader, _, _, voters, _, _)], _)] = answer.topics
@@ -162,35 +176,41 @@ class _Client:
             raise kafka_errors.KafkaError("the quorum has no leader")
         return theirs - (before + after) / 2, (after - before) / 2
 
-    async def _transaction(self, transactional_id: str) -> Transaction:
-        deadline = Deadline(REQUEST_TIMEOUT_S)
+    async def _about(self, transactional_id: str, slots: asyncio.Semaphore) -> tuple[Transaction, bool | None]:
+        """The state of a transactional id, and whether WRITE is granted on it. Both need the same coordinator."""
+        async with slots:
+            node = await self._or_error(self._coordinator(transactional_id))
+            if isinstance(node, str):
+                return Transaction("", node), None
+            transaction = await self._or_error(self._transaction(node, transactional_id))
+            may_write = await self._or_error(self._may_write(node, transactional_id))
+        return (
+            Transaction("", transaction) if isinstance(transaction, str) else transaction,
+            None if isinstance(may_write, str) else may_write,
+        )
+
+    async def _transaction(self, node: int, transactional_id: str) -> Transaction:
         while True:
-            try:
-                node = await self._coordinator(transactional_id)
-                answer = await self._kafka.send(node, DescribeTransactions([transactional_id]))
-            except _NO_ANSWER as error:
-                return Transaction("", _text(error))
+            answer = await self._send(node, DescribeTransactions([transactional_id]))
             [(code, _, state, timeout, since, producer_id, _, _, _)] = answer.transaction_states
             if not code:
                 return Transaction(state, "", timeout, since, producer_id)
-            if code not in COORDINATOR_COMES or deadline.is_over:
+            if code not in COORDINATOR_COMES or self._coordinators_come.is_over:
                 return Transaction("", _name_of(code))
             await asyncio.sleep(RETRY_S)
-
-    async def _may_write(self, transactional_id: str) -> bool | None:
-        with suppress(*_NO_ANSWER):
             node = await self._coordinator(transactional_id)
-            topic = transactional_id.partition("@")[0]
-            request = AddPartitionsToTxnRequest(transactional_id, _NO_PRODUCER, -1, [(topic, [_NO_PARTITION])])
-            answer = await self._kafka.send(node, request)
-            codes = {code for _, partitions in answer.errors for _, code in partitions}
-            return kafka_errors.TransactionalIdAuthorizationFailed.errno not in codes
-        return None
+
+    async def _may_write(self, node: int, transactional_id: str) -> bool:
+        topic = transactional_id.partition("@")[0]
+        request = AddPartitionsToTxnRequest(transactional_id, _NO_PRODUCER, -1, [(topic, [_NO_PARTITION])])
+        answer = await self._send(node, request)
+        codes = {code for _, partitions in answer.errors for _, code in partitions}
+        return kafka_errors.TransactionalIdAuthorizationFailed.errno not in codes
 
     async def _transactional(self, leaders: Mapping[int, Mapping[str, Sequence[int]]]) -> list[TransactionalProducer]:
         found = []
         for node, topics in leaders.items():
-            answer = await self._kafka.send(node, DescribeProducers(topics))
+            answer = await self._send(node, DescribeProducers(topics))
             for topic, partitions, _ in answer.topics:
                 for partition, code, _, producers, _ in partitions:
                     _raise_for(code, f"{topic}[{partition}]")
@@ -203,20 +223,25 @@ class _Client:
         return found
 
     async def _coordinator(self, transactional_id: str) -> int:
-        """The coordinator's broker. A fresh cluster creates the coordinators at the first lookup, in a second."""
-        deadline = Deadline(REQUEST_TIMEOUT_S)
+        """The coordinator's broker."""
         while True:
-            try:
-                found: int = await self._kafka.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
-            except kafka_errors.CoordinatorNotAvailableError:
-                if deadline.is_over:
-                    raise
-                await asyncio.sleep(RETRY_S)
-            else:
+            answer = await self._send_to_any(FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
+            if not answer.error_code:
+                found: int = answer.coordinator_id
                 return found
+            if answer.error_code not in COORDINATOR_COMES or self._coordinators_come.is_over:
+                raise kafka_errors.for_code(answer.error_code)
+            await asyncio.sleep(RETRY_S)
 
-    async def _send(self, request: Any) -> Any:
-        return await self._kafka.send(self._kafka.get_random_node(), request)
+    async def _send_to_any(self, request: Any) -> Any:
+        """Send a request that any broker answers, to one that has just answered if there is one."""
+        return await self._send(next(iter([*self._asked.versions, *self._asked.unreachable])), request)
+
+    async def _send(self, node: int, request: Any) -> Any:
+        if node in self._asked.unreachable:
+            # Each further attempt could take REQUEST_TIMEOUT_S.
+            raise kafka_errors.NodeNotReadyError(f"broker {node} does not answer")
+        return await self._kafka.send(node, request)
 
 
 def _now() -> float:
@@ -233,6 +258,8 @@ def _raise_for(code: int, where: str = "") -> None:
 
 
 def _text(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return _name_of(KafkaError.REQUEST_TIMED_OUT)
     code = getattr(error, "errno", None)
     if isinstance(error, kafka_errors.BrokerResponseError) and code is not None:
         return _name_of(code)

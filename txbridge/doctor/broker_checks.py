@@ -10,7 +10,7 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 
 from txbridge.doctor.admin_requests import TOO_OLD, UNTESTED, Answers
-from txbridge.doctor.cluster_view import Patient
+from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import NO_RIGHT, Greeting
 from txbridge.kafka.broker_clock import BOUND_MS
@@ -29,9 +29,9 @@ _LIMITS = (
 )
 
 
-def connection(patient: Patient, answers: Answers) -> Iterator[Finding]:
+def connection(view: ClusterView, answers: Answers) -> Iterator[Finding]:
     """Findings about brokers that do not answer at the address that they advertise."""
-    brokers = ", ".join(f"{node} {address}" for node, address in sorted(patient.brokers.items()))
+    brokers = ", ".join(f"{node} {address}" for node, address in sorted(view.brokers.items()))
     for node, address in sorted(answers.unreachable.items()):
         yield problem(
             Check.CONNECTION,
@@ -39,14 +39,14 @@ def connection(patient: Patient, answers: Answers) -> Iterator[Finding]:
             "start it; if it runs, its advertised.listeners must name an address that is reachable from here",
         )
     if not answers.unreachable:
-        count = len(patient.brokers)
+        count = len(view.brokers)
         yield ok(
             Check.CONNECTION,
-            f"cluster {patient.cluster_id}, {counted(count, 'broker')} ({brokers}), controller {patient.controller}",
+            f"cluster {view.cluster_id}, {counted(count, 'broker')} ({brokers}), controller {view.controller}",
         )
 
 
-def headless(greeting: Greeting, error: str) -> Iterator[Finding]:
+def without_controller(greeting: Greeting, error: str) -> Iterator[Finding]:
     """The findings when brokers answer and the controller does not."""
     brokers = ", ".join(f"{node} {address}" for node, address in sorted(greeting.brokers.items()))
     yield problem(
@@ -109,12 +109,12 @@ def clock(answers: Answers) -> Iterator[Finding]:
         )
 
 
-def limits(patient: Patient) -> Iterator[Finding]:
+def limits(view: ClusterView) -> Iterator[Finding]:
     """Findings about brokers that refuse the worker's time-outs, or elect unclean leaders."""
     fine = True
-    for node in sorted(patient.brokers):
+    for node in sorted(view.brokers):
         try:
-            config = patient.broker_config(node)
+            config = view.broker_config(node)
         except KafkaException as failure:
             error = failure.args[0]
             denied = error.code() in NO_RIGHT
@@ -123,7 +123,7 @@ def limits(patient: Patient) -> Iterator[Finding]:
             yield unknown(Check.LIMITS, f"the configuration of broker {node} could not be read: {error.str()}", do)
             continue
         for name, option, which in _LIMITS:
-            ours, limit = getattr(patient.settings, option), config.get(name)
+            ours, limit = getattr(view.settings, option), config.get(name)
             if limit is None or (ours >= int(limit) if which == "least" else ours <= int(limit)):
                 continue
             fine = False

@@ -67,7 +67,7 @@ class Described:
 
 
 @dataclass(slots=True)
-class Patient:
+class ClusterView:
     """One namespace on one cluster."""
 
     settings: WorkerSettings
@@ -91,12 +91,6 @@ class Patient:
 
     def __post_init__(self) -> None:
         self.names = Names(self.settings.namespace)
-
-    @property
-    def internal(self) -> list[str]:
-        """The internal topics of the namespace, without the check topics."""
-        names = self.names
-        return [names.half, names.end, names.op, names.offset, names.discard]
 
     @property
     def options(self) -> PlanOptions:
@@ -151,18 +145,23 @@ def _is_settled(answer: Any) -> bool:
     return answer is not None and not (isinstance(answer, KafkaError) and answer.code() in COORDINATOR_COMES)
 
 
-def meet(settings: WorkerSettings, questions: Questions, cluster: Cluster) -> Patient:
+def internal_topics(names: Names) -> list[str]:
+    """The internal topics of a namespace, without the check topics."""
+    return [names.half, names.end, names.op, names.offset, names.discard]
+
+
+def read_cluster(settings: WorkerSettings, questions: Questions, cluster: Cluster) -> ClusterView:
     """Read the state of the cluster. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
     names = Names(settings.namespace)
     answer = cluster.describe()
     prefix = names.check("")
     there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
     groups = tuple(sorted({*questions.groups, *there}))
-    ours = [names.half, names.end, names.op, names.offset, names.discard, *map(names.check, groups)]
+    ours = [*internal_topics(names), *map(names.check, groups)]
     # For a topic that is named in the request, Kafka reports a missing right even if the topic does not exist.
     nobodys = names.check(_NOBODY)
     described = _describe(cluster, [*ours, *KAFKAS_OWN, *questions.real_topics])
-    return Patient(
+    return ClusterView(
         settings=settings,
         questions=questions,
         cluster=cluster,

@@ -10,7 +10,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import READER_GROUP, Names
 from txbridge.doctor import acl_checks, broker_checks, runtime_checks, topic_checks
 from txbridge.doctor.admin_requests import Answers, ask
-from txbridge.doctor.cluster_view import Patient, Questions, meet
+from txbridge.doctor.cluster_view import ClusterView, Questions, internal_topics, read_cluster
 from txbridge.doctor.finding import Check, Finding, Report, unknown
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import Cluster, KafkaUnreachableError, TopicFacts
@@ -24,20 +24,20 @@ def _now() -> int:
 def examine(settings: WorkerSettings, questions: Questions | None = None, *, now: Callable[[], int] = _now) -> Report:
     """Examine a namespace with the workers' settings; `now` tells the time in ms.
 
-    Takes about a second on a healthy cluster; each request is bounded by REQUEST_TIMEOUT_S (10 s), the reading of a
-    partition by 30 s. Raises KafkaUnreachableError when no broker answers, EnvironmentProblemError, and UsageError for
-    settings that cannot work.
+    Takes about a second on a healthy cluster. Each request is bounded by REQUEST_TIMEOUT_S (10 s), those about the
+    clock and Kafka transactions together by 30 s, and the reading of a partition by 30 s. Raises KafkaUnreachableError
+    when no broker answers, EnvironmentProblemError, and UsageError for settings that cannot work.
     """
     cluster = Cluster.connect(settings.librdkafka)
     greeting = cluster.greet(Names(settings.namespace).half)
     subject = Subject(settings.namespace, settings.bootstrap_servers, greeting.cluster_id)
     try:
-        patient = meet(settings, questions or Questions(), cluster)
+        view = read_cluster(settings, questions or Questions(), cluster)
     except KafkaUnreachableError as error:
-        return Report(subject, list(broker_checks.headless(greeting, str(error))))
-    answers = ask(settings.librdkafka, *_subjects(patient))
-    groups = patient.describe_groups([settings.app_id, READER_GROUP, *map(patient.names.check, patient.groups)])
-    return Report(subject, list(_findings(patient, answers, groups, brokers_now(answers, now()))))
+        return Report(subject, list(broker_checks.without_controller(greeting, str(error))))
+    answers = ask(settings.librdkafka, *_subjects(view))
+    groups = view.describe_groups([settings.app_id, READER_GROUP, *map(view.names.check, view.groups)])
+    return Report(subject, list(_findings(view, answers, groups, brokers_now(answers, now()))))
 
 
 def brokers_now(answers: Answers, own: int) -> int:
@@ -48,55 +48,55 @@ def brokers_now(answers: Answers, own: int) -> int:
     return own if isinstance(answers.clock, str) else own + int(answers.clock[0])
 
 
-def _subjects(patient: Patient) -> tuple[list[str], dict[int, dict[str, list[int]]]]:
+def _subjects(view: ClusterView) -> tuple[list[str], dict[int, dict[str, list[int]]]]:
     """The transactional ids to ask about, and by leader the partitions that may be written in Kafka transactions."""
-    names = patient.names
+    names = view.names
     leaders: dict[int, dict[str, list[int]]] = {}
-    for topic in (names.op, names.offset, names.discard, names.end, names.half):
-        described = patient.described.get(topic)
+    for topic in internal_topics(names):
+        described = view.described.get(topic)
         for partition, place in enumerate(described.places if described else ()):
             if place.leader >= 0:
                 leaders.setdefault(place.leader, {}).setdefault(topic, []).append(partition)
-    return [names.transactional_id(partition) for partition in range(patient.partitions)], leaders
+    return [names.transactional_id(partition) for partition in range(view.partitions)], leaders
 
 
-def _findings(patient: Patient, answers: Answers, groups: Mapping[str, Any], now: int) -> Iterator[Finding]:
-    yield from broker_checks.connection(patient, answers)
+def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], now: int) -> Iterator[Finding]:
+    yield from broker_checks.connection(view, answers)
     yield from broker_checks.versions(answers)
     yield from broker_checks.clock(answers)
-    yield from topic_checks.topics(patient)
-    yield from topic_checks.retention(patient)
-    yield from topic_checks.replication(patient)
-    yield from broker_checks.limits(patient)
-    yield from acl_checks.granted(patient, answers, groups)
-    yield from runtime_checks.workers(patient, groups)
-    backlog, why = _backlog(patient, now)
+    yield from topic_checks.topics(view)
+    yield from topic_checks.retention(view)
+    yield from topic_checks.replication(view)
+    yield from broker_checks.limits(view)
+    yield from acl_checks.granted(view, answers, groups)
+    yield from runtime_checks.workers(view, groups)
+    backlog, why = _backlog(view, now)
     if backlog is not None:
-        groups = {**groups, **_more_groups(patient, groups, backlog)}
-    yield from runtime_checks.producers(patient, groups, backlog, now)
+        groups = {**groups, **_more_groups(view, groups, backlog)}
+    yield from runtime_checks.producers(view, groups, backlog, now)
     if backlog is not None:
         yield from runtime_checks.backlog_findings(backlog)
     elif why:
         yield unknown(
             Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
         )
-    yield from runtime_checks.transactions(patient, answers, now)
-    if patient.questions.door:
-        yield from topic_checks.of_the_door(patient)
+    yield from runtime_checks.transactions(view, answers, now)
+    if view.questions.door:
+        yield from topic_checks.of_the_door(view)
 
 
-def _backlog(patient: Patient, now: int) -> tuple[runtime_checks.Backlog | None, str]:
+def _backlog(view: ClusterView, now: int) -> tuple[runtime_checks.Backlog | None, str]:
     """The open messages, or the reason why they cannot be read."""
-    sights = [patient.seen[topic] for topic in patient.names.identified.values()]
+    sights = [view.seen[topic] for topic in view.names.identified.values()]
     if not all(isinstance(sight, TopicFacts) for sight in sights):
         # Without a topic nothing is open. The content of a hidden topic is not known.
         return None, "" if None in sights else "this user may not see the internal topics"
     try:
-        return runtime_checks.read_backlog(patient, now), ""
+        return runtime_checks.read_backlog(view, now), ""
     except TxBridgeError as error:
         return None, str(error)
 
 
-def _more_groups(patient: Patient, groups: Mapping[str, Any], backlog: runtime_checks.Backlog) -> dict[str, Any]:
+def _more_groups(view: ClusterView, groups: Mapping[str, Any], backlog: runtime_checks.Backlog) -> dict[str, Any]:
     """Descriptions of the groups whose check topic this user cannot see, or that have none."""
-    return patient.describe_groups([name for name in map(patient.names.check, backlog.pending) if name not in groups])
+    return view.describe_groups([name for name in map(view.names.check, backlog.pending) if name not in groups])

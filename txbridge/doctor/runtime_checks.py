@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError
 from txbridge.core.names import topics_of
 from txbridge.core.states import TransactionState
 from txbridge.doctor.admin_requests import ID_NOT_FOUND, Answers, TransactionalProducer
-from txbridge.doctor.cluster_view import Patient
+from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
@@ -31,9 +31,9 @@ _UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
 _NO_RIGHT = {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
 
 
-def workers(patient: Patient, groups: Mapping[str, Any]) -> Iterator[Finding]:
+def workers(view: ClusterView, groups: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings about the members of the workers' group, and about partitions without an owner."""
-    app_id, end = patient.settings.app_id, patient.names.end
+    app_id, end = view.settings.app_id, view.names.end
     group = groups[app_id]
     if isinstance(group, KafkaError):
         yield unknown(Check.WORKERS, f"the group {app_id} cannot be described: {group.name()}", _grant("group", app_id))
@@ -47,7 +47,7 @@ def workers(patient: Patient, groups: Mapping[str, Any]) -> Iterator[Finding]:
         return
     had = {member: _partitions(member, end) for member in group.members}
     idle = sum(not partitions for partitions in had.values())
-    missing = sorted(set(range(patient.partitions)) - set().union(*had.values()))
+    missing = sorted(set(range(view.partitions)) - set().union(*had.values()))
     text = f"{len(had)} alive ({', '.join(sorted({member.host for member in had}))})"
     if group.state != ConsumerGroupState.STABLE:
         yield note(Check.WORKERS, f"{text}; the group is rebalancing", "look again in some seconds")
@@ -62,7 +62,7 @@ def workers(patient: Patient, groups: Mapping[str, Any]) -> Iterator[Finding]:
             Check.WORKERS, f"{text}, {idle} of them without a partition", "they take over when another one is lost"
         )
     else:
-        yield ok(Check.WORKERS, f"{text}, and they have {_all(patient)}")
+        yield ok(Check.WORKERS, f"{text}, and they have {_all(view)}")
 
 
 def _partitions(member: Any, end: str) -> set[int]:
@@ -86,15 +86,15 @@ class Backlog:
     odd: list[str] = field(default_factory=list)
 
 
-def read_backlog(patient: Patient, now: int) -> Backlog:
+def read_backlog(view: ClusterView, now: int) -> Backlog:
     """Read the open messages from the topics, as `txbridge pending` does. Raises TxBridgeError."""
-    connection = Connection.open(patient.settings)
+    connection = Connection.open(view.settings)
     found = Backlog()
-    for partition, view in enumerate(try_read_views(connection, range(connection.partitions))):
-        if isinstance(view, TxBridgeError):
-            found.unread[partition] = str(view)
+    for partition, partition_view in enumerate(try_read_views(connection, range(connection.partitions))):
+        if isinstance(partition_view, TxBridgeError):
+            found.unread[partition] = str(partition_view)
         else:
-            _count(found, view, now)
+            _count(found, partition_view, now)
     return found
 
 
@@ -117,15 +117,15 @@ def _count(found: Backlog, view: PartitionView, now: int) -> None:
                 found.discarded[message.group] += 1
 
 
-def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | None, now: int) -> Iterator[Finding]:
+def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | None, now: int) -> Iterator[Finding]:
     """Findings about producer groups, which have to be live to answer their checks."""
     alive: dict[str, int] = {}
     dead: list[str] = []
     pending = Counter[str]() if backlog is None else backlog.pending
-    for group in sorted({*patient.groups, *pending}):
-        answer = groups.get(patient.names.check(group))
+    for group in sorted({*view.groups, *pending}):
+        answer = groups.get(view.names.check(group))
         if isinstance(answer, KafkaError):
-            name = patient.names.check(group)
+            name = view.names.check(group)
             yield unknown(
                 Check.PRODUCERS, f"the group {name} cannot be described: {answer.name()}", _grant("group", name)
             )
@@ -134,7 +134,7 @@ def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | No
         elif pending[group]:
             assert backlog is not None
             age = duration(max(now - backlog.oldest[group], 0))
-            limit = duration(patient.settings.transaction_max_age)
+            limit = duration(view.settings.transaction_max_age)
             yield warning(
                 Check.PRODUCERS,
                 f"nobody of the producer group {group} is alive, and {counted(pending[group], 'undecided message')} "
@@ -149,8 +149,8 @@ def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | No
         yield ok(Check.PRODUCERS, f"alive, with so many processes: {names}")
     if dead:
         yield note(Check.PRODUCERS, f"nobody is alive of {', '.join(dead)}; nothing waits for them")
-    if patient.groups_hidden:
-        prefix = patient.names.check("")
+    if view.groups_hidden:
+        prefix = view.names.check("")
         text = f"missing right DESCRIBE on topic {prefix}*: there may be producer groups that are not shown"
         do = "grant it to the user of this connection; docs/security.md lists the rights of each role"
         yield note(Check.PRODUCERS, text, do) if alive or dead or pending else unknown(Check.PRODUCERS, text, do)
@@ -195,15 +195,15 @@ def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
         yield ok(Check.BACKLOG, f"{backlog.pending.total()} undecided, none overdue, none held, none discarded")
 
 
-def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Finding]:
+def transactions(view: ClusterView, answers: Answers, now: int) -> Iterator[Finding]:
     """Findings about the workers' transactional ids, and about open Kafka transactions in the internal topics."""
     fine = True
     unused: list[int] = []
     hidden: dict[str, list[str]] = {}
-    patience = patient.settings.commit_timeout + _ABORTED_AFTER_MS
+    patience = view.settings.commit_timeout + _ABORTED_AFTER_MS
     ours = set()
-    for partition in range(patient.partitions):
-        transactional_id = patient.names.transactional_id(partition)
+    for partition in range(view.partitions):
+        transactional_id = view.names.transactional_id(partition)
         found = answers.transactions[transactional_id]
         ours.add(found.producer_id)
         if found.error == ID_NOT_FOUND:
@@ -234,13 +234,13 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
             "grant READ on them to this user",
         )
     else:
-        for finding in _strangers(patient, answers.transactional):
+        for finding in _forbidden_producers(view, answers.transactional):
             fine = False
             yield finding
         for one in answers.transactional:
             silent = now - one.last_record
             # HALF is read uncommitted: an open transaction blocks no reader.
-            if one.start_offset < 0 or one.topic == patient.names.half or silent <= patience:
+            if one.start_offset < 0 or one.topic == view.names.half or silent <= patience:
                 continue
             fine = False
             who = "a worker" if one.producer_id in ours else "no worker"
@@ -257,17 +257,16 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
             f"(transactional.id.expiration.ms)",
             "see the finding about workers",
         )
-    elif fine and patient.partitions:
-        yield ok(Check.TRANSACTIONS, f"the transactional ids of {_all(patient)} are known, none hangs")
+    elif fine and view.partitions:
+        yield ok(Check.TRANSACTIONS, f"the transactional ids of {_all(view)} are known, none hangs")
 
 
-def _strangers(patient: Patient, producers: Sequence[TransactionalProducer]) -> Iterator[Finding]:
+def _forbidden_producers(view: ClusterView, producers: Sequence[TransactionalProducer]) -> Iterator[Finding]:
     """Findings about producers that write END or HALF in Kafka transactions, which they must not."""
     means = {
-        patient.names.end: "what such a transaction aborts decides nothing, and while it is open the decisions behind "
+        view.names.end: "what such a transaction aborts decides nothing, and while it is open the decisions behind "
         "it wait",
-        patient.names.half: "a half message in one that is aborted stays a half message, is checked, and can be "
-        "committed",
+        view.names.half: "a half message in one that is aborted stays a half message, is checked, and can be committed",
     }
     for topic, meaning in means.items():
         found = [one for one in producers if one.topic == topic]
@@ -282,8 +281,8 @@ def _strangers(patient: Patient, producers: Sequence[TransactionalProducer]) -> 
             )
 
 
-def _all(patient: Patient) -> str:
-    return "the only partition" if patient.partitions == 1 else f"all {patient.partitions} partitions"
+def _all(view: ClusterView) -> str:
+    return "the only partition" if view.partitions == 1 else f"all {view.partitions} partitions"
 
 
 def _grant(kind: str, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txbridge.config.worker import WorkerSettings
-from txbridge.doctor.cluster_view import KAFKAS_OWN, Patient
+from txbridge.doctor.cluster_view import KAFKAS_OWN, ClusterView
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import UNCLEAN, MissingRight, TopicFacts
 from txbridge.text import counted, duration
@@ -19,15 +19,15 @@ _RETENTION = "retention.ms"
 _UNLIMITED = -1
 
 
-def topics(patient: Patient) -> Iterator[Finding]:
+def topics(view: ClusterView) -> Iterator[Finding]:
     """Findings about missing topics, wrong numbers of partitions and wrong settings."""
     fine = True
-    half = patient.seen[patient.names.half]
-    for wanted in wanted_topics(patient.names, patient.options, patient.seen):
-        for finding in _of_topic(patient, wanted.name, [one for one in wanted.properties if one.name != _RETENTION]):
+    half = view.seen[view.names.half]
+    for wanted in wanted_topics(view.names, view.options, view.seen):
+        for finding in _of_topic(view, wanted.name, [one for one in wanted.properties if one.name != _RETENTION]):
             fine = False
             yield finding
-        sight = patient.seen[wanted.name]
+        sight = view.seen[wanted.name]
         # Without the number of partitions of HALF there is nothing to compare with.
         if not isinstance(half, TopicFacts) or not isinstance(sight, TopicFacts) or wanted.partitions is not None:
             continue
@@ -40,17 +40,17 @@ def topics(patient: Patient) -> Iterator[Finding]:
                 "use another namespace, or delete the topic if nothing in it is needed; see `txbridge topics plan`",
             )
     if fine:
-        checks = f" and {len(patient.groups)} of checks" if patient.groups else ""
+        checks = f" and {len(view.groups)} of checks" if view.groups else ""
         yield ok(
             Check.TOPICS,
-            f"the five internal topics{checks} are as they must be, with {counted(patient.partitions, 'partition')}",
+            f"the five internal topics{checks} are as they must be, with {counted(view.partitions, 'partition')}",
         )
 
 
-def _of_topic(patient: Patient, topic: str, properties: list[Wanted]) -> Iterator[Finding]:
-    sight = patient.seen[topic]
+def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterator[Finding]:
+    sight = view.seen[topic]
     if sight is None:
-        yield problem(Check.TOPICS, f"{topic} does not exist", f"{patient.apply} creates it")
+        yield problem(Check.TOPICS, f"{topic} does not exist", f"{view.apply} creates it")
     elif isinstance(sight, MissingRight):
         doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"
         yield unknown(
@@ -68,17 +68,17 @@ def _of_topic(patient: Patient, topic: str, properties: list[Wanted]) -> Iterato
                 do = repair_of_policy(topic, actual, wanted.value)
                 yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", do)
             else:
-                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", _remedy(patient, wanted))
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", _remedy(view, wanted))
 
 
-def _remedy(patient: Patient, wanted: Wanted) -> str:
-    return f"{patient.apply} sets it" + ("" if wanted.vital else ", where the provider of the cluster lets it be set")
+def _remedy(view: ClusterView, wanted: Wanted) -> str:
+    return f"{view.apply} sets it" + ("" if wanted.vital else ", where the provider of the cluster lets it be set")
 
 
-def retention(patient: Patient) -> Iterator[Finding]:
+def retention(view: ClusterView) -> Iterator[Finding]:
     """Findings about retention: it has to keep undecided messages and their records beyond the last check."""
-    names, settings = patient.names, patient.settings
-    half = patient.seen[names.half]
+    names, settings = view.names, view.settings
+    half = view.seen[names.half]
     if not isinstance(half, TopicFacts):
         # The finding about the topic has the reason and the remedy.
         return
@@ -92,7 +92,7 @@ def retention(patient: Patient) -> Iterator[Finding]:
             Check.RETENTION,
             f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)} "
             f"({option}): those that still wait would vanish",
-            f"{patient.apply} raises retention.ms; or lower {option}",
+            f"{view.apply} raises retention.ms; or lower {option}",
         )
     elif kept != _UNLIMITED and kept < age + LONGEST_OUTAGE_MS:
         fine = False
@@ -100,10 +100,10 @@ def retention(patient: Patient) -> Iterator[Finding]:
             Check.RETENTION,
             f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)}: an outage of "
             f"more than {duration(kept - age)} loses messages",
-            f"{patient.apply} raises retention.ms so that 4 days are survived",
+            f"{view.apply} raises retention.ms so that 4 days are survived",
         )
-    for wanted in wanted_topics(names, patient.options, patient.seen):
-        sight = patient.seen[wanted.name]
+    for wanted in wanted_topics(names, view.options, view.seen):
+        sight = view.seen[wanted.name]
         if wanted.name == names.half or not isinstance(sight, TopicFacts):
             continue
         actual = int(sight.config.get(_RETENTION, _UNLIMITED))
@@ -114,7 +114,7 @@ def retention(patient: Patient) -> Iterator[Finding]:
                     Check.RETENTION,
                     f"{wanted.name} keeps its records for {duration(actual)}, shorter than {names.half}: finished "
                     f"messages would be asked about, and could be delivered, again",
-                    f"{patient.apply} raises it",
+                    f"{view.apply} raises it",
                 )
             continue
         for one in wanted.unmet(sight.config):
@@ -123,7 +123,7 @@ def retention(patient: Patient) -> Iterator[Finding]:
                 yield warning(
                     Check.RETENTION,
                     f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
-                    f"{patient.apply} raises it",
+                    f"{view.apply} raises it",
                 )
     late = late_resume(
         names, half_retention_ms=half.config[_RETENTION], transaction_max_age=settings.transaction_max_age
@@ -144,16 +144,16 @@ def _budget(settings: WorkerSettings) -> str:
     )
 
 
-def replication(patient: Patient) -> Iterator[Finding]:
+def replication(view: ClusterView) -> Iterator[Finding]:
     """Findings about topics that lose records, or cannot be written, when a broker is lost."""
-    brokers = len(patient.brokers)
+    brokers = len(view.brokers)
     usual = min(_USUAL_COPIES, brokers)
     fine = True
-    for topic in (*patient.seen, *KAFKAS_OWN):
-        for finding in _copies(patient, topic, usual):
+    for topic in (*view.seen, *KAFKAS_OWN):
+        for finding in _copies(view, topic, usual):
             fine = False
             yield finding
-    for finding in _unclean(patient):
+    for finding in _unclean(view):
         fine = False
         yield finding
     if brokers == 1:
@@ -166,9 +166,9 @@ def replication(patient: Patient) -> Iterator[Finding]:
         yield ok(Check.REPLICATION, f"all topics have {usual} copies or more, all of them in sync")
 
 
-def _unclean(patient: Patient) -> Iterator[Finding]:
+def _unclean(view: ClusterView) -> Iterator[Finding]:
     """Findings about topics that can lose acknowledged records in an election, however many copies they have."""
-    sights = {**patient.seen, **patient.real}.values()
+    sights = {**view.seen, **view.real}.values()
     found = [one.name for one in sights if isinstance(one, TopicFacts) and one.elects_unclean]
     if found:
         yield warning(
@@ -179,8 +179,8 @@ def _unclean(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
-    described, sight = patient.described.get(topic), patient.seen.get(topic)
+def _copies(view: ClusterView, topic: str, usual: int) -> Iterator[Finding]:
+    described, sight = view.described.get(topic), view.seen.get(topic)
     if described is None:
         # Kafka creates its own topics when they are first needed.
         return
@@ -220,7 +220,7 @@ def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
             Check.REPLICATION,
             f"{topic}: min.insync.replicas is 1 with {copies} copies: what one broker has can be lost with it",
             # With two copies, 2 is safe but refuses writes while one broker is down. Three copies have neither problem.
-            f"{patient.apply} sets {copies - 1}"
+            f"{view.apply} sets {copies - 1}"
             if copies > 2
             else "have three copies; or set 2, and nothing can be written while one of both brokers is away",
         )
@@ -230,9 +230,9 @@ def _list(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
 
 
-def of_the_door(patient: Patient) -> Iterator[Finding]:
+def of_the_door(view: ClusterView) -> Iterator[Finding]:
     """Findings about missing real topics. The front door creates none, and refuses messages to a missing one."""
-    for name, sight in patient.real.items():
+    for name, sight in view.real.items():
         if sight is None:
             yield problem(
                 Check.DOOR,

@@ -10,8 +10,8 @@ from txbridge.errors import EnvironmentProblemError
 
 #: More lines hide the one that matters; Kafka's chains of causes are up to six deep.
 QUOTED_LINES = 8
-#: Java's error when it cannot listen on a port.
-PORT_LOST = "Address already in use"
+#: Pattern of the error of a program that cannot listen on a port: Java's text, and asyncio's in the links' log.
+PORT_LOST = "[Aa]ddress already in use"
 # The reason of a failed start is among the last lines; a log of 10 MB need not be read for it.
 _TAIL_BYTES = 64 * 1024
 

@@ -88,7 +88,7 @@ def _transfer(
     @contextmanager
     def follow(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
         def received(size: int) -> None:
-            if stopped.is_set() or deadline.is_over:
+            if stopped.is_set():
                 raise _StoppedError
             advance(size)
 

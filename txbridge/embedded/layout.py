@@ -20,10 +20,13 @@ _BROKER, _CONTROLLER = "broker-", "controller-"
 
 def check_size(brokers: int) -> int:
     if brokers != 1 and not QUORUM <= brokers <= MOST_BROKERS:
-        raise UsageError(
-            f"brokers must be 1, or {QUORUM} to {MOST_BROKERS}, not {brokers}: with two, none may be away "
-            "(a quorum of two needs both)"
-        )
+        if brokers == 2:
+            why = ": with two, none may be away (a quorum of two needs both)"
+        elif brokers > MOST_BROKERS:
+            why = ": each one needs a JVM of its own"
+        else:
+            why = ""
+        raise UsageError(f"brokers must be 1, or {QUORUM} to {MOST_BROKERS}, not {brokers}{why}")
     return brokers
 
 

@@ -21,11 +21,13 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from txbridge.deadline import Deadline
+from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.ports import HOST, free_port
 from txbridge.embedded.process import ChildProcess
+from txbridge.errors import EnvironmentProblemError
 
 # Bytes that are read at once: a fetch of a follower answers with up to 1 MB.
 _CHUNK = 256 * 1024
@@ -34,6 +36,7 @@ _START_S = 60.0
 _POLL_S = 0.02
 # An order takes no time on an idle machine.
 _ORDER_S = 30.0
+_DONE = "done\n"
 
 #: The number of a node in a client id, as in "raft-client-1", "broker-2-fetcher-0" and "3".
 _NUMBER = re.compile(r"\d+")
@@ -113,7 +116,7 @@ async def _connection(
 async def _orders(switch: Switch, lines: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
     while line := await lines.readline():
         await switch.order(line.decode())
-        answers.write(b"done\n")
+        answers.write(_DONE.encode())
         await answers.drain()
     answers.close()
 
@@ -139,20 +142,24 @@ class Links:
         self._control_port = free_port()
         pairs = [f"{node}:{port}:{behind}" for node, ports in links.items() for port, behind in ports]
         command = [sys.executable, "-m", "txbridge.embedded.links", str(self._control_port), *pairs]
-        self._child = ChildProcess.launch(command, output=folder / "links.log", env=env)
+        self._log = folder / "links.log"
+        # The log has the output of earlier starts, too.
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._child = ChildProcess.launch(command, output=self._log, env=env)
 
-    def wait(self) -> Self:
-        """Wait until the links are open."""
+    def wait(self) -> None:
+        """Wait until the links are open. Raises KafkaStartError when the process ends or does not answer in time."""
         deadline = Deadline(_START_S)
         while True:
             try:
                 socket.create_connection((HOST, self._control_port), _ORDER_S).close()
             except OSError:
-                if self._child.poll() is not None or deadline.is_over:
-                    raise
+                code = self._child.poll()
+                if code is not None or deadline.is_over:
+                    raise self._start_error(code) from None
                 time.sleep(_POLL_S)
             else:
-                return self
+                return
 
     def cut(self, node: int) -> None:
         self._order(f"cut {node}")
@@ -161,10 +168,27 @@ class Links:
         self._order(f"join {node}")
 
     def _order(self, line: str) -> None:
-        with socket.create_connection((HOST, self._control_port), _ORDER_S) as connection:
-            connection.sendall(f"{line}\n".encode())
-            with connection.makefile() as answers:
-                answers.readline()
+        try:
+            with socket.create_connection((HOST, self._control_port), _ORDER_S) as connection:
+                connection.sendall(f"{line}\n".encode())
+                with connection.makefile() as answers:
+                    answer = answers.readline()
+        except OSError as error:
+            answer = str(error)
+        if answer != _DONE:
+            raise EnvironmentProblemError(
+                f"the process that forwards the connections between the nodes did not confirm {line!r} "
+                f"({answer.strip() or 'it has ended'}): restart() of the whole Kafka starts it anew; its output is in "
+                f"{self._log}"
+            )
+
+    def _start_error(self, code: int | None) -> KafkaStartError:
+        what = "did not answer in time" if code is None else f"ended with exit code {code} while it was starting"
+        output = read_tail(self._log, self._log_start)
+        message = describe_failure(
+            f"The process that forwards the connections between the nodes {what}", output, self._log
+        )
+        return KafkaStartError(message, code, output)
 
     def close(self) -> None:
         self._child.kill()

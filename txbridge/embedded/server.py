@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -347,12 +348,12 @@ class EmbeddedKafka:
                 if archive is not None and error.exit_code in _CRASHED:
                     cds.give_up(archive, str(error))
                     archive = None
-                elif PORT_LOST in error.output and attempt < _PORT_ATTEMPTS:
+                elif re.search(PORT_LOST, error.output) and attempt < _PORT_ATTEMPTS:
+                    attempt += 1
                     self._port = self._wanted_port
                     self._members = []
                 else:
                     raise
-                attempt += 1
             else:
                 return
 
@@ -408,7 +409,9 @@ class EmbeddedKafka:
             require_free(member.port)
         if self._can_cut_off:
             ways = {one.node_id: layout.ways(one) for one in self._members}
-            self._links = Links(ways, self.data_dir, child_environment()).wait()
+            # Known before the wait, so that an error ends the process.
+            self._links = Links(ways, self.data_dir, child_environment())
+            self._links.wait()
         return {
             one.node_id: member_properties(one, self._members, node.data.kafka, self._overrides)
             for one, node in zip(self._members, nodes, strict=True)

@@ -51,6 +51,8 @@ _FATES = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK, Tr
 class Sandbox:
     """The internal topics of a fresh namespace, with the workers and producers of a test; a context manager.
 
+    Its end stops the workers and producers, and deletes all topics of the namespace and those of `create_topic`.
+
     Args:
         backend: runs Kafka; it must be started.
         partitions: number for the internal topics. One keeps all decisions in order, and take-overs short.
@@ -84,10 +86,9 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Producers first: they may still be sending decisions.
+        # Producers first: they may still be sending decisions. Topics last: a worker would create its own again.
         with ExitStack() as after:
-            for topic in self._topics:
-                after.callback(self._delete_topic, topic)
+            after.callback(self._delete_all_topics)
             for worker in self.workers:
                 after.callback(worker.stop)
             self._stack.close()
@@ -149,7 +150,7 @@ class Sandbox:
             except KafkaException as failure:
                 if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or deadline.is_over:
                     raise
-                self._delete_topic(topic)
+                self._delete_topics([topic])
             else:
                 break
         self._topics[topic] = partitions
@@ -157,13 +158,19 @@ class Sandbox:
         eventually(lambda: _is_led(seen, topic), _ADMIN_TIMEOUT_S, f"topic {topic} got no leader")
         return topic
 
-    def _delete_topic(self, topic: str) -> None:
-        try:
-            self._admin.delete_topics([topic])[topic].result(_ADMIN_TIMEOUT_S)
-        except KafkaException as failure:
-            # The test has deleted it itself.
-            if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
+    def _delete_all_topics(self) -> None:
+        """Delete the real topics, and all topics of the namespace: producers have added check topics."""
+        ours = Cluster.connect(self.settings).topics_with_prefix(f"{self.namespace}.")
+        self._delete_topics([*self._topics, *ours])
+
+    def _delete_topics(self, topics: list[str]) -> None:
+        for deleted in self._admin.delete_topics(topics).values():
+            try:
+                deleted.result(_ADMIN_TIMEOUT_S)
+            except KafkaException as failure:
+                # The test has deleted it itself.
+                if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
 
     # --- messages and transactions -----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ _POLL_S = 0.05
 #: Number of characters of a log that an error shows: the last few events.
 _SHOWN = 3_000
 
-_TAKEN_OVER = re.compile(r'"partition": (\d+), "seconds"')
+_TAKEN_OVER = re.compile(rb'"partition": (\d+), "seconds"')
 
 
 def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Callable[[], str] = "") -> Any:
@@ -47,6 +47,10 @@ class RunningWorker(ABC):
     @abstractmethod
     def log(self) -> str:
         """Everything that it has logged."""
+
+    def log_from(self, position: int) -> bytes:
+        """What it has logged from this byte on."""
+        return self.log.encode()[position:]
 
     @property
     @abstractmethod
@@ -72,21 +76,36 @@ class RunningWorker(ABC):
 
     def wait_logged(self, text: str, timeout: float = 30.0) -> None:
         """Wait until this text is in its log; AssertionError after `timeout` seconds, or when it ends before."""
-        eventually(
-            lambda: text in self.log or self.returncode is not None,
-            timeout,
-            lambda: f"{text!r} was not logged in {timeout} s:\n{self.log[-_SHOWN:]}",
-        )
+        wanted = text.encode()
+        self._eventually_logged(lambda new: wanted in new, timeout, f"{text!r} was not logged in {timeout} s")
         assert text in self.log, f"the worker ended and did not log {text!r}:\n{self.log[-_SHOWN:]}"
 
     def wait_serving(self, partitions: int, timeout: float = SERVING_TIMEOUT_S) -> None:
         """Wait until it has taken over this many partitions since it was started; AssertionError otherwise."""
-        eventually(
-            lambda: len(set(_TAKEN_OVER.findall(self.log))) >= partitions or self.returncode is not None,
-            timeout,
-            lambda: f"the worker did not take over {partitions} partitions in {timeout} s:\n{self.log[-_SHOWN:]}",
-        )
+        taken_over: set[bytes] = set()
+
+        def enough(new: bytes) -> bool:
+            taken_over.update(_TAKEN_OVER.findall(new))
+            return len(taken_over) >= partitions
+
+        message = f"the worker did not take over {partitions} partitions in {timeout} s"
+        self._eventually_logged(enough, timeout, message)
         assert self.returncode is None, f"the worker ended:\n{self.log[-_SHOWN:]}"
+
+    def _eventually_logged(self, found: Callable[[bytes], bool], timeout: float, message: str) -> None:
+        """Wait until `found` returns true for the part of the log that is new, or until the worker has ended.
+
+        An unfinished line is new again, together with its rest.
+        """
+        position = 0
+
+        def look() -> bool:
+            nonlocal position
+            new = self.log_from(position)
+            position += new.rfind(b"\n") + 1
+            return found(new) or self.returncode is not None
+
+        eventually(look, timeout, lambda: f"{message}:\n{self.log[-_SHOWN:]}")
 
 
 class WorkerProcess(RunningWorker):
@@ -108,6 +127,11 @@ class WorkerProcess(RunningWorker):
     @property
     def log(self) -> str:
         return self.log_file.read_text()
+
+    def log_from(self, position: int) -> bytes:
+        with self.log_file.open("rb") as log:
+            log.seek(position)
+            return log.read()
 
     @property
     def returncode(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What belongs to the source tree says so where there is none, as in an installed package."""
+"""Messages of modules that need the source tree, in an installed package without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings of the doctor that a cluster of one node cannot show: lost brokers, copies, releases, coordinators."""
+"""Findings of the doctor that a cluster of one node cannot show: lost brokers, replicas, releases, coordinators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.doctor import broker_checks, run, runtime_checks, topic_checks
 from txbridge.doctor.admin_requests import Answers, Transaction, TransactionalProducer, release_of
-from txbridge.doctor.cluster_view import Described, Patient, Place, Questions
+from txbridge.doctor.cluster_view import ClusterView, Described, Place, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.kafka.admin import Greeting, MissingRight, TopicFacts
 from txbridge.subject import Subject
@@ -18,10 +18,10 @@ HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 THREE = frozenset({1, 2, 3})
 
 
-def patient(places: list[Place], min_in_sync: str = "2", unclean: str = "false") -> Patient:
+def cluster_view(places: list[Place], min_in_sync: str = "2", unclean: str = "false") -> ClusterView:
     config = {"min.insync.replicas": min_in_sync, "unclean.leader.election.enable": unclean}
     facts = TopicFacts(HALF, "id", len(places), 3, 0, config)
-    return Patient(
+    return ClusterView(
         settings=WorkerSettings(bootstrap_servers="127.0.0.1:1"),
         questions=Questions(),
         cluster=None,  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def lines(findings: object) -> list[tuple[str, str]]:
 
 
 def test_copies_that_are_all_there() -> None:
-    good = patient([Place(1, THREE, THREE)])
+    good = cluster_view([Place(1, THREE, THREE)])
     assert lines(topic_checks.replication(good)) == [("ok", "all topics have 3 copies or more, all of them in sync")]
 
 
@@ -79,18 +79,18 @@ def test_copies_that_are_all_there() -> None:
     ids=["no leader", "not in sync", "too few copies", "one is enough", "too many demanded"],
 )
 def test_copies_that_are_not(place: Place, min_in_sync: str, expected: tuple[str, str]) -> None:
-    assert lines(topic_checks.replication(patient([place], min_in_sync))) == [expected]
+    assert lines(topic_checks.replication(cluster_view([place], min_in_sync))) == [expected]
 
 
 def test_a_topic_that_may_elect_a_leader_that_is_not_in_sync() -> None:
-    risky = patient([Place(1, THREE, THREE)], unclean="true")
+    risky = cluster_view([Place(1, THREE, THREE)], unclean="true")
     [(level, text)] = lines(topic_checks.replication(risky))
     assert level == "warning"
     assert text.startswith(f"unclean.leader.election.enable is true for {HALF}: a copy that is not in sync may become")
 
 
 def test_one_of_two_copies_in_sync_is_not_mended_by_the_same_setting() -> None:
-    two = patient([Place(1, frozenset({1, 2}), frozenset({1, 2}))], "1")
+    two = cluster_view([Place(1, frozenset({1, 2}), frozenset({1, 2}))], "1")
     two.brokers = {1: "one:9092", 2: "two:9092"}
     [finding] = topic_checks.replication(two)
     assert "sets 1" not in finding.do
@@ -98,11 +98,11 @@ def test_one_of_two_copies_in_sync_is_not_mended_by_the_same_setting() -> None:
 
 
 def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
-    """It has no number of partitions that the others could differ from; nothing is to be deleted."""
+    """The other topics cannot be compared with its number of partitions, and no topic has to be deleted."""
     names = Names()
     there = [names.end, names.op, names.offset, names.discard]
     for half in (MissingRight("DESCRIBE", HALF), None):
-        one = patient([])
+        one = cluster_view([])
         one.seen = {HALF: half, **{name: TopicFacts(name, "id", 4, 3, 0, {}) for name in there}}
         findings = list(topic_checks.topics(one))
         assert not [found for found in findings if "partitions" in found.text]
@@ -112,7 +112,7 @@ def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
 
 def test_a_discarded_message_that_can_be_resumed_for_longer_than_its_body_is_kept() -> None:
     names = Names()
-    one = patient([])
+    one = cluster_view([])
     log = {"retention.ms": "604800000", "max.message.bytes": "1065536"}
     one.seen = {
         **{name: TopicFacts(name, "id", 4, 3, 0, log) for name in (HALF, names.end, names.op, names.offset)},
@@ -177,7 +177,7 @@ def test_a_discarded_message_that_can_be_resumed_for_longer_than_its_body_is_kep
     ids=["delay as long as retention", "a moment longer", "less than four days longer", "age longer than the delay"],
 )
 def test_retention_against_the_longest_delay(age: int, delay: int, kept: str, level: Level, text: str, do: str) -> None:
-    """Hours of age and delay; what waits longest counts, and is named."""
+    """Hours of age and delay. The longest wait counts, and is named."""
     one = with_retention(kept, transaction_max_age=age * 3_600_000, timer_max_delay=delay * 3_600_000)
     found = [each for each in topic_checks.retention(one) if each.level is not Level.NOTE]
     assert [(each.level, each.text, each.do) for each in found] == [(level, text, do)]
@@ -190,9 +190,9 @@ def test_retention_that_is_enough_for_the_longest_delay(kept: str) -> None:
     assert {each.level for each in topic_checks.retention(one)} <= {Level.OK, Level.NOTE}
 
 
-def with_retention(kept: str, **settings: int) -> Patient:
-    """HALF, END and OP keep their records for so long."""
-    names, one = Names(), patient([])
+def with_retention(kept: str, **settings: int) -> ClusterView:
+    """HALF, END and OP with this retention."""
+    names, one = Names(), cluster_view([])
     one.settings = WorkerSettings(bootstrap_servers="127.0.0.1:1", **settings)  # type: ignore[arg-type]
     log = {"retention.ms": kept, "max.message.bytes": "1065536"}
     one.seen = {
@@ -205,14 +205,14 @@ def with_retention(kept: str, **settings: int) -> Patient:
 
 def test_a_quorum_without_a_controller_is_a_problem_and_not_everything_was_examined() -> None:
     greeting = Greeting("C1", {2: "two:9092"})
-    assert lines(broker_checks.headless(greeting, "timed out")) == [
+    assert lines(broker_checks.without_controller(greeting, "timed out")) == [
         ("problem", "cluster C1 (2 two:9092) answers, but its controller does not: timed out"),
         ("unknown", "topics, rights, workers and transactions could not be examined without a controller"),
     ]
 
 
 def test_a_broker_whose_advertised_address_is_wrong() -> None:
-    found = lines(broker_checks.connection(patient([]), answers(unreachable={2: "two:9092"})))
+    found = lines(broker_checks.connection(cluster_view([]), answers(unreachable={2: "two:9092"})))
     assert found == [("problem", "broker 2 at two:9092 does not answer")]
 
 
@@ -257,7 +257,7 @@ def test_a_release_is_told_by_the_requests_that_a_broker_knows(
     ],
 )
 def test_a_clock_is_judged_as_a_worker_judges_it(ahead: float, level: str, text: str) -> None:
-    """A worker tells `clock_differs` and is not ready beyond a minute; up to there its clock plays no part."""
+    """A worker logs `clock_differs` and is not ready beyond a minute. Smaller differences have no effect."""
     [(found, said)] = lines(broker_checks.clock(answers(clock=(ahead, 1.0))))
     assert found == level
     assert said.endswith(text)
@@ -270,7 +270,7 @@ def test_ages_are_by_the_brokers_clock_as_far_as_it_is_known() -> None:
 
 def test_a_coordinator_that_does_not_end_a_transaction() -> None:
     name = f"{HALF}@CID_RMQ_SYS_TRANS/0/0"
-    one = patient([Place(1, THREE, THREE)])
+    one = cluster_view([Place(1, THREE, THREE)])
     stuck = {name: Transaction("PrepareCommit", timeout=10_000, since=1_000_000, producer_id=7)}
     assert lines(runtime_checks.transactions(one, answers(transactions=stuck), 1_019_000))[0][0] == "ok"
     [(level, text)] = lines(runtime_checks.transactions(one, answers(transactions=stuck), 1_060_000))
@@ -278,25 +278,25 @@ def test_a_coordinator_that_does_not_end_a_transaction() -> None:
     assert text.startswith(
         "the Kafka transaction of partition 0 is PrepareCommit for 1m, longer than its time-out of 10s"
     )
-    # The beginning of one that has ended long ago means nothing.
+    # The beginning of a transaction that has ended does not count.
     past = {name: Transaction("CompleteCommit", timeout=10_000, since=1_000_000, producer_id=7)}
     assert lines(runtime_checks.transactions(one, answers(transactions=past), 9_000_000))[0][0] == "ok"
 
 
 def test_whoever_writes_half_or_end_in_kafka_transactions_is_named() -> None:
-    one = patient([Place(1, THREE, THREE)])
+    one = cluster_view([Place(1, THREE, THREE)])
     known = {f"{HALF}@CID_RMQ_SYS_TRANS/0/0": Transaction("Empty")}
 
     def found(*producers: TransactionalProducer) -> list[tuple[str, str]]:
         return lines(runtime_checks.transactions(one, answers(transactions=known, transactional=producers), 9_000_000))
 
-    # Workers do in OP, where each of theirs is over.
+    # Workers write OP in Kafka transactions, and each of theirs has ended there.
     assert found(TransactionalProducer("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 7, -1, 1))[0][0] == "ok"
     end, half = "RMQ_SYS_TRANS_END_TOPIC", HALF
     [ends, halves] = found(
         TransactionalProducer(end, 1, 8, -1, 1),
         TransactionalProducer(end, 0, 8, -1, 1),
-        # Open for long: nobody waits for it in HALF.
+        # Open for long: no reader of HALF waits for it.
         TransactionalProducer(half, 0, 9, 4, 1),
     )
     assert ends[0] == "warning"

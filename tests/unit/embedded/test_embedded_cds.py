@@ -1,4 +1,4 @@
-"""An archive of classes is tried once and never needed."""
+"""The archive of classes, which is tried once and never needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log of Kafka's controller says about the session of the former broker."""
+"""Lines of the Kafka controller's log about the session of the former broker."""
 
 from __future__ import annotations
 

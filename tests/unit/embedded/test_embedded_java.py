@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when none fits. The launchers are small scripts that answer like Java does."""
+"""The choice of a Java, and the message when none fits. The launchers are small scripts that answer like Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervised child ends with its owner, however the owner ends. Shown with `sleep` in the place of Java."""
+"""A supervised child process, which ends with its owner, however the owner ends. `sleep` stands in for Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where no Docker daemon answers, that is said, and nothing stays open: services' tests turn warnings into errors."""
+"""The error without a Docker daemon. No socket stays open, because services' tests turn warnings into errors."""
 
 from __future__ import annotations
 

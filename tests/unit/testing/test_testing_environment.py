@@ -1,4 +1,4 @@
-"""What a sandbox's workers are configured with."""
+"""The configuration of a sandbox's workers."""
 
 from __future__ import annotations
 

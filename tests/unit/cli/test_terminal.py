@@ -1,0 +1,47 @@
+"""Output that goes to a file or a pipe: lines are not wrapped where they would be on a narrow terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.incremental.steps import Alarm, Step
+from txbridge_audit.report.model import Entry, Place
+
+from txbridge.cli import audit_program, topics
+from txbridge.cli.audit import Options
+from txbridge.cli.terminal import console
+from txbridge.config.worker import WorkerSettings
+from txbridge.errors import EnvironmentProblemError
+from txbridge.subject import Subject
+from txbridge.topics.plan import Action, TopicPlan
+
+
+def test_a_wide_console_has_the_width_of_the_terminal_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert console(wide=True).width == 250
+    assert console().width == 100
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert console(wide=True).width == 100
+
+
+def test_a_line_of_a_plan_is_as_wide_in_a_file_as_one_of_pending(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = " ".join(["cleanup.policy"] * 12)
+    plan = TopicPlan("RMQ_SYS_TRANS_HALF_TOPIC", Action.REFUSED, 4, 3, reasons=(reason,))
+    topics._print_table(Subject("", "kafka:9092", "cluster"), [plan], done=False)
+    assert reason in capsys.readouterr().out
+
+
+def test_names_with_brackets_in_the_line_of_a_violation_are_no_markup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def follow(*_: object, on_step, **__: object):
+        entry = Entry("LOST", "it is not there", "[/red]", "g", "[bold]", (Place("half", "HALF", 0, 7),))
+        on_step(Step(None, [Alarm("id", entry)], 0))  # type: ignore[arg-type]
+        raise CouldNotAuditError("enough")
+
+    monkeypatch.setattr(audit_program, "follow", follow)
+    with pytest.raises(EnvironmentProblemError, match="enough"):
+        audit_program.run(Options(ledger="ledger", follow=True), WorkerSettings(bootstrap_servers="127.0.0.1:1"))
+    assert capsys.readouterr().err == "LOST [/red] [bold] half HALF/0@7\n"
