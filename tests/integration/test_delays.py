@@ -15,7 +15,9 @@ from txbridge.core.end_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending
+from txbridge.operations.act_on_many import resolve_all
 from txbridge.operations.act_on_one import abandon, resolve
+from txbridge.operations.actions import Action
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import read_history
 from txbridge.operations.model import NextStep, Result
@@ -221,6 +223,23 @@ def test_a_person_sees_what_is_scheduled_and_cancels_one(bridge: Bridge) -> None
         b"me",
     )
     assert bridge.outcomes()[0, cancelled.offset] == ["abandon"]
+
+
+def test_all_that_is_scheduled_for_a_topic_is_cancelled_after_a_dry_run(bridge: Bridge) -> None:
+    topic, due = bridge.create_topic("real"), now() + 3_600_000
+    with bridge.local_owner():
+        several = [prepare(bridge, topic, b"%d" % number, due) for number in range(2)]
+        for one in several:
+            bridge.decide(one, COMMIT)
+        scheduled(bridge, 2)
+        connection, cause = connect(bridge), Selection(cause=f"scheduled for topic {topic}")
+        dry = resolve_all(connection, Action.ABANDON, cause, dry_run=True)
+        assert [one.result for one in dry] == [Result.WOULD_ABANDON] * 2
+        done = resolve_all(connection, Action.ABANDON, cause, reason="a wrong price", operator="me", expected=2)
+        assert [one.result for one in done] == [Result.ABANDONED] * 2
+        assert bridge.parked_states(0) == []
+    assert bridge.outcomes() == {(0, one.offset): ["abandon"] for one in several}
+    assert bridge.visible(topic) == {}
 
 
 def test_a_time_beyond_the_longest_delay_is_malformed(bridge: Bridge) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,13 +87,9 @@ class Bounds:
 
     def answer(self, future: Future[Any]) -> Any:
         """Return the result of a request, which has its own time limit. Raises UnwantedError once it is not wanted."""
-        while True:
-            try:
-                return future.result(_LOOK_S)
-            except TimeoutError:
-                if future.done():
-                    raise
-                self.require_wanted()
+        while not wait([future], _LOOK_S).done:
+            self.require_wanted()
+        return future.result()
 
     def require_wanted(self) -> None:
         if self.is_unwanted():

@@ -13,6 +13,7 @@ import faust
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from txbridge.errors import UsageError
+from txbridge.kafka.config import canonical_name
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 #: librdkafka's spellings of false.
@@ -61,7 +62,8 @@ def credentials(kafka: Mapping[str, Any]) -> Any:
         return faust.SSLCredentials(context=context)
     if protocol not in {"SASL_PLAINTEXT", "SASL_SSL"}:
         raise UsageError(f"security.protocol {protocol!r} is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL")
-    mechanism = str(kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "").upper()
+    named = {canonical_name(name): value for name, value in kafka.items()}
+    mechanism = str(named.get("sasl.mechanism", "")).upper()
     if mechanism not in _MECHANISMS:
         raise UsageError(
             f"sasl.mechanism {mechanism!r} cannot be used by a worker; use one of {', '.join(_MECHANISMS)}"

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from txbridge.deadline import Deadline
+
 #: Number of attempts among which a time-out is divided; each failure replaces the client. The second attempt usually
 #: succeeds, but a client that connects while the cluster still lists the dead broker may choose it again.
 _ATTEMPTS = 3
@@ -41,18 +43,21 @@ class ControllerRequests:
         Raises KafkaException or TimeoutError when no attempt was answered. The futures hold the broker's answers, and
         also its errors about single topics.
         """
-        seconds = timeout / _ATTEMPTS
+        deadline = Deadline(timeout)
         for left in reversed(range(_ATTEMPTS)):
             client = self._connected()
+            # The margin is kept free, so that librdkafka also ends the last attempt before the deadline.
+            seconds = max(deadline.left - _MARGIN_S, deadline.left / 2) / (left + 1)
+            attempt = Deadline(min(seconds + _MARGIN_S, deadline.left))
             try:
                 answers = dict(request(client, seconds))
                 for answer in answers.values():
-                    error = answer.exception(seconds + _MARGIN_S)
+                    error = answer.exception(attempt.left)
                     if error is not None and _is_local(error):
                         raise error
             except (KafkaException, TimeoutError):
                 self._give_up(client)
-                if left == 0:
+                if left == 0 or deadline.is_over:
                     raise
             else:
                 return answers

@@ -265,6 +265,14 @@ class PartitionReader:
                     f"find-hanging --topic {self.topic} --partition {self.partition}",
                 )
 
+    def read_below(self, end: int, stopping: Callable[[], bool]) -> Iterator[Message]:
+        """Yield every record below `end` and no other; the position may be behind `end` then. Raises as `read_to`."""
+        for message in self.read_to(end, stopping):
+            offset = message.offset()
+            assert offset is not None
+            if offset < end:
+                yield message
+
 
 def cut_agreement() -> Agreement:
     """The agreement of answers that a log ends below an offset that was reached: it was cut."""

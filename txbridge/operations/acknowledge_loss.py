@@ -30,15 +30,13 @@ from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.end_writer import check_words
 from txbridge.operations.reading import bounds_of, open_reader, read_offset
+from txbridge.operations.since import CLOCK_SKEW_MS
 from txbridge.text import counted
 
 #: The same as the worker's default (ms); a few records take milliseconds.
 _COMMIT_TIMEOUT_MS = 10_000
 #: Longest wait for one record (s); a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
-#: END is applied again from this long (ms) before the last known record, because the clocks of brokers differ. A
-#: decision that is applied already is refused as a repeat.
-_CLOCK_SKEW_MS = 60_000
 #: Most lost messages that are named.
 _NAMED = 20
 #: Number of attempts. A worker whose take-over is refused tries again every half minute, and takes the fence for a
@@ -139,7 +137,7 @@ def _end_from(reader: PartitionReader, mark: Mark) -> int:
     low, high = bounds_of(reader)
     if mark.appended is None:
         return low
-    since = mark.appended - _CLOCK_SKEW_MS
+    since = mark.appended - CLOCK_SKEW_MS
     return _first(reader, low, min(high, mark.offset + 1), lambda message: message.timestamp()[1] > since)
 
 
@@ -151,9 +149,9 @@ def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Messa
         messages: list[Message] = []
         deadline = Deadline(_READ_TIMEOUT_S)
         while not messages and reader.position < high:
-            messages = reader.poll(1, 0.2)
             if deadline.is_over:
                 raise EnvironmentProblemError(f"offset {middle} of {reader.topic}[{reader.partition}] did not come")
+            messages = reader.poll(1, 0.2)
         if not messages or offset_of(messages[0]) >= high or is_new(messages[0]):
             high = middle
         else:

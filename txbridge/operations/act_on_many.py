@@ -11,23 +11,30 @@ from txbridge.core.names import is_group
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError, UsageError
-from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, batches, foretell, sort_out
+from txbridge.operations.actions import (
+    DEFAULT_TIMEOUT_S,
+    Action,
+    act_on_batch,
+    batches,
+    foretell,
+    sort_out,
+    with_losses,
+)
 from txbridge.operations.address import FinishedError
 from txbridge.operations.causes import cause_if
 from txbridge.operations.connection import Connection
-from txbridge.operations.details import with_keys
 from txbridge.operations.end_writer import check_words
 from txbridge.operations.model import Answer, OpenMessage, Result, Selection
 from txbridge.operations.reading import read_view, read_views
 from txbridge.operations.view import PartitionView
 from txbridge.text import counted
 
-#: The state of the messages that an action selects.
+#: The states of the messages that an action selects.
 _STATES = {
-    Action.COMMIT: TransactionState.PENDING,
-    Action.ROLLBACK: TransactionState.PENDING,
-    Action.ABANDON: TransactionState.HELD,
-    Action.RESUME: TransactionState.DISCARDED,
+    Action.COMMIT: frozenset({TransactionState.PENDING}),
+    Action.ROLLBACK: frozenset({TransactionState.PENDING}),
+    Action.ABANDON: frozenset({TransactionState.HELD, TransactionState.SCHEDULED}),
+    Action.RESUME: frozenset({TransactionState.DISCARDED}),
 }
 
 
@@ -42,7 +49,7 @@ def resolve_all(
     expected: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> list[Answer]:
-    """Act on all open messages of the selection that are in the state for it; its states and limit are ignored.
+    """Act on all open messages of the selection that are in a state for it; its states and limit are ignored.
 
     The order is that of partitions and offsets. A dry run lists the messages and writes nothing. `expected` is their
     number in a dry run: FinishedError is raised if it differs now, before anything is written. Other errors are those
@@ -52,7 +59,7 @@ def resolve_all(
         connection.require_partition(selection.partition)
     if not dry_run:
         reason, operator = check_words(reason, operator)
-    wanted = replace(selection, states=frozenset({_STATES[action]}))
+    wanted = replace(selection, states=_STATES[action])
     views = {view.partition: view for view in read_views(connection)}
     now = time.time_ns() // 1_000_000
     found = {
@@ -135,9 +142,7 @@ def _carry_out(
         answers += refused
         for batch in batches(able):
             try:
-                answers += act_on_batch(
-                    connection, action, views[partition], batch, reason, operator, timeout_s, deadline
-                )
+                answers += act_on_batch(connection, action, views[partition], batch, reason, operator, deadline)
             except TxBridgeError as error:
                 if not written:
                     raise
@@ -162,11 +167,5 @@ def _as_now(
             refused.append(Answer(message, Result.REFUSED, "it is finished meanwhile. Nothing was written"))
         else:
             able.append(now)
-    if action is Action.COMMIT:
-        pending = [message for message in able if message.state is TransactionState.PENDING]
-        bodies = {message.half_offset: message for message in with_keys(connection, view.partition, pending)}
-        able = [bodies.get(message.half_offset, message) for message in able]
-    # The key must not be kept longer than it is needed.
-    able = [replace(message, key=None) for message in able]
-    able, without_effect = sort_out(action, able)
+    able, without_effect = sort_out(action, with_losses(connection, action, view.partition, able))
     return able, refused + without_effect

@@ -5,10 +5,9 @@ from __future__ import annotations
 from txbridge.core.end_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
-from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, refuse
+from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, refuse, with_losses
 from txbridge.operations.address import find_target
 from txbridge.operations.connection import Connection
-from txbridge.operations.details import with_keys
 from txbridge.operations.end_writer import check_words
 from txbridge.operations.model import Answer, Result
 
@@ -94,8 +93,7 @@ def _act(
 ) -> Answer:
     reason, operator = check_words(reason, operator)
     view, message = find_target(connection, target, id_prefix)
-    if action in _ACTIONS.values() and message.state is TransactionState.PENDING:
-        [message] = with_keys(connection, message.partition, [message])
+    [message] = with_losses(connection, action, message.partition, [message])
     refused = refuse(action, message)
     if refused is not None:
         return refused

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from txbridge.core.end_record import MAX_ENTRIES, Decision, Source
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.states import Outcome
+from txbridge.core.states import Outcome, TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
+from txbridge.operations.details import with_keys
 from txbridge.operations.end_writer import write_end
 from txbridge.operations.model import Answer, OpenMessage, Result
 from txbridge.operations.reading import wait_applied
@@ -110,6 +111,21 @@ def refuse(action: Action, message: OpenMessage) -> Answer | None:
     return None if refusal is None else Answer(message, *refusal)
 
 
+def with_losses(
+    connection: Connection, action: Action, partition: int, messages: Sequence[OpenMessage]
+) -> list[OpenMessage]:
+    """The same messages of one partition; before a commit, which needs the bodies, also whether these are gone.
+
+    Raises as `read_view`.
+    """
+    pending = [message for message in messages if message.state is TransactionState.PENDING]
+    if action is not Action.COMMIT or not pending:
+        return [*messages]
+    # The keys must not be kept longer than they are needed.
+    looked_up = {one.half_offset: replace(one, key=None) for one in with_keys(connection, partition, pending)}
+    return [looked_up.get(message.half_offset, message) for message in messages]
+
+
 def sort_out(action: Action, messages: Iterable[OpenMessage]) -> tuple[list[OpenMessage], list[Answer]]:
     """The messages on which the action would have an effect, and the answers about the others."""
     able: list[OpenMessage] = []
@@ -147,23 +163,24 @@ def act_on_batch(
     batch: Sequence[OpenMessage],
     reason: str,
     operator: str,
-    timeout_s: float,
-    deadline: Deadline | None = None,
+    limit: Deadline | float,
 ) -> list[Answer]:
     """Write one END record about these messages of one partition and group, and return the result of each.
 
-    It waits for the worker until `deadline`, or without one for `timeout_s` after the record is stored.
+    It waits for the worker until the deadline `limit`, or for `limit` seconds after the record is stored.
     Raises as `write_end`, but nothing once the record is stored.
     """
     kind = _KINDS[action]
     end_offset = write_end(connection, batch, kind.decision, kind.source, reason, operator)
     offsets = [message.half_offset for message in batch]
+    deadline = limit if isinstance(limit, Deadline) else Deadline(limit)
+    seconds = deadline.left
     try:
-        applied = wait_applied(connection, view, end_offset, offsets, deadline or Deadline(timeout_s))
+        applied = wait_applied(connection, view, end_offset, offsets, deadline)
     except TxBridgeError as error:
         return [Answer(message, Result.STORED, _lost_sight(end_offset, error), end_offset) for message in batch]
     if applied is None:
-        detail = _stored(view, end_offset, timeout_s)
+        detail = _stored(view, end_offset, seconds)
         return [Answer(message, Result.STORED, detail, end_offset) for message in batch]
     return [
         kind.judge(
@@ -185,11 +202,11 @@ def _lost_sight(end_offset: int, error: TxBridgeError) -> str:
     )
 
 
-def _stored(view: PartitionView, end_offset: int, timeout_s: float) -> str:
+def _stored(view: PartitionView, end_offset: int, seconds: float) -> str:
     """The text about a command that was not applied in time, with the view's warnings, which may be the reason."""
     text = (
         f"stored at END offset {end_offset} of partition {view.partition}, but no worker has applied it within "
-        f"{timeout_s:g} s: no worker alive yet, or this partition stands still. It will be applied as soon as "
+        f"{round(seconds, 1):g} s: no worker alive yet, or this partition stands still. It will be applied as soon as "
         f"one serves it; do not repeat it"
     )
     return ". ".join([text, *view.warnings])

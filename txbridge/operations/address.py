@@ -60,7 +60,8 @@ def _by_id(connection: Connection, transaction_id: str) -> tuple[PartitionView, 
     )
 
 
-def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenMessage]:
+def parse_place(connection: Connection, target: str) -> tuple[int, int]:
+    """Partition and half offset of `<partition>:<half offset>`. Raises UsageError."""
     try:
         partition, half_offset = parse_coordinates(target)
     except MalformedRecordError:
@@ -71,6 +72,11 @@ def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenM
             f"(32 characters of 0-9 A-F); `txbridge pending` lists what is open",
         ) from None
     connection.require_partition(partition)
+    return partition, half_offset
+
+
+def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenMessage]:
+    partition, half_offset = parse_place(connection, target)
     view = read_view(connection, partition)
     if view.outcome(half_offset) is Outcome.DISCARD:
         # OP is read after OFFSET: the message may have been discarded in between, and its parked entry is there now.

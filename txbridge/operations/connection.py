@@ -13,14 +13,18 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import NO_RIGHT, UNREACHABLE, Cluster, KafkaUnreachableError, MissingRight, TopicFacts
+from txbridge.kafka.admin import UNREACHABLE, Cluster, KafkaUnreachableError, MissingRight, TopicFacts
+from txbridge.kafka.denied import is_denied
 from txbridge.subject import Subject
 from txbridge.topics.verify import LayoutError
 
 
 @contextmanager
 def kafka_errors(purpose: str) -> Iterator[None]:
-    """Turn errors of Kafka in this block into KafkaUnreachableError or EnvironmentProblemError, with the purpose."""
+    """Turn errors of Kafka in this block into KafkaUnreachableError or EnvironmentProblemError, with the purpose.
+
+    A TimeoutError, about one record that did not come, becomes an EnvironmentProblemError: other partitions may answer.
+    """
     try:
         yield
     except KafkaException as failure:
@@ -28,11 +32,11 @@ def kafka_errors(purpose: str) -> Iterator[None]:
         text = f"{purpose}: {error.str()} ({error.name()})"
         if error.code() in UNREACHABLE:
             raise KafkaUnreachableError(f"Kafka cannot be reached; {text}") from failure
-        if error.code() in NO_RIGHT | {KafkaError.GROUP_AUTHORIZATION_FAILED}:
-            raise EnvironmentProblemError(
-                f"a right is missing; {text}. docs/operations.md lists the rights that operations need",
-            ) from failure
+        if is_denied(error):
+            raise EnvironmentProblemError(f"a right is missing; {text}") from failure
         raise EnvironmentProblemError(f"Kafka refused; {text}") from failure
+    except TimeoutError as failure:
+        raise EnvironmentProblemError(f"Kafka was too slow; {purpose}: {failure}") from failure
 
 
 @dataclass(frozen=True, slots=True)

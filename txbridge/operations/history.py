@@ -7,36 +7,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
-    AdminClient,
-    OffsetSpec,
-)
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka.admin import AdminClient
 
 from txbridge.core import names as header_names
 from txbridge.core.checkpoint import parse_op
 from txbridge.core.end_record import EndRecord, Source, parse_end
-from txbridge.core.half_message import HalfMessage, parse_coordinates
+from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import is_transaction_id, short_id
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka import config as kafka_config
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.denied import is_denied
 from txbridge.kafka.errors import UNKNOWN_TOPIC
 from txbridge.kafka.headers import copyable_headers, headers_of
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.operations.address import parse_place
 from txbridge.operations.connection import Connection, kafka_errors
-from txbridge.operations.reading import read_view
+from txbridge.operations.reading import never, read_view
+from txbridge.operations.since import admin_client, start_since
 from txbridge.text import counted
 
-#: Time limit (s), the same for all requests that a person waits for. A healthy broker answers in milliseconds.
-_REQUEST_TIMEOUT_S = 10.0
-#: The search for records about a transaction starts this long (ms) before its birth, as brokers' clocks differ.
-_CLOCK_SKEW_MS = 60_000
 #: Longest search of HALF for an id (s). A second reads some hundred thousand records; coordinates need just one.
 SEARCH_TIMEOUT_S = 20.0
 
@@ -79,9 +73,10 @@ def read_history(connection: Connection, target: str) -> History:
     message = view.find(half.offset)
     missing: list[str] = []
     names, where = connection.names, f"{partition}:{half.offset}".encode()
+    admin = admin_client(connection)
 
     def since_birth(topic: str, only: int | None, look: Callable[[Message], Iterator[Step]]) -> list[Step]:
-        return list(_collect(connection, topic, only, half.born, look, missing))
+        return list(_collect(connection, admin, topic, only, half.born, look, missing))
 
     outcomes = since_birth(names.op, partition, lambda record: _op_steps(record, half.offset))
     steps = [
@@ -127,20 +122,12 @@ def _now() -> int:
 def _find(connection: Connection, target: str) -> tuple[HalfMessage, int]:
     if is_transaction_id(target):
         return _find_id(connection, target)
-    try:
-        partition, offset = parse_coordinates(target)
-    except MalformedRecordError:
-        shown = f"{short_id(target)}..." if len(target) > len(short_id(target)) else target
-        raise UsageError(
-            f"{shown!r} names no half message: give <partition>:<half offset>, as in 0:42, or the whole transaction id"
-        ) from None
-    connection.require_partition(partition)
+    partition, offset = parse_place(connection, target)
     for record in _records(connection, connection.names.half, partition, offset, offset + 1):
-        if offset_of(record) == offset:
-            try:
-                return to_half(record, connection.names), partition
-            except MalformedRecordError as error:
-                raise UsageError(f"the record at {target} is no half message: {error}") from None
+        try:
+            return to_half(record, connection.names), partition
+        except MalformedRecordError as error:
+            raise UsageError(f"the record at {target} is no half message: {error}") from None
     raise UsageError(f"there is no half message at {target}: HALF does not go so far, or not back so far any more")
 
 
@@ -174,7 +161,7 @@ def _records(
             start = max(start, low)
             if start < stop:
                 reader.start(start)
-                yield from reader.read_to(stop, lambda: False)
+                yield from reader.read_below(stop, never)
         finally:
             bounds.close()
             if reader is not bounds:
@@ -183,6 +170,7 @@ def _records(
 
 def _collect(
     connection: Connection,
+    admin: AdminClient,
     topic: str,
     partition: int | None,
     born: int,
@@ -190,15 +178,10 @@ def _collect(
     missing: list[str],
 ) -> Iterator[Step]:
     """The steps that `look` finds in the records since birth. A topic that this user may not read goes to `missing`."""
-    config = {"logger": librdkafka_logger(), **kafka_config.admin_config(connection.kafka)}
-    admin = kafka_config.create(AdminClient, config)
     try:
         for number in _partitions(admin, topic) if partition is None else [partition]:
-            where = TopicPartition(topic, number)
-            spec = {where: OffsetSpec.for_timestamp(max(born - _CLOCK_SKEW_MS, 0))}
-            start = admin.list_offsets(spec, request_timeout=_REQUEST_TIMEOUT_S)[where].result().offset
-            # Kafka answers -1 when nothing came since then.
-            if start >= 0:
+            start = start_since(admin, topic, number, born)
+            if start is not None:
                 for record in _records(connection, topic, number, start, None, committed=True):
                     yield from look(record)
     except KafkaException as failure:
@@ -216,7 +199,7 @@ def _collect(
 
 def _partitions(admin: AdminClient, topic: str) -> list[int]:
     """Raises KafkaException when there is no such topic, or it is hidden from this user."""
-    described = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
+    described = admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
     if described.error is not None:
         raise KafkaException(described.error)
     return sorted(described.partitions)

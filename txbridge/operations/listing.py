@@ -18,11 +18,11 @@ from txbridge.operations.model import Listing, OpenMessage, Selection
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
 
-#: The default selection. A call in a parameter's default would look as if it were made for each call.
-_EVERYTHING = Selection()
+#: A call in a parameter's default would look as if it were made for each call.
+_DEFAULT = Selection()
 
 
-def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
+def list_pending(connection: Connection, selection: Selection = _DEFAULT, *, errors: bool = True) -> Listing:
     """Open messages, oldest first: pending and held ones unless the selection says otherwise.
 
     `errors` also looks in END for the remark of the last "unknown" about each. That reads END from the birth of the
@@ -51,11 +51,12 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
     # A million messages may be open: only those that are shown are kept in memory.
     chosen = sorted(fitting(), key=_age) if selection.limit is None else nsmallest(selection.limit, fitting(), key=_age)
     warnings = [warning for view in views for warning in view.warnings]
-    detailed = _with_details(connection, chosen, errors=errors)
+    detailed, without = _with_details(connection, chosen, errors=errors)
+    unread |= without
     return Listing(detailed, causes.total(), now, warnings, unread, dict(causes.most_common()), left_out)
 
 
-def list_discarded(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
+def list_discarded(connection: Connection, selection: Selection = _DEFAULT, *, errors: bool = True) -> Listing:
     """Discarded messages that can be resumed, oldest first. As `list_pending`, but for the states."""
     discarded = replace(selection, states=frozenset({TransactionState.DISCARDED}))
     return list_pending(connection, discarded, errors=errors)
@@ -81,16 +82,29 @@ def _age(message: OpenMessage) -> tuple[int, int, int]:
     return message.born, message.partition, message.half_offset
 
 
-def _with_details(connection: Connection, messages: list[OpenMessage], *, errors: bool) -> list[OpenMessage]:
-    """The same messages in the same order, with the details of other records: key, loss of the body, last remark."""
+def _with_details(
+    connection: Connection, messages: list[OpenMessage], *, errors: bool
+) -> tuple[list[OpenMessage], dict[int, str]]:
+    """The same messages in the same order, with the details of other records: key, loss of the body, last remark.
+
+    For each partition whose details cannot be read there is the reason. Raises KafkaUnreachableError.
+    """
     by_partition: dict[int, list[OpenMessage]] = defaultdict(list)
     for message in messages:
         by_partition[message.partition].append(message)
     detailed: dict[tuple[int, int], OpenMessage] = {}
+    without: dict[int, str] = {}
     for partition, here in by_partition.items():
         unexplained = [message for message in here if message.error is None]
-        remarks = last_remarks(connection, partition, unexplained) if errors and unexplained else {}
-        for message in with_keys(connection, partition, here):
+        try:
+            remarks = last_remarks(connection, partition, unexplained) if errors and unexplained else {}
+            found = with_keys(connection, partition, here)
+        except KafkaUnreachableError:
+            raise
+        except TxBridgeError as problem:
+            without[partition] = f"its messages are listed without keys and last errors; {problem}"
+            continue
+        for message in found:
             error = remarks.get(message.half_offset) if message.error is None else message.error
             detailed[partition, message.half_offset] = replace(message, error=error)
-    return [detailed[message.partition, message.half_offset] for message in messages]
+    return [detailed.get((message.partition, message.half_offset), message) for message in messages], without

@@ -128,7 +128,7 @@ class Listing:
     now: int
     #: Warnings about the topics, for people.
     warnings: Sequence[str] = ()
-    #: Partitions that could not be read, and why. Their open messages are not in the list.
+    #: Partitions not read in full, and why. Their open messages are left out, or lack keys and last errors.
     unread: Mapping[int, str] = field(default_factory=dict)
     #: The total by cause.
     causes: Mapping[str, int] = field(default_factory=dict)

@@ -128,7 +128,7 @@ def read_view(
         for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1], stopping=stopping):
             view.take_op(outcome, half_offsets)
         half.start(half_from)
-        for message in half.read_to(half_end, stopping):
+        for message in half.read_below(half_end, stopping):
             try:
                 view.take_half(to_half(message, names))
             except MalformedRecordError:
@@ -263,12 +263,11 @@ def _read_end(
     with open_reader(connection, connection.names.end, partition, committed=True) as reader:
         end = bounds_of(reader)[1] if stop is None else stop
         reader.start(start)
-        for message in reader.read_to(end, stopping):
-            if offset_of(message) < end:
-                try:
-                    yield parse_end(offset_of(message), message.value(), headers_of(message))
-                except MalformedRecordError:
-                    continue
+        for message in reader.read_below(end, stopping):
+            try:
+                yield parse_end(offset_of(message), message.value(), headers_of(message))
+            except MalformedRecordError:
+                continue
 
 
 def read_commands(
@@ -291,7 +290,7 @@ def read_commands(
 class Applied:
     """Records of the topics after a worker has applied END beyond an offset."""
 
-    #: By half offset, all outcomes in OP since the view was last updated, in their order.
+    #: By half offset, all outcomes in OP since the view was read, in their order.
     outcomes: Mapping[int, list[Outcome]]
     #: By half offset, the commands about it in END, from the view's next END offset to the command itself.
     commands: Mapping[int, list[Command]]
@@ -300,7 +299,7 @@ class Applied:
 def wait_applied(
     connection: Connection, view: PartitionView, end_offset: int, half_offsets: Collection[int], deadline: Deadline
 ) -> Applied | None:
-    """Wait until the checkpoint has passed this END offset, and update the view. None at the deadline.
+    """Wait until the checkpoint has passed this END offset, and update the view's OFFSET. None at the deadline.
 
     Raises as `read_view`.
     """
@@ -324,7 +323,8 @@ def wait_applied(
         # other. So OP is read to its true end, past transactions that are still open.
         with open_reader(connection, names.op, partition, committed=False) as uncommitted:
             end = bounds_of(uncommitted)[1]
-        for _, outcome, named in read_op(connection, view, end):
+        # From the view's position each time: an outcome may be older than the command that asks for it.
+        for _, outcome, named in read_op(connection, view, end, start=view.op_position):
             for offset in outcomes.keys() & set(named):
                 outcomes[offset].append(outcome)
     commands = read_commands(connection, view, end_offset + 1, half_offsets)

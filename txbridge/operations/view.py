@@ -79,7 +79,7 @@ class PartitionView:
     #: Log start and end of HALF when reading began.
     half_start: int
     half_end: int
-    #: OP offset behind the last record that was read, where reading goes on.
+    #: OP offset behind the last record that was taken in.
     op_position: int = 0
     #: Next END offset that a worker will apply, and index of the first entry there that is not applied yet.
     next_end: int = 0

@@ -1,4 +1,4 @@
-"""The table of rights in docs/security.md is the one that the doctor goes by."""
+"""The table of rights in docs/security.md, which is the one that the doctor checks."""
 
 from __future__ import annotations
 

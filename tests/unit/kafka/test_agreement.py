@@ -1,4 +1,4 @@
-"""How many answers over which time are enough, and what begins the count anew."""
+"""The number of answers and the time that are enough, and the events that restart the count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_few_answers_are_not_however_long_it_took() -> None:
 
 
 def test_after_a_gap_the_count_begins_anew() -> None:
-    # The process stood still for a minute, and so did the broker, which answers as of long ago.
+    # The process stood still for a minute, and so did the broker, whose answer is old.
     agreement = Agreement(seconds=10, answers=3, most_apart=8)
     assert [agreement.note(at) for at in (0, 5, 65, 66, 70, 74, 75)] == [False] * 6 + [True]
 

@@ -1,4 +1,4 @@
-"""librdkafka's security properties on the worker's second connection, Faust's: honoured, or refused by name."""
+"""librdkafka's security properties on Faust's connection, the worker's second one: honoured, or refused by name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def name_seen(kafka: dict[str, object], files: Path) -> str | None:
-    """Shake hands with a server that demands a client's certificate; the name in the one that it sees."""
+    """The name in the certificate that a server sees which demands a client's certificate."""
     found = credentials({"security.protocol": "ssl", "ssl.ca.pem": CERTIFICATE, **kafka})
     assert isinstance(found, faust.SSLCredentials)
     demanding = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=CERTIFICATE)
@@ -126,12 +126,18 @@ def test_what_can_not_be_honoured_is_refused_by_name_with_what_to_use_instead(
     assert "something" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["sasl.mechanism", "sasl.mechanisms"])
+def test_both_of_librdkafka_s_names_of_the_mechanism_mean_the_same(name: str) -> None:
+    found = credentials({"security.protocol": "sasl_plaintext", name: "SCRAM-SHA-512", "sasl.username": "worker"})
+    assert (found.mechanism.value, found.username) == ("SCRAM-SHA-512", "worker")
+
+
 def test_a_property_of_tls_means_nothing_without_tls() -> None:
     assert credentials({"security.protocol": "plaintext", "ssl.keystore.location": "x"}) is None
 
 
 def test_every_property_of_tls_is_honoured_or_refused() -> None:
-    """A property that a later librdkafka brings is looked at before it can be ignored."""
+    """A property of a later librdkafka fails this test, so that it is not ignored."""
     about_tls = ("ssl.", "enable.ssl.")
     known = {name for name in kafka_config._KNOWN if name.startswith(about_tls)}
     assert known == set(HONOURED) | set(REFUSED)

@@ -1,4 +1,4 @@
-"""Which bodies of half messages stay in memory."""
+"""The bodies of half messages that stay in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _AskedError(Exception):
 
 
 class _Reader:
-    """HALF as long as nobody reads it."""
+    """A HALF whose records must not be read."""
 
     def watermarks(self):
         raise _AskedError
@@ -67,7 +67,7 @@ def test_what_is_larger_than_all_that_may_be_kept_is_not(cache):
     cache.put(half(1))
     cache.put(half(2, 300))
     assert kept(cache, 1, 2) == [1]
-    # Nor does it drive out what it could not replace.
+    # Nor does it remove bodies that it cannot replace.
     cache.yield_room([1])
     cache.put(half(3, 300))
     assert kept(cache, 1, 3) == [1]
@@ -117,13 +117,13 @@ class _Record:
 
 
 class _Log:
-    """A reader of records 0 to 9,999, without those that are missing; a fetch brings so many of them."""
+    """A reader of records 0 to 9,999 without the missing ones. A fetch returns so many of them."""
 
     topic, partition = "half", 0
 
     def __init__(self, missing=(), fetch=700, end=10_000) -> None:
         self.low, self._end, self._fetch, self._missing = 0, end, fetch, set(missing)
-        #: Retention removes what is below this at the next poll.
+        #: Retention removes the records below this at the next poll.
         self.soon = 0
         self.position = 0
         self.started: list[int] = []

@@ -1,4 +1,4 @@
-"""BrokerClock: a wrong clock of the worker's machine checks, discards and forgets nothing."""
+"""BrokerClock: with a wrong clock of its machine, a worker checks, discards and forgets nothing too early."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR = 3_600_000
 
 
 class Machine(Outside):
-    """Its own clock, and one that nobody sets."""
+    """A machine with a settable clock, and with one that nobody sets."""
 
     def __init__(self, own: int) -> None:
         self.own, self.seconds = own, 50.0
@@ -49,7 +49,7 @@ def test_p6_p7_the_latest_time_that_it_can_be_counts_from_before_the_append():
     assert clock.now_at_latest() == 1_000_000
     began = machine.monotonic()
     machine.pass_time(750)
-    # Appended at some time of the 750 ms; told just now.
+    # Appended at some time within the last 750 ms, and acknowledged now.
     clock.appended(1_000_200, began)
     machine.pass_time(250)
     assert (clock.now(), clock.now_at_latest()) == (1_000_450, 1_001_200)
@@ -60,7 +60,7 @@ def test_p6_p7_a_brokers_clock_that_jumps_ahead_makes_nothing_due():
     clock = BrokerClock(0, machine)
     clock.appended(1_000_000 + 73 * HOUR)
     assert clock.due() == 1_000_000
-    # What is written down counts from the brokers' time, as births do: a resumed message must not be old at once.
+    # Stored times are the brokers', as births are: a resumed message must not be old at once.
     assert clock.now() == 1_000_000 + 73 * HOUR
 
 
@@ -100,7 +100,7 @@ def test_a_machine_that_has_slept_asks_the_brokers_again():
     machine = Machine(own=1_000_000)
     clock = BrokerClock(0, machine)
     clock.appended(1_000_000)
-    # The clock that nobody sets does not count while a machine sleeps.
+    # The monotonic clock stops while a machine sleeps.
     machine.own += HOUR
     machine.pass_time(9_000)
     assert not clock.should_ask_again
@@ -127,7 +127,7 @@ def test_a_test_shifts_what_is_due_by_the_brokers_and_no_clock_differs(tmp_path:
     file.write_text("0")
     assert clock.now() < start + HOUR
     assert clock.due() < start + HOUR
-    # It is no excuse for a clock that is wrong.
+    # It does not excuse a wrong clock.
     file.write_text(str(HOUR))
     clock.appended(start - 73 * HOUR)
     assert clock.due() < start

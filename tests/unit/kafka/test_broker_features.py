@@ -1,4 +1,4 @@
-"""What a broker lacks, by what its ApiVersions says."""
+"""Missing features of a broker, according to its answer to ApiVersions."""
 
 from __future__ import annotations
 

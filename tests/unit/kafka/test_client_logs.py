@@ -1,4 +1,4 @@
-"""Lines of aiokafka: those about one question are left out, those of others are not."""
+"""Log lines of aiokafka: those about one request are left out, others are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txbridge.kafka.log import without_aiokafka
 
 
 async def _complain(port: int) -> None:
-    """aiokafka's own error line about a broker that is not there."""
+    """aiokafka's own error line about an absent broker."""
     client = aiokafka_client({"bootstrap.servers": f"127.0.0.1:{port}"}, "test", 1.0)
     with suppress(KafkaError):
         await client.bootstrap()

@@ -1,4 +1,4 @@
-"""What librdkafka's own lines tell of its Kafka transactions: how often partitions were registered, and too soon."""
+"""librdkafka's debug lines about Kafka transactions: number of partition registrations, and of premature ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_librdkafka_still_says_it_in_these_words():
     producer.init_transactions(30)
     for _ in range(3):
         producer.begin_transaction()
-        # To one partition: those of a second one may go with the same request, or with another.
+        # One partition only: a second one may be registered with the same request, or with another.
         producer.produce("real", b"value", partition=0)
         producer.commit_transaction(30)
         producer.poll(0)
@@ -44,7 +44,7 @@ def test_a_request_that_came_before_the_last_markers_were_written_is_counted_onc
         "[thrd:main]: Marked real [0] as part of transaction: scheduling registration",
         "[thrd:main]: Marked op [0] as part of transaction: not scheduling registration",
         "[thrd:main]: TxnCoordinator/1: Registering partitions with transaction",
-        # librdkafka looks no further than at the first partition of such an answer.
+        # librdkafka reads only the first partition of such an answer.
         '[thrd:main]: TxnCoordinator/1: AddPartitionsToTxn response: partition "op": [0]: Broker: Producer attempted '
         "to update a transaction while another concurrent operation on the same transaction was ongoing",
         "[thrd:main]: TxnCoordinator/1: Registering partitions with transaction",

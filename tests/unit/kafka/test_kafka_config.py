@@ -1,4 +1,4 @@
-"""The settings of every Kafka client of ours, derived from the user's one mapping."""
+"""The settings of all our Kafka clients, derived from the user's one mapping."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_property_names_are_text():
 
 
 def test_the_listed_names_are_those_of_the_installed_librdkafka():
-    # Not librdkafka's own: confluent-kafka's for consumers, and an inner one of topics.
+    # Not librdkafka's own: one is confluent-kafka's for consumers, the other is an inner one of topics.
     for name in sorted(kafka_config._KNOWN - {"on_commit", "default.topic.config"}):
         kafka_config._ask_librdkafka(name)
 

@@ -1,4 +1,4 @@
-"""Where a log ends: what a majority of its replicas says about the leader, and that leader about its end."""
+"""The proven end of a log: a majority of its replicas names the leader, and that leader names its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txbridge.kafka.proven_end import View, can_be_proven, proven_end
 
 
 class Brokers:
-    """What each of them says; whoever is missing does not answer."""
+    """The answer of each broker. A broker without one does not respond."""
 
     def __init__(self, leaders: dict[int, int], ends: dict[int, int], alive: Collection[int] = (1, 2, 3)) -> None:
         self._leaders, self._ends, self._alive = leaders, ends, alive

@@ -1,4 +1,4 @@
-"""What an owner and who only looks read of OFFSET and OP: the same, with what is not ours passed over."""
+"""OFFSET and OP as an owner and as a mere reader see them: the same, with foreign records left out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_op_says_of_messages_that_were_lost_says_nothing_of_those_in_their_
 
 
 def test_the_next_check_is_due_an_interval_after_the_last_one_was_appended():
-    """Whoever looks is told what the owner does."""
+    """A reader computes the same time as the owner."""
     value = {"state": "pending", "id": "A" * 32, "group": "g", "topic": "t", "born": 1_000, "size": 1, "checks": 1}
     parked = json.dumps(value | {"next": 31_000, "end": 0}).encode()
     offset_topic = OffsetTopic(NAMES, 0, CheckPolicy(transaction_check_interval=30_000))

@@ -1,4 +1,4 @@
-"""`txbridge pending | resolve | resume` as far as they need no Kafka: what is printed, exit codes, mistakes."""
+"""`txbridge pending | resolve | resume` without Kafka: output, exit codes, wrong arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SCHEDULED = replace(PENDING, state=TransactionState.SCHEDULED, decided=6, next_s
 
 @pytest.fixture
 def txbridge(monkeypatch, capsys):
-    """The whole command: exit code, output, errors."""
+    """Run the whole command. Returns exit code, output and errors."""
     monkeypatch.delenv("TXBRIDGE_CONFIG", raising=False)
 
     def run(*arguments: str) -> tuple[object, str, str]:
@@ -181,7 +181,7 @@ def listing(*messages: OpenMessage, left_out: Mapping[TransactionState, int] | N
 
 @pytest.fixture
 def shown(monkeypatch, capsys):
-    """What a listing looks like on a terminal of this width."""
+    """The output of a listing on a terminal of this width."""
 
     def show(listing: Listing, width: int, *, show_ids: bool = False) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -244,7 +244,7 @@ def test_a_block_for_each_message_on_a_terminal_of_80_columns(shown):
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 149])
 def test_no_line_is_longer_than_the_terminal_whatever_the_names_are(shown, width):
-    """A line that the terminal breaks by itself is what could not be read."""
+    """A line that the terminal wraps would be unreadable."""
     names = {"group": "g" * 200, "real_topic": "t" * 249, "key": "日本語".encode() * 20, "error": "e" * 500}
     lines = shown(listing(replace(PENDING, **names), HELD, DISCARDED), width, show_ids=True)
     assert [line for line in lines[1:] if cell_len(line) > width] == []
@@ -342,7 +342,7 @@ def test_the_exit_code_is_that_of_the_worst_answer(results, code):
 
 @pytest.fixture
 def on_cluster(monkeypatch):
-    """The commands reach a cluster; what they ask the library for is answered by the test."""
+    """A cluster for the commands. The test answers their library calls."""
 
     class Connected:
         subject = SUBJECT

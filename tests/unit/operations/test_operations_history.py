@@ -1,4 +1,4 @@
-"""The history of a transaction with several messages, and of one that is scheduled, from records as they are read."""
+"""The history of a transaction with several messages, and of a scheduled one, built from consumed records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DUE = 1_700_003_600_000
 
 
 class Record:
-    """As confluent-kafka gives it, as far as a history looks."""
+    """The part of a confluent-kafka record that a history uses."""
 
     def __init__(self, offset: int, value: bytes | None, headers: list[tuple[str, bytes]], at: int) -> None:
         self._offset, self._value, self._headers, self._at = offset, value, headers, at
@@ -53,7 +53,7 @@ def several():
 
 @pytest.fixture
 def read(monkeypatch):
-    """The history of it, with these records in END and OP, and what is still open."""
+    """The history of a message, with these records in END and OP, and its open state."""
 
     class Connection:
         names = Names()
@@ -67,10 +67,11 @@ def read(monkeypatch):
         records = {Names().end: end, Names().op: op}
         monkeypatch.setattr(history, "_find", lambda _connection, _target: (several(), 2))
         monkeypatch.setattr(history, "read_view", lambda _connection, _partition: View())
+        monkeypatch.setattr(history, "admin_client", lambda _connection: None)
         monkeypatch.setattr(
             history,
             "_collect",
-            lambda _connection, topic, _partition, _born, look, _missing: (
+            lambda _connection, _admin, topic, _partition, _born, look, _missing: (
                 step for record in records.get(topic, ()) for step in look(record)
             ),
         )

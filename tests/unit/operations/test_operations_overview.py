@@ -1,4 +1,4 @@
-"""Open messages by cause, and what a dry run says about many of them."""
+"""Open messages by cause, and the result of a dry run for many of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PENDING = replace(open_messages.PENDING, next_due=None)
 
 
 class View:
-    """As much of a partition's view as is asked for."""
+    """The part of a partition's view that is used here."""
 
     warnings = ("odd",)
 
@@ -63,7 +63,7 @@ def test_partitions_are_read_one_after_the_other_and_one_that_can_not_be_read_is
     assert found.total == 3
     assert dict(found.unread) == {1: "900,000 records; `txbridge pending` lists them"}
     assert list(found.warnings) == ["odd", "odd"]
-    # Of one cause alone: the others are counted, and no message of theirs is kept.
+    # One cause alone: the others are counted, and their messages are not kept.
     only = read_overview(Connection(), 10, only=found.causes[1].name)
     assert [len(cause.oldest) for cause in only.causes] == [0, 1]
     assert [cause.count for cause in only.causes] == [2, 1]

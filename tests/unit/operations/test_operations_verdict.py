@@ -1,4 +1,4 @@
-"""What became of a command by hand, told from what the worker wrote."""
+"""The result of a manual command, from the records that the worker wrote."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
         (COMMIT, [], [Outcome.COMMIT], None, Result.COMMITTED, "committed and delivered to orders.placed"),
         (ROLLBACK, [], [Outcome.ROLLBACK], None, Result.ROLLED_BACK, "rolled back"),
         (COMMIT, [command(19, UNKNOWN)], [Outcome.COMMIT], None, Result.COMMITTED, "committed"),
-        # Somebody's decision came between our look and our command.
+        # Another decision came between our look and our command.
         (
             COMMIT,
             [command(19, ROLLBACK, Source.CLIENT)],

@@ -1,4 +1,4 @@
-"""What an operation makes of a partition's records, without Kafka."""
+"""An operation's view of a partition's records, without Kafka."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_half_message_is_open_unless_op_names_it():
     assert [one.half_offset for one in seen.messages()] == [10, 12]
     assert seen.find(11) is None
     assert (seen.outcome(11), seen.outcome(13), seen.outcome(10)) == (Outcome.COMMIT, Outcome.DISCARD, None)
-    # Below the watermark nothing is remembered: it may have been resumed and finished otherwise since.
+    # The view has no outcomes below the watermark: it may have been resumed and finished otherwise since.
     assert seen.outcome(9) is None
     message = seen.find(12)
     assert message is not None
@@ -290,7 +290,7 @@ def test_a_parked_entry_is_read_as_the_worker_writes_it():
 
 @pytest.mark.parametrize("state", ["pending", "held", "discarded"])
 def test_what_is_foreseen_is_what_the_worker_does(state):
-    """Random commands about one message, given to the worker's own core as well."""
+    """Random commands about one message, which the worker's own core gets as well."""
     fields = {"held": {"decision": 8, "decided": 6, "error": "x"}, "discarded": {"reason": "MAX_CHECKS", "at": [0, 1]}}
     written = parked(0, state, next=10**12, **fields.get(state, {}))
     random = Random(state)
@@ -325,7 +325,7 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
         [message] = view(p0=written).messages()
         foreseen = foresee(message, commands)
         assert (foreseen[-1].after if foreseen else message.state) is state_now
-        # Of "unknown", which changes nothing, the worker does not look at the id once the message is finished.
+        # For "unknown", which changes nothing, the worker does not compare the id of a finished message.
         refused = {one.end_offset for one in draft.refused if one.entry.decision is not Decision.UNKNOWN}
         assert refused == {
             one.command.end_offset

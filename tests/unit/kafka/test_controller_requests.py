@@ -1,0 +1,84 @@
+"""Requests that are made again with another client, and their one time limit."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from txbridge.kafka import controller_requests
+from txbridge.kafka.controller_requests import ControllerRequests
+
+
+def failed(code: int) -> Future[str]:
+    answer: Future[str] = Future()
+    answer.set_exception(KafkaException(KafkaError(code)))
+    return answer
+
+
+def answered(text: str) -> Future[str]:
+    answer: Future[str] = Future()
+    answer.set_result(text)
+    return answer
+
+
+def requests(clients: list[Any]) -> ControllerRequests:
+    left = iter(clients)
+    return ControllerRequests(lambda: next(left))
+
+
+def test_a_request_that_fails_in_librdkafka_is_made_again_with_another_client() -> None:
+    answers = {"first": failed(KafkaError._TIMED_OUT), "second": answered("here")}
+    client: Any = requests(["first", "second"])
+    found = client.ask(lambda name, _seconds: {"orders": answers[name]}, 10)
+    assert found["orders"].result() == "here"
+
+
+def test_a_refusal_of_a_broker_is_an_answer() -> None:
+    client: Any = requests(["first"])
+    found = client.ask(lambda _name, _seconds: {"orders": failed(KafkaError.TOPIC_AUTHORIZATION_FAILED)}, 10)
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        found["orders"].result()
+
+
+def test_without_any_answer_it_ends_in_time() -> None:
+    """Neither the brokers nor librdkafka itself end the requests."""
+    asked: list[float] = []
+
+    def silent(_name: str, seconds: float) -> dict[str, Future[str]]:
+        asked.append(seconds)
+        return {"orders": Future(), "mail": Future()}
+
+    client: Any = requests(["first", "second", "third"])
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        client.ask(silent, 0.6)
+    assert time.monotonic() - started < 1
+    assert sum(asked) <= 0.6
+    assert min(asked) > 0
+
+
+def test_three_attempts_that_librdkafka_ends_late_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka ends each request as late as it may after its time-out."""
+    monkeypatch.setattr(controller_requests, "_MARGIN_S", 0.2)
+    asked: list[float] = []
+
+    class Late(Future[str]):
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            assert timeout is not None
+            time.sleep(min(timeout, asked[-1] + 0.2))
+            return KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    def late(_name: str, seconds: float) -> dict[str, Future[str]]:
+        asked.append(seconds)
+        return {"orders": Late()}
+
+    client: Any = requests(["first", "second", "third"])
+    started = time.monotonic()
+    with pytest.raises(KafkaException, match="_TIMED_OUT"):
+        client.ask(late, 0.9)
+    assert len(asked) == 3
+    assert time.monotonic() - started < 1.2
