@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from structlog.testing import capture_logs
 
-from tests.support.harness import Bridge, eventually
+from tests.support.harness import COMMIT, Bridge, eventually
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
@@ -25,7 +26,7 @@ TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Late(TransactionListener):
-    """Decides by the argument; a check remembers the headers that it was asked with, and commits."""
+    """Decides by the argument. A check keeps the headers of its message, and commits."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[tuple[str, bytes | None], ...]] = []
@@ -40,7 +41,7 @@ class Late(TransactionListener):
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """An SDK for this process, which is application and worker at once here."""
+    """An SDK for this process, which is both application and worker here."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -57,7 +58,7 @@ def users_headers(bridge: Bridge, topic: str) -> list[list[tuple[str, bytes]]]:
 
 
 def test_trace_headers_pass_through_checks_and_delivery_byte_for_byte(bridge: Bridge):
-    """Without any library: these are headers like all others."""
+    """This needs no library: trace headers are user headers like all others."""
     topic = bridge.create_topic("traced", partitions=1)
     headers = [("traceparent", TRACEPARENT), ("tracestate", b"vendor=\xf0\x9f\x90\x87"), ("traceparent", b"twice")]
     listener = Late()
@@ -90,8 +91,31 @@ def test_prepare_decide_and_deliver_are_one_trace(bridge: Bridge, spans: InMemor
     assert carried.split(b"-")[1:3] == [b"%032x" % prepare.context.trace_id, b"%016x" % prepare.context.span_id]
 
 
+class Broken(SpanProcessor):
+    """An exporter that is out of order."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError("no room on the disk")
+
+
+def test_p8_a_broken_exporter_costs_no_delivery_and_no_take_over(bridge: Bridge, monkeypatch: pytest.MonkeyPatch):
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    topic = bridge.create_topic("untraced", partitions=1)
+    with capture_logs() as logs, bridge.local_owner(0) as owner:
+        owner.wait_serving()
+        for value in (b"first", b"second"):
+            bridge.decide(bridge.prepare(topic, value, partition=0, headers=[("traceparent", TRACEPARENT)]), COMMIT)
+            bridge.wait_visible(topic, [value])
+    assert bridge.visible(topic) == {b"first": 1, b"second": 1}
+    assert [line["event"] for line in logs if line["log_level"] != "info"] == ["deliveries_not_traced"]
+    assert [line["error"] for line in logs if "error" in line] == ["RuntimeError('no room on the disk')"]
+    assert [line["event"] for line in logs].count("partition_taken_over") == 1
+
+
 class Commit(AsyncTransactionListener):
-    """Commits whatever it is given."""
+    """Commits every message."""
 
     async def execute_local_transaction(self, message, arg):
         return LocalTransactionState.COMMIT_MESSAGE

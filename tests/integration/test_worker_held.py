@@ -21,6 +21,8 @@ from confluent_kafka.admin import (
 from structlog.testing import capture_logs
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
+from txbridge.core.draft import Draft
+from txbridge.core.fresh_halves import Run
 from txbridge.embedded import EmbeddedKafka
 from txbridge.worker.gates import topic_health
 
@@ -120,6 +122,32 @@ def test_p8_records_that_their_topic_refuses_are_held_alone(bridge: Bridge) -> N
     assert {message.partition() for message in bridge.read(two) if message.value().startswith(b"nowhere")} == {7}
     assert all(set(bridge.visible(topic).values()) == {1} for topic in good)
     assert all(outcomes == ["commit"] for outcomes in bridge.outcomes().values())
+
+
+def test_p8_a_topic_that_refuses_records_slows_no_other(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' fresh half messages are still delivered in runs, also while its held message is tried again."""
+    small, other = bridge.create_topic("small", 1, max_message_bytes="20000"), bridge.create_topic("other", 1)
+    runs: Counter[str] = Counter()
+    apply_run = Draft.apply_run
+
+    def count(draft: Draft, run: Run) -> None:
+        runs.update(run.topics)
+        apply_run(draft, run)
+
+    monkeypatch.setattr(Draft, "apply_run", count)
+    with bridge.local_owner() as owner:
+        owner.wait_serving()
+        bridge.decide(bridge.prepare(small, random.randbytes(30_000), partition=0), COMMIT)
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+        runs.clear()
+        for number in range(10):
+            for topic in (other, small):
+                bridge.decide(bridge.prepare(topic, b"%d" % number, partition=0), COMMIT)
+        values = [b"%d" % number for number in range(10)]
+        bridge.wait_visible(other, values)
+        bridge.wait_visible(small, values)
+    assert runs[other] >= 5
+    assert runs[small] == 0
 
 
 def test_p8_a_topic_with_small_batches_is_no_obstacle(bridge: Bridge) -> None:

@@ -27,7 +27,9 @@ def resolve_all_command(
     *,
     action: Annotated[
         Action,
-        typer.Argument(help="commit or rollback what is pending, abandon what is held or scheduled, resume what is discarded."),
+        typer.Argument(
+            help="commit or rollback what is pending, abandon what is held or scheduled, resume what is discarded."
+        ),
     ],
     cause: Annotated[
         str,

@@ -105,8 +105,8 @@ class WorkerSettings(BaseSettings):
     """Memory for the contents of pending half messages, per worker. Those that do not fit are read again on commit."""
 
     park_after: Annotated[_Milliseconds, Field(ge=1)] = 30_000
-    """A half message that stays undecided longer is parked in the offset topic. So it does not hold back the checkpoint,
-    from which another worker reads when it takes the partition over."""
+    """A half message that stays undecided longer is parked in the offset topic. So it does not hold back the
+    checkpoint, from which another worker reads when it takes the partition over."""
 
     park_after_records: Annotated[_Count, Field(ge=1)] = 100_000
     """It is parked earlier when more records than this follow it in HALF."""

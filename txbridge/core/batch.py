@@ -97,9 +97,12 @@ class Batch:
         return Part(record, start, stop)
 
     def run_of(self, record: EndRecord) -> Run | None:
-        """The decisions of the record about fresh half messages, if they can be taken as a run."""
+        """The decisions of the record about fresh half messages, if they can be taken as a run.
+
+        The caller must not take a run whose topics have limited room.
+        """
         queue = self._queue
-        if self._room is not None or (record.offset == queue.next_end and queue.next_entry):
+        if record.offset == queue.next_end and queue.next_entry:
             return None
         run = queue.fresh.run_of(record)
         return None if run is None or not self._decided.isdisjoint(run.commits + run.rollbacks) else run

@@ -228,7 +228,7 @@ class CommitLoop:
     def _part_of(self, record: EndRecord, batch: Batch) -> Part | Run | None:
         """The part of an END record that has room, as a run if it is one. None when a run has no room beside others."""
         run = batch.run_of(record) if self._committer.is_clear else None
-        if run is not None:
+        if run is not None and not self._topics.are_limited(run.topics):
             if batch.take_run(run):
                 return run
             if not batch.is_empty:

@@ -31,7 +31,7 @@ from txbridge.worker.restore import take_over
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
 #: to work. After a failure: a broker restart takes seconds. Each pause is twice as long as the one before. The back-off
-#: starts again after an attempt that lasted longer than _SERVED_WELL_S.
+#: starts again after the partition was served for longer than _SERVED_WELL_S.
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 10.0
 _SERVED_WELL_S = 30.0
@@ -120,13 +120,10 @@ class PartitionOwner(threading.Thread):
     def run(self) -> None:
         """Take over and serve the partition. After a failure do it again, until told to stop."""
         while not self._told_to_stop():
-            started = self._outside.monotonic()
             try:
                 self._wait_for_confirmation()
                 self._own()
             except Exception as error:  # noqa: BLE001 - nothing may end the partition silently, a defect of ours included
-                if self._outside.monotonic() - started > _SERVED_WELL_S:
-                    self._backoff.reset()
                 pause = self._explain(error)
                 # Free the state before the pause: the traceback still refers to it.
                 error.__traceback__ = None
@@ -199,23 +196,28 @@ class PartitionOwner(threading.Thread):
             )
             self._restored = (state, end_log, commit_loop)
             self._serving, self._error = True, None
-            self._serve(end_log, commit_loop)
+            with self._context.no_longer_held.service():
+                self._serve(end_log, commit_loop)
         finally:
             if self._restored is not None:
                 self._left_at = state.queue.next_end
             self._serving, self._restored = False, None
             self.inbox.clear()
             state.close()
-            self._context.no_longer_held.tell(None)
 
     def _serve(self, end_log: EndLog, commit_loop: CommitLoop) -> None:
-        while not self._told_to_stop():
-            self._context.no_longer_held.tell(self._outside.monotonic())
-            if commit_loop.pause:
-                self._outside.wait(self._stopping, commit_loop.pause)
-                continue
-            end_log.fill(commit_loop.idle)
-            commit_loop.run(end_log)
+        began = self._outside.monotonic()
+        try:
+            while not self._told_to_stop():
+                self._context.no_longer_held.tell(self._outside.monotonic())
+                if commit_loop.pause:
+                    self._outside.wait(self._stopping, commit_loop.pause)
+                    continue
+                end_log.fill(commit_loop.idle)
+                commit_loop.run(end_log)
+        finally:
+            if self._outside.monotonic() - began > _SERVED_WELL_S:
+                self._backoff.reset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +299,6 @@ class Worker:
         """Owners in the order of their partitions; empty once the worker was told to stop."""
         with self._lock:
             return [] if self.stopped else [owner for _, owner in sorted(self._owners.items())]
-
-    @property
-    def partitions_total(self) -> int:
-        """Half partitions of the namespace, on all workers."""
-        return self._context.metrics.partitions_found
 
     def ask_groups(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
         """Ask Kafka to describe consumer groups, and return futures; never waits. Raises KafkaException."""

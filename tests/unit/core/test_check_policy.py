@@ -1,4 +1,4 @@
-"""Arithmetic of the check loop, RocketMQ's way where it has one."""
+"""Times of the check loop, computed in RocketMQ's way where it has one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_defaults_are_rocketmqs():
         ("\u0665", 6_000),
         ("²", 6_000),
         ("259199", 259_199_000),
-        # Never later than the greatest age, however large the number.
+        # Never later than the greatest age, for any number.
         ("259201", 72 * HOUR),
         ("999999999999", 72 * HOUR),
         ("9999999999999", 72 * HOUR),
@@ -83,7 +83,7 @@ def test_retries_of_a_held_delivery_back_off_from_a_second_to_a_minute():
 
 
 def test_the_time_to_park_is_a_whole_number():
-    """It becomes a due time, and those are written down."""
+    """The time to park becomes a due time, which is written to OFFSET."""
     parked = CheckPolicy(park_after=30_000, transaction_max_age=5_001).effective_park_after
     assert (parked, type(parked)) == (2_500, int)
     assert CheckPolicy(park_after=30_000, transaction_max_age=60_001).effective_park_after == 30_000

@@ -152,7 +152,7 @@ def test_the_checkpoint():
     ],
 )
 def test_parked_entries(parked, value):
-    # The END position is for people: nothing of ours asks for it.
+    # The END position is for people: our code does not read it.
     assert parked.encode(34) == value
     assert HalfEntry.decode(5, value) == parked
 
@@ -268,7 +268,7 @@ KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
 
 
 def offset_topic() -> OffsetTopic:
-    """Of partition 3, with a checkpoint and a parked entry."""
+    """OFFSET of partition 3, with a checkpoint and a parked entry."""
     made = OffsetTopic(Names(), 3)
     made.take(KEY, CHECKPOINT_JSON, offset_headers(), 40)
     made.take(KEY + b"/5", PENDING_JSON, offset_headers(), 41)

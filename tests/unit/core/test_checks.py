@@ -1,4 +1,4 @@
-"""What falls due: checks, discards, expiry, and the end of a discarded message."""
+"""Due actions: checks, discards, expiry, and the removal of a discarded message."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_p6_p7_an_interval_counts_from_when_the_check_is_known_to_be_committed()
     partition = Partition().prepare(0)
     draft = partition.draft(7_000)
     assert [(one.offset, one.next_due) for one in draft.checks] == [(0, 37_000)]
-    # Its Kafka transaction took four seconds: so long nobody could see the check.
+    # Its Kafka transaction took four seconds, in which the check was invisible.
     draft.apply(11_000)
     assert partition.draft(40_999).checks == []
     second = partition.draft(41_000)
@@ -257,7 +257,7 @@ def test_p7_a_commit_held_after_the_last_check_is_not_discarded():
         partition.step(now)
     partition.obstacles["orders.placed"] = "no such topic"
     partition.step(95_999, end(0, entry(0, COMMIT)))
-    # Its first retry and the discard that it escaped fall due together.
+    # Its first retry is due together with the discard that it has escaped.
     partition.obstacles.clear()
     draft = partition.step(97_000)
     assert (draft.discards, offsets(draft.deliver)) == ([], [0])
@@ -314,7 +314,7 @@ def test_p7_what_has_reached_its_greatest_age_is_not_checked_before_its_discard(
     partition.step(31_000)
     partition.dead.clear()
     expiry = 1_000 + MAX_AGE
-    # A discard may wait for an answer that a check need not have.
+    # A discard may have to wait for an answer that a check does not need.
     draft = partition.draft(expiry, discards=0)
     assert (draft.checks, draft.discards) == ([], [])
     partition.commit(draft)
@@ -503,7 +503,7 @@ def test_nothing_is_ever_due_without_next_due_saying_so():
 def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked):
     partition = Partition().prepare(0, immunity="60" if is_parked else None)
     if is_parked:
-        # Nothing of it is an object any more.
+        # It has no Python object any more.
         partition.step(40_000)
     first = 61_000 if is_parked else 7_000
     partition.unasked["orders"] = "too large"
@@ -518,7 +518,7 @@ def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked
     for now in range(first, first + 130_000, 500):
         draft = Draft(partition.queue, now)
         due_work.send_checks(draft, now, lambda _: True, 10, refuse)
-        # OFFSET tells why since the first time.
+        # OFFSET has the reason since the first time.
         assert (draft.checks, draft.unchecked, draft.is_empty) == ([], [], True)
         draft.abandon()
     assert tried == [(seconds * 1_000, 0) for seconds in (1, 3, 7, 15, 31, 63, 123)]
@@ -557,7 +557,7 @@ def test_a_message_that_could_not_be_checked_is_decided_like_any_other():
 
 
 def test_an_entry_can_not_be_changed_in_place():
-    # A change of one that was made out of a row would be lost, which nobody would notice with one that was not.
+    # A change of an entry that was made from a row would be lost. Tests with other entries would not notice it.
     partition = Partition().prepare(0)
     with pytest.raises(AttributeError):
         partition.queue.entry(0).next_due = 5

@@ -1,4 +1,4 @@
-"""Small Kafka transactions leave Kafka alone for a while when it is slower than it was; large ones never do."""
+"""Pauses between small Kafka transactions when Kafka is slower than it was. Large ones are not delayed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txbridge.core.commit_pacing import CommitPacing
 
 
 def _measured(fastest: float) -> CommitPacing:
-    """One that has seen a transaction take so long (s), at 0."""
+    """A pacing that has seen a transaction of this duration (s), at 0."""
     pace = CommitPacing()
     pace.rest_after(0.0, fastest, 0)
     return pace

@@ -1,4 +1,4 @@
-"""END entries: what each does to each state, in one Kafka transaction and over several."""
+"""END entries: the effect of each on each state, in one Kafka transaction and over several."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txbridge.core.end_record import EndEntry, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import Outcome, TransactionState
 
-#: A moment at which nothing of what was born at 1,000 is due.
+#: A time at which no message that was born at 1,000 is due.
 NOW = 2_000
 DISCARD_AT = 97_000  # born 1,000; checks at 7,000, 37,000 and 67,000
 
@@ -205,7 +205,7 @@ def test_the_transaction_id_is_tested_before_the_group():
 
 
 def test_a_decision_taken_is_tested_before_the_transaction_id():
-    # The transaction id of what is finished is not kept: a held or discarded message is answered the same way.
+    # The transaction id of a finished message is not kept. A held or discarded message gets the same answer.
     partition = Partition()
     partition.obstacles["orders.placed"] = "no such topic"
     partition.prepare(0, 1)
@@ -377,7 +377,7 @@ def test_p8_a_held_message_is_retried_with_back_off_and_delivered_when_it_can_be
     partition.obstacle = lambda held: asked.append(now) or "still not"
     for now in range(10_000, 200_000, 500):
         assert partition.draft(now).is_empty
-    # 1, 2, 4, 8, 16, 32, 60 and 60 seconds after the time before.
+    # 1, 2, 4, 8, 16, 32, 60 and 60 seconds after the previous time.
     assert asked == [11_000, 13_000, 17_000, 25_000, 41_000, 73_000, 133_000, 193_000]
     assert partition.queue.entry(0).error == "still not"
     partition.obstacle = lambda held: None
@@ -533,7 +533,7 @@ def test_a_held_message_without_room_is_put_back_as_it_was():
 
     before = held()
     partition.max_bytes = 350
-    # The small one behind it waits, too: the large one would never have its turn.
+    # The small one waits as well: otherwise the large one would never be delivered.
     draft = partition.step(NOW + 1_000, end(1, entry(2, COMMIT)))
     assert (offsets(draft.deliver), draft.left_out) == ([2], True)
     assert held() == before

@@ -1,4 +1,4 @@
-"""A half message that its producer has sent twice: the first is the message, whichever of the two an END names."""
+"""A half message that its producer has sent twice. The first one counts, whichever of the two an END names."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_copy_is_forgotten_with_the_messages_of_its_time() -> None:
     recent = DeduplicationWindow(window=100, at_least=1)
     for offset, (name, born) in enumerate([(A, 0), (A, 99), (B, 101), (C, 180)]):
         recent.note(offset, name, born)
-    # The first is gone: what copied it is known still, a further one counts as a message.
+    # The first one is gone. Its known copy is still known, a further one counts as a message.
     assert recent.first_of(1) == 0
     assert recent.note(4, A, 181) is None
     assert recent.first_of(1) == 0
@@ -142,7 +142,7 @@ def test_a_copy_that_an_end_names_is_set_aside_with_the_decision_whatever_else_w
 def test_the_take_over_reads_from_where_the_same_copies_are_known() -> None:
     queue = HalfQueue(POLICY, watermark=50)
     assert queue.recent_start == 50
-    # Below the watermark: only its id is of interest.
+    # Below the watermark only its id is needed.
     assert queue.note_id(half(40)) is None
     assert not queue.read(half(40))
     assert (queue.recent_start, queue.watermark) == (40, 50)

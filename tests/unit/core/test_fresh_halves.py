@@ -1,4 +1,4 @@
-"""Fresh half messages: when they may be taken together, and what a take-over knows of them."""
+"""Fresh half messages: the conditions for taking them together, and their state after a take-over."""
 
 from __future__ import annotations
 
@@ -64,6 +64,13 @@ def test_the_same_id_twice_is_looked_at_one_by_one():
 def test_what_an_end_record_decides_is_a_run_when_nothing_stands_in_its_way(record, is_run):
     run = Batch(queue_with(0, 1), Limits(), due=0).run_of(record)
     assert (run is not None) is is_run
+
+
+def test_a_topic_without_room_does_not_stop_the_runs_of_others():
+    batch = Batch(queue_with(0, 1), Limits(), lambda _: False, due=0)
+    run = batch.run_of(commit(0, 1, 0))
+    assert run is not None
+    assert batch.take_run(run)
 
 
 def test_what_a_run_has_decided_is_decided_once():

@@ -22,7 +22,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
-#: The least that a half message has, in another order than we write it.
+#: The minimum of headers, in another order than ours.
 LEAST = [
     ("UNIQ_KEY", ID.encode()),
     ("PGROUP", b"orders"),
@@ -30,7 +30,7 @@ LEAST = [
     ("TRAN_MSG", b"true"),
     ("TXB_V", b"1"),
 ]
-#: The same as we write it.
+#: The same headers in our order.
 PLAIN = LEAST[::-1]
 #: Every header, and the user's own: a name twice, a null, something that is not text.
 MOST = [
@@ -173,7 +173,7 @@ def test_the_fullest_half_message():
 
 
 def test_optional_headers_without_a_value_are_absent():
-    """They are no user's either: the delivered record does not have them."""
+    """They do not become user headers either: the delivered record does not have them."""
     nulls = [(name, None) for name in ("REAL_QID", "CHECK_IMMUNITY_TIME_IN_SECONDS", "BORN_TIMESTAMP")]
     half = parse([("trace", b"1"), *LEAST, *nulls])
     assert (half.real_partition, half.immunity, half.user_timestamp) == (None, None, None)

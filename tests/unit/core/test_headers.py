@@ -1,4 +1,4 @@
-"""Reading headers that anybody may have written."""
+"""Reading of headers from any writer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_values_that_are_refused():
 
 
 def test_an_optional_header_without_a_value_counts_as_absent():
-    """A client in another language may write it when there is nothing to say; no decision is lost by it."""
+    """A client in another language may write it without a value. No decision is lost because of it."""
     ours = OurHeaders([("null", None), ("other", b"1")])
     assert ours.optional("null") is None
     assert ours.optional_bytes("null") is None

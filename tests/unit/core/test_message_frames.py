@@ -1,4 +1,4 @@
-"""Several messages in one transaction: the frames as docs/protocol.md states them, byte for byte, and what follows."""
+"""Several messages in one transaction: frames as docs/protocol.md states them, byte for byte, and delivered records."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_all_are_delivered_in_order_each_with_its_number():
         [("trace", b"00"), ("empty", None), *ours, ("TXB_MESSAGE", b"1/2")],
         *(3, 1_700_000_000_123),
     )
-    # Without a time of its own, that of birth.
+    # Without a time of its own it has the half message's.
     assert second == ("stock", None, None, [*ours, ("TXB_MESSAGE", b"2/2")], None, 1_000)
-    # Bytes of what the user gave.
+    # Bytes of the user's data.
     assert (first.size, second.size) == (16, 0)
 
 
@@ -143,7 +143,7 @@ def test_several_are_never_taken_for_a_plain_message(at_the_end):
 
 @pytest.mark.parametrize("frames", [FIRST + SECOND, FIRST[:1] + SECOND + FIRST[1:]])
 def test_several_without_options_are_read_as_header_by_header(frames):
-    """What a client of ours writes is read by position; in another order, or with an option, by name."""
+    """Headers in our client's order are read by position, and in another order, or with an option, by name."""
     key, topic = (b"k1", "orders") if frames.startswith(FIRST) else (None, "stock")
     quick = half_of(frames, key, topic)
     by_name = half_of(frames, key, topic, CHECK_IMMUNITY_TIME_IN_SECONDS=b"60")
@@ -174,7 +174,7 @@ def test_a_parked_entry_names_all_topics_and_how_many_messages():
 
 
 def queue_of(*messages: int, size: int = 100) -> HalfQueue:
-    """Half messages at 0, 1, ... with so many messages each; an entry knows no more of them."""
+    """Half messages at 0, 1, ... with these numbers of messages, which is all that an entry knows of them."""
     queue = HalfQueue(CheckPolicy())
     for offset, count in enumerate(messages):
         frames = [FramedMessage("orders", None, b"x" * size, []) for _ in range(count)]
@@ -191,9 +191,9 @@ def end_of(count: int) -> EndRecord:
 @pytest.mark.parametrize(
     ("messages", "limits", "parts"),
     [
-        # As many as have room, counted as messages.
+        # As many half messages as fit, counted in messages.
         ((3, 3, 3, 3), Limits(entries=7), [2, 4]),
-        # One that is larger than the limit goes alone.
+        # A half message that is larger than the limit goes alone.
         ((1, 9, 1), Limits(entries=4), [1, 2, 3]),
         ((9, 1), Limits(entries=1), [1, 2]),
         ((5, 5, 5), Limits(bytes=2_000), [2, 3]),

@@ -142,7 +142,7 @@ def test_forbidden_real_topics(namespace, topic, forbidden):
 @pytest.mark.parametrize("own", ["", "staging", "a.b"])
 @pytest.mark.parametrize("other", ["", "staging", "production", "eu.production", "a-b_c", "x" * 100])
 def test_no_internal_topic_of_any_namespace_can_be_a_real_topic(own, other):
-    # All that `Names` has but the name of a group: one that is added is looked at, too.
+    # All properties of `Names` except for a group's name, so that a new one is tested as well.
     topics = {
         getattr(Names(other), name)
         for name, member in vars(Names).items()

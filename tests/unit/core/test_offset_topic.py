@@ -1,4 +1,4 @@
-"""What a take-over learns from OFFSET of when the next check is due."""
+"""The due time of the next check, which a take-over computes from OFFSET."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_p6_p7_the_interval_counts_from_when_the_check_was_appended():
     policy = CheckPolicy(transaction_check_interval=30_000)
     assert next_due(parked(), 11_000, policy) == 41_000
     assert next_due(parked(resumed=6_000), 11_000, policy) == 41_000
-    # Drafted by a clock that was ahead: later is no harm.
+    # The draft's clock was ahead: a later check does no harm.
     assert next_due(parked(), 6_000, policy) == 37_000
 
 

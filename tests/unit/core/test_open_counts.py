@@ -1,4 +1,4 @@
-"""How many messages are open is known at any time, and what a draft has decided is counted by who decided it."""
+"""Counts of open messages at any time, and counts of a draft's decisions by their source."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
     counts.add("d", TransactionState.HELD, 5)
     assert counts.count().pending == {"a": {0: 1}, "b": {0: 1}, "(other)": {0: 3}}
     assert counts.count().others == {("(other)", TransactionState.HELD): 1}
-    # There is room for a name again: a group that is counted with the others stays there until it has nothing left.
+    # There is room for a name again. A group that is counted with the others stays there until it has no open message.
     counts.remove("a", TransactionState.PENDING, 5)
     counts.add("c", TransactionState.PENDING, 5)
     counts.add("e", TransactionState.PENDING, 5)

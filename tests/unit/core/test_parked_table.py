@@ -1,4 +1,4 @@
-"""Rows of parked messages: found again as they were put in, whatever was removed between, at a known price."""
+"""Rows of parked messages: unchanged when they are read, whatever was removed meanwhile, at a known cost."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_entries_of_every_kind_are_one_mapping():
     odd = entry(8, size=2**40)
     entries = ParkedEntries([entry(2), held, resumed, odd])
     assert dict(entries) == {2: entry(2), 4: held, 6: resumed, 8: odd}
-    # From one kind to the other and back, and away.
+    # A change from one kind to the other and back, and a removal.
     entries.take(2, entry(2, state=TransactionState.HELD, decided=8, error="later").encode(0))
     entries.take(6, entry(6).encode(0))
     entries.take(4, None)

@@ -1,4 +1,4 @@
-"""What RocketMQ gets wrong in its check loop, by the number of the issue; the same case here, step by step.
+"""RocketMQ's defects in its check loop by issue number, with the same cases here, step by step.
 
 The figures of RocketMQ were observed on its broker 5.3.0 with transactionTimeOut 3 s, transactionCheckInterval 4 s and
 transactionCheckMax 3. The end-to-end tests are those of tests/integration/test_better_than_rocketmq.py.
@@ -145,7 +145,7 @@ def test_issue_544_a_message_with_an_immunity_that_the_watermark_has_passed_is_c
 
 
 def test_issue_7240_an_end_of_an_immune_message_finishes_no_other():
-    # One OP record names several; RocketMQ takes all of it for done when the immune one is found in it.
+    # One OP record names several messages. RocketMQ takes all of it for done when it contains the immune one.
     partition = Partition(OBSERVED).prepare(0, 1, 2, born=0, immunity="10")
     draft = partition.step(100, end(0, entry(0, COMMIT), entry(1, COMMIT)))
     assert draft.ops() == [(Outcome.COMMIT, [0, 1])]
@@ -180,7 +180,7 @@ def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it():
 
 
 def test_issues_386_7567_a_group_with_nobody_alive_burns_no_check_and_is_asked_when_it_returns():
-    # RocketMQ discards after three rounds in which nobody was there to be asked.
+    # RocketMQ discards after three rounds without any live member of the group.
     partition = Partition(OBSERVED).prepare(0, born=0)
     partition.dead.add("orders")
     assert history(partition, 600_000) == []

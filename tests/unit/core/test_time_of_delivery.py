@@ -38,7 +38,7 @@ def abandon(offset: int, half_offset: int):
 
 
 def taken_over(before: Partition) -> Partition:
-    """Another owner, that knows what OFFSET tells of all that is open."""
+    """Another owner, with the state of all open messages from OFFSET."""
     parked = ParkedEntries(one for one in before.queue.open_entries() if one.parked)
     after = Partition(watermark=before.queue.watermark, next_end=before.queue.next_end)
     after.queue.restore_parked(parked)
@@ -179,7 +179,7 @@ def test_a_discarded_one_that_is_resumed_keeps_its_time():
 
 
 def test_p13_it_is_due_by_the_earlier_of_two_clocks():
-    # `due` is what the brokers' clock and the worker's agree about; `now` may be later.
+    # The brokers' clock and the worker's agree about `due`. `now` may be later.
     partition = Partition().prepare(0, deliver_at=DUE)
     draft = Draft(partition.queue, DUE + 70_000, DUE - 1)
     draft.apply_end(whole(end(0, entry(0, COMMIT))), partition.obstacle)

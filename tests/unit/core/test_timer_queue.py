@@ -1,4 +1,4 @@
-"""The schedule yields what is due and current, once, and does not grow with what is out of date."""
+"""The schedule: it yields due and current entries once, and does not grow with outdated ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from txbridge.core.timer_queue import TimerQueue
 
 
 class Dues:
-    """What is current: the last due time of each offset."""
+    """The current entries: the last due time of each offset."""
 
     def __init__(self) -> None:
         self.of: dict[int, int] = {}
@@ -100,7 +100,7 @@ def test_p9_a_thousand_pushes_in_a_row_never_pay_for_more_than_their_share():
         for each in range(offset, offset + 1_000):
             dues.push(each, each)
         most = max(most, dues.asked - before)
-    # Eight for each, and the second that was begun before and the one begun last.
+    # Eight for each, the second that was begun before, and the one begun last.
     assert most <= 8_000 + 2 * 1_024
 
 
@@ -138,7 +138,7 @@ def test_what_is_due_in_days_takes_its_turn():
         dues.push(due, offset)
     assert dues.schedule.next_due() == 5
     assert dues.schedule.take(day, 9) == [4, 1, 5]
-    # Pushed before what has come up already, and between.
+    # Entries that are pushed before those that have come up already, and between them.
     dues.push(7, 9)
     dues.push(2 * day + 5, 10)
     assert dues.schedule.next_due() == 7

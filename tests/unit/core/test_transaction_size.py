@@ -1,4 +1,4 @@
-"""What one Kafka transaction may hold: less after a time-out, down to one message, and slowly more again."""
+"""The size of Kafka transactions: smaller after a time-out, down to one message, and slowly larger again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_takes_its_time_grows_carefully_and_what_nearly_timed_out_not_at_al
 
 
 def test_a_few_small_messages_are_not_slow_for_their_size():
-    # Else a cluster that takes three seconds for any transaction would get one message at a time for ever.
+    # Otherwise a cluster that takes three seconds for any transaction would get one message at a time for ever.
     size = TransactionSize(LARGEST)
     size.timed_out(1, 100, in_part=False)
     size.got_through(1, 1_000, 4.0)

@@ -1,4 +1,4 @@
-"""The low watermark: what it passes, what is parked for it, and what a take-over knows afterwards."""
+"""The low watermark: the messages that it passes, those that are parked for it, and the state after a take-over."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def test_op_is_replayed_from_the_first_record_that_names_something_above_the_wat
     assert partition.queue.ops.start == 50, "message 1 still lies above the watermark"
     partition.step(NOW, end(2, entry(0, COMMIT)))
     assert partition.queue.watermark == 3
-    # OP 50, 52 and 54 with a marker behind each: the next record cannot land below 56.
+    # OP 50, 52 and 54 with a marker after each: the next record cannot be below 56.
     assert partition.queue.ops.start == 56
 
 
@@ -450,7 +450,7 @@ def test_how_many_records_of_op_a_take_over_needs():
     queue.restore_op(3, Outcome.COMMIT, [4])
     assert (queue.ops.start, queue.ops.count_from(queue.ops.start)) == (4, 0)
     queue.restore_op(5, Outcome.COMMIT, [12])
-    # It names nothing that is needed, but it stands between two that count.
+    # It names nothing that is needed, but it lies between two needed records.
     queue.restore_op(7, Outcome.COMMIT, [5])
     queue.restore_op(9, Outcome.ROLLBACK, [11])
     assert (queue.ops.start, queue.ops.count_from(5), queue.ops.count_from(6)) == (5, 3, 2)

@@ -1,4 +1,4 @@
-"""Bodies for a draft: what HALF holds at an offset now is compared with what stood there when it was read."""
+"""Bodies for a draft: HALF's current record at an offset is compared with the one that was read there before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS = {"transaction_id": id_of(99), "group": "payments", "real_topic": "order
 
 
 class Refusals:
-    """What may not be delivered, and why."""
+    """Messages that may not be delivered, and the reasons."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, str]] = []

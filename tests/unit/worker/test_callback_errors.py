@@ -1,4 +1,4 @@
-"""Errors that confluent-kafka raises out of callbacks, without Kafka."""
+"""Errors that confluent-kafka raises from callbacks, without Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a round discards: not by the word of a broker that may not lead END any more."""
+"""Discards of a check round: the answer of a broker that may not lead END any more is not enough."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Time(Outside):
 
 
 class Round:
-    """A round of a partition whose END is applied to its end, as some broker says it."""
+    """A round of a partition whose END is fully applied, according to some broker."""
 
     def __init__(self, partition: Partition) -> None:
         self.queue = partition.queue
         self.time = Time()
-        # Any: they stand in for what has connections.
+        # Stand-ins for objects with connections.
         membership = SimpleNamespace(ask=lambda _groups: {}, abandon_unanswered=lambda: None)
         context: Any = SimpleNamespace(names=Names(), outside=self.time, membership=membership, check_rate=1_000)
-        #: Where END ends for sure.
+        #: The proven end of END. None: no majority of the brokers answers.
         self.proven: int | None = 0
         brokers = SimpleNamespace(
             nodes=lambda: [1], view=lambda *_: View(1, frozenset({1})), end=lambda *_: self.proven
@@ -46,7 +46,7 @@ class Round:
         )
 
     def draft_at(self, now: int) -> Draft:
-        """What a round would do at this time (ms)."""
+        """The draft of a round at this time (ms)."""
         self.time.seconds += 1.0
         clock: Any = SimpleNamespace(due=lambda: now)
         self._round.note_what_is_due(clock, 0)
@@ -73,7 +73,7 @@ def test_p7_what_is_due_is_discarded():
 
 def test_p2_a_discard_waits_until_every_decision_from_before_it_was_due_is_applied():
     round_ = due_at_97_seconds()
-    # Somebody said that END ends at 0, and a majority knows better; then nobody can tell.
+    # A broker said that END ends at 0, and a majority knows better. In the second case no majority answers at first.
     round_.proven = 1
     assert round_.draft_at(97_000).discards == []
     round_ = due_at_97_seconds()

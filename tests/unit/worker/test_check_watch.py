@@ -1,4 +1,4 @@
-"""CheckWatch: checks that are due and not sent are told, unless Kafka says that nobody of their group is alive."""
+"""CheckWatch: due checks that are not sent are reported, unless Kafka says that their group has no live member."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_group_with_nobody_alive_is_not_overdue(logs):
     watch = CheckWatch(0, time)
     watch.round_done({"g": "Kafka has not answered yet"})
     time.seconds += 1
-    # By now Kafka has said that nobody is there.
+    # By now Kafka has said that the group has no member.
     watch.round_done({})
     time.seconds += 1_000
     assert watch.overdue == 0

@@ -1,4 +1,4 @@
-"""How long Faust waits for an answer of Kafka's."""
+"""Faust's time limits for answers of Kafka."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def test_a_broker_that_never_answers_costs_seconds_and_joining_has_its_time(sess
     """By Faust's own settings a start beside a frozen broker takes up to 20 minutes."""
     app = create_app(WorkerSettings(bootstrap_servers="127.0.0.1:1", session_timeout=session_ms))
     assert app.conf.broker_request_timeout == app.conf.producer_request_timeout == longest_s
-    # Who joins is answered when a dead member's session is over, or the time of all to join.
+    # A joining member is answered when a dead member's session is over, or when the time of all to join is over.
     assert app.conf.broker_request_timeout > app.conf.broker_rebalance_timeout
     assert app.conf.broker_request_timeout > session_ms / 1_000

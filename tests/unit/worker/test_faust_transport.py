@@ -1,4 +1,4 @@
-"""How often Faust's consumer asks Kafka who leads."""
+"""The number of metadata requests of Faust's consumer."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def directory():
 
 
 def test_p6_a_new_answer_does_not_make_an_old_one_look_fresh():
-    # Found by the simulator: the answer "nobody" had come but was not looked at yet, and its time made the "alive" of
-    # long ago believable. One check was burned on a dead group.
+    # Found by the simulator: the answer "nobody" had arrived and was not read yet. Its time made an old "alive" answer
+    # count as recent, and one check was used up for a dead group.
     time, membership, groups = directory()
     ask(groups)
     membership.answer(1)
@@ -90,7 +90,7 @@ class SilentAdmin:
 
 
 def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new_client():
-    # After kill -9 of Kafka some requests are never answered; checks stood still for ever.
+    # After kill -9 of Kafka some requests are never answered, and checks stood still for ever.
     time, clients = Time(), []
 
     def connect():
@@ -127,8 +127,8 @@ def test_a_group_that_is_being_asked_about_is_not_asked_about_again():
 
 
 def test_p8_a_client_that_answers_with_an_error_which_is_not_about_the_group_is_replaced():
-    # Another broker became the group's coordinator while the former one stood still. librdkafka went on to ask the
-    # former one, whose answer is "not me", for ever: no check was sent until the worker was restarted.
+    # Another broker became the group's coordinator while the former one stood still. librdkafka went on asking the
+    # former one, which always answers "not me". No check was sent until the worker was restarted.
     time, clients = Time(), []
 
     def connect():

@@ -1,4 +1,4 @@
-"""When something that an END names is taken for absent: when it is proven, and never at the cost of all others."""
+"""Half messages that an END names and that count as absent: only after proof, and without delaying all others."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Kafka(Outside):
 
     def __init__(self) -> None:
         self.time = 0.0
-        #: What a fetch brings, and what the broker says that is asked.
+        #: The end of a fetch, and the end that the asked broker reports.
         self.readable, self.reported = 5, 5
         self.position = 5
         self.topic, self.partition = "HALF", 0
-        #: What a majority of the brokers says, and how often they were asked.
+        #: The end that a majority of the brokers proves, and the number of requests to them.
         self.proven: int | None = 5
         self.asked = 0
 
@@ -144,8 +144,8 @@ def test_standstills_do_not_add_up_to_a_time_out(log: Log) -> None:
 
 
 def test_a_proof_from_before_the_end_was_read_proves_nothing_about_it(log: Log) -> None:
-    # A forged END is judged when an honest one comes whose message a former leader does not know: what was proven then
-    # is true, and older than the message.
+    # The end is proven for a forged END first. Then an honest END comes, whose message a former leader does not know.
+    # The proof is true, but older than that message.
     forged, honest = end(0, 10**12), end(1, 9)
     assert log.ready(forged) == 1
     log.kafka.proven = None
@@ -171,7 +171,7 @@ def test_a_full_window_is_parked_before_more_is_read(log: Log) -> None:
 
 
 def test_the_reader_that_waits_for_records_is_asked_for_nothing_that_it_would_answer_later(log: Log) -> None:
-    """Kafka answers a connection in order: after the fetch that waits there, which keeps decisions waiting."""
+    """Kafka answers a connection in order: the request would wait behind the pending fetch, and decisions behind it."""
     asked: list[tuple[str, object]] = []
     log.state.half_reader = SimpleNamespace(
         position=7, topic="half", ask_who_leads=lambda: asked.append(("who leads", None))

@@ -1,4 +1,4 @@
-"""The log for people, where nobody looks at a terminal."""
+"""The log for people, without a terminal."""
 
 from __future__ import annotations
 

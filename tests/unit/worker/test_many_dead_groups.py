@@ -1,4 +1,4 @@
-"""Groups that nobody answers for: anybody who may write to HALF can invent them, and they must not slow others down."""
+"""Groups without a live member: any writer to HALF can invent them, and they must not slow others down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Time(Outside):
 
 
 class Membership:
-    """Answers at once: the living have a member."""
+    """Answers at once: live groups have a member."""
 
     def __init__(self, *living: str) -> None:
         self.living = {Names().check(group) for group in living}
@@ -48,7 +48,7 @@ class Membership:
 
 
 class World:
-    """A partition with a message of each of so many groups, all due, and one more of a group that is alive."""
+    """A partition with one message of each of so many groups, all due, and one more of a live group."""
 
     def __init__(self, dead: int) -> None:
         self.time, self.membership = Time(), Membership("alive")
@@ -59,7 +59,7 @@ class World:
         self.queue.read(half(dead, group="alive"))
 
     def round(self) -> list[str]:
-        """What a turn of the commit loop does when something is due; groups that were checked."""
+        """Run a due turn of the commit loop and return the checked groups."""
         due = self.queue.timers
         assert self.queue.next_due(NOW) <= NOW
         attended = self.groups.attend(
@@ -74,7 +74,7 @@ class World:
 
 
 def calls(action) -> int:
-    """How many functions it calls: work that no other load of the machine changes."""
+    """The number of function calls: a measure of work that other load of the machine does not change."""
     count = 0
 
     def note(_frame, event, _argument):
@@ -90,7 +90,7 @@ def calls(action) -> int:
 
 
 def settled(dead: int) -> World:
-    """After the line of groups has been gone through a few times."""
+    """A world after the queue of groups has been passed a few times."""
     world = World(dead)
     for _ in range(3 * dead // 20 + 10):
         world.round()

@@ -1,4 +1,4 @@
-"""The worker's metrics without Kafka: what a committed draft adds, what the states say, and that labels stay few."""
+"""The worker's metrics without Kafka: increments of a committed draft, gauges of states, few labels."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_group_that_has_nothing_any_more_is_zero_and_does_not_vanish():
 
 
 def test_what_is_not_known_is_no_zero():
-    # While Kafka was away, or a partition was taken over, the worker told of 0 pending and 0 held messages.
+    # While Kafka was away, or a partition was being taken over, the worker reported 0 pending and 0 held messages.
     known = OpenCounts({"orders": {NOW // SLOT_MS: 172}}, {("orders", TransactionState.HELD): 4})
     facts = [PartitionFacts(0, serving=True, open=known), PartitionFacts(1, serving=True, open=OpenCounts({}, {}))]
     metrics, answers = WorkerMetrics(), [facts]
@@ -168,14 +168,14 @@ def test_what_is_not_known_is_no_zero():
     assert value("txbridge_half_messages", pending) == 172
     assert value("txbridge_partition_half_messages", {"partition": "0", "state": "held"}) == 4
     assert value("txbridge_partitions") == 2
-    # One of the two is being taken over: the sum is not known, what the other has is.
+    # One of the two is being taken over: the sum is unknown, the other one's numbers are known.
     facts[0] = PartitionFacts(0, serving=False)
     assert value("txbridge_half_messages", pending) is None
     assert value("txbridge_half_messages_pending", {"group": "orders", "age": "under_1m"}) is None
     assert value("txbridge_half_oldest_pending_seconds", {"group": "orders"}) is None
     assert value("txbridge_partition_half_messages", {"partition": "0", "state": "pending"}) is None
     assert value("txbridge_partition_half_messages", {"partition": "1", "state": "pending"}) == 0
-    # Nothing was assigned yet, or the worker is stopping.
+    # No partition is assigned yet, or the worker is stopping.
     answers.append(None)
     assert value("txbridge_half_messages", pending) is None
     # The group has given its partitions to others: they count them.

@@ -11,7 +11,7 @@ from txbridge.worker.observe.no_longer_held import NoLongerHeld
 
 
 class Log:
-    """Keeps what is logged."""
+    """Keeps all logged events."""
 
     def __init__(self):
         self.lines = []
@@ -67,6 +67,29 @@ def test_what_was_delivered_at_once_is_not_told(log):
     told.note(0, [entry(state=TransactionState.PENDING)], 0.0)
     told.tell(None)
     assert log.lines == []
+
+
+def test_an_owner_that_ends_leaves_the_lines_to_those_that_go_on_delivering(log):
+    told = NoLongerHeld()
+    with told.service():
+        with told.service():
+            told.note(0, [entry()], 100.0)
+            told.note(1, [entry()], 101.0)
+        # Partition 1 is gone, and partition 0 delivers more.
+        assert log.lines == []
+        told.note(0, [entry()], 102.0)
+        told.tell(106.9)
+        assert log.lines == []
+    # Nobody would come back to it.
+    assert log.lines == [("no_longer_held", {"topic": "orders", "count": 3, "partitions": [0, 1]})]
+
+
+def test_an_owner_that_fails_loses_no_line(log):
+    told = NoLongerHeld()
+    told.note(0, [entry()], 100.0)
+    with pytest.raises(RuntimeError), told.service():
+        raise RuntimeError
+    assert log.lines == [("no_longer_held", {"topic": "orders", "count": 1, "partitions": [0]})]
 
 
 def test_at_the_end_nothing_is_kept_back_and_invented_topics_share_a_line(log):

@@ -1,14 +1,18 @@
-"""What the status page says of the future and the past, without Kafka."""
+"""The status page's forecast and history, without Kafka."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Names
 from txbridge.core.open_counts import OpenCounts
 from txbridge.worker.http.status import StatusBoard, _are_known, _partition, _schedule
 from txbridge.worker.observe.health import Health
@@ -40,7 +44,7 @@ def test_checks_that_are_due_soon_follow_from_the_ages() -> None:
 
 
 class Knowing(Health):
-    """Knows of these partitions, without a worker."""
+    """An owner's knowledge of these partitions, without a worker."""
 
     def __init__(self, *known: PartitionFacts) -> None:
         super().__init__(6_000, 10_000)
@@ -51,7 +55,7 @@ class Knowing(Health):
 
 
 def snapshot(ahead: float | None) -> dict[str, Any]:
-    """What is shown of two messages of 50 and 20 s, on a machine whose clock is so far ahead of the brokers'."""
+    """The snapshot of two messages of 50 and 20 s, on a machine whose clock is so far ahead of the brokers'."""
     one = replace(facts(s50=1, s20=1), clock_ahead=ahead)
     settings = WorkerSettings(bootstrap_servers="127.0.0.1:1")
     return StatusBoard(settings, WorkerMetrics(), Knowing(one), clock=lambda: NOW + (ahead or 0)).snapshot()
@@ -103,10 +107,82 @@ def test_rates_are_differences_over_the_time_that_has_passed() -> None:
     rates = board.snapshot()["rates"]
     assert rates["series"]["errors"] == [0.5, 0.0]
     assert rates["series"]["delivered"] == [0.0, 0.0]
-    # No partition was assigned yet: how many are pending is not known.
+    # No partition was assigned yet: the number of pending messages is unknown.
     assert rates["pending"] == [None, None, None]
     assert now_known(board) is False
-    # Before Kafka was reached there is nothing to show, and it says why.
+    # Before Kafka was reached there is nothing to show but the reason.
     now = board.snapshot()
     assert now["partitions"] == {"total": 0, "here": [], "elsewhere": []}
     assert now["ready"][0].startswith("starting: ")
+
+
+class FakeWorker:
+    """A worker that was assigned its partitions, with one producer group; the test answers who is alive in it."""
+
+    was_assigned, stopped, end_topic = True, False, Names().end
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers: dict[str, Future[Any]] = {}
+        self.error: Exception | None = None
+
+    def facts(self) -> list[PartitionFacts]:
+        if self.error is not None:
+            raise self.error
+        return [facts(s50=1)]
+
+    def status(self) -> list[Any]:
+        return []
+
+    def visible_groups(self) -> list[str]:
+        return ["orders"]
+
+    def check_group(self, group: str) -> str:
+        return Names().check(group)
+
+    def ask_groups(self, groups: list[str]) -> dict[str, Future[Any]]:
+        self.asked += groups
+        answers: dict[str, Future[Any]] = {group: Future() for group in groups}
+        self.answers |= answers
+        return answers
+
+
+def board_of(health: Health) -> StatusBoard:
+    return StatusBoard(WorkerSettings(bootstrap_servers="127.0.0.1:1"), WorkerMetrics(), health, clock=lambda: NOW)
+
+
+def alive(board: StatusBoard) -> Any:
+    [group] = board.snapshot()["groups"]
+    return group["alive"]
+
+
+def test_p8_a_worker_that_is_started_again_asks_again_what_nobody_has_answered_to_the_one_before() -> None:
+    health, before, after = Health(6_000, 10_000), FakeWorker(), FakeWorker()
+    board, check = board_of(health), Names().check("orders")
+    health.look_after(before)  # type: ignore[arg-type]
+    for _ in range(3):
+        board.sample()
+    assert before.asked.count(check) == 1
+    # Faust has crashed. The requests of the first worker are never answered.
+    health.look_after(after)  # type: ignore[arg-type]
+    board.sample()
+    assert after.asked.count(check) == 1
+    after.answers[check].set_result(SimpleNamespace(members=[None, None]))
+    board.sample()
+    assert alive(board) == 2
+
+
+def test_p8_an_unexpected_error_is_logged_once_and_does_not_end_the_sampling() -> None:
+    health, worker = Health(6_000, 10_000), FakeWorker()
+    board = board_of(health)
+    health.look_after(worker)  # type: ignore[arg-type]
+    worker.error = RuntimeError("dictionary changed size during iteration")
+    with capture_logs() as logs:
+        for _ in range(3):
+            board.sample()
+    assert [(line["event"], str(line["exc_info"])) for line in logs] == [
+        ("unexpected_error", "dictionary changed size during iteration")
+    ]
+    worker.error = None
+    board.sample()
+    assert board.snapshot()["rates"]["pending"] == [1]

@@ -1,4 +1,4 @@
-"""When a worker is ready and when it is alive, without Kafka."""
+"""Readiness and liveness of a worker, without Kafka."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_member_with_no_partition_is_ready(health):
         (FakeWorker(FakeOwner(0), FakeOwner(3, serving=False)), "partition 3: being taken over"),
         (FakeWorker(FakeOwner(3, serving=False, error="fenced by x")), "partition 3: fenced by x"),
         (FakeWorker(partitions=frozenset({7})), "partition 7: assigned, not begun yet"),
-        # The group gives it nothing any more, but here it is not over.
+        # The group has taken its partition away, but the owner here has not ended.
         (FakeWorker(FakeOwner(3, serving=False), partitions=frozenset()), "partition 3: being taken over"),
         (FakeWorker(FakeOwner(0), FakeOwner(3, clock="it is behind")), "partition 3: it is behind"),
         (FakeWorker(FakeOwner(0), member=False), "not a member of the group"),
@@ -161,7 +161,7 @@ def test_a_restarted_worker_is_not_ready_by_what_was_said_of_the_one_before(heal
 def test_a_thread_that_has_ended_or_hangs_is_not_alive(health):
     dead, hanging = FakeOwner(0), FakeOwner(1)
     health.look_after(FakeWorker(dead, hanging, FakeOwner(2)))
-    # As long as everything that is bounded may take.
+    # All bounded waits together may take this long.
     hanging.silent_for = 145.0
     assert health.not_live() == []
     dead.alive, hanging.silent_for = False, 146.0
@@ -189,7 +189,7 @@ def test_an_event_loop_that_stands_still_is_not_alive(health, clock):
     clock.now += 61
     health.ask()
     assert health.not_live() == ["Faust's event loop has not answered for 61 s"]
-    # One that has ended is another matter: Faust tells, and is started anew.
+    # A loop that has ended is another case: Faust reports it, and is started anew.
     loop.closed = True
     health.ask()
     assert health.not_live() == []
@@ -255,7 +255,7 @@ def test_ipv6_works_where_the_machine_has_it():
 
 
 class FakeTopics:
-    """Answers how many partitions each topic has."""
+    """Answers with the number of partitions of each topic."""
 
     def __init__(self, **counts):
         self.counts, self.asked = counts, 0

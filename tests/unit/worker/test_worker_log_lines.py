@@ -1,4 +1,4 @@
-"""Lines of the libraries below the worker: whose they are, and how bad."""
+"""Log lines of the libraries below the worker: their logger and their level."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Handler(logging.Handler):
     ],
 )
 def test_an_ordinary_fence_is_nothing_critical(caplog, code):
-    # Whoever has used a client in this process has switched librdkafka's lines off.
+    # An earlier client in this process has switched librdkafka's lines off.
     caplog.set_level(logging.DEBUG, "txbridge.librdkafka")
     watch = EndTxnWatch(logging.getLogger("txbridge.librdkafka"), forward_debug=False)
     text = f"[thrd:main]: Fatal error: {KafkaError(code).str()}: transactional.id x"
@@ -59,7 +59,7 @@ def test_what_faust_says_in_our_name_is_fausts():
 
 
 def test_a_partition_that_nobody_writes_to_is_no_error(caplog):
-    # Not made: Faust's own constructor wants an application, and would ask it about the partition.
+    # Made without Faust's own constructor, which needs an application and would ask it about the partition.
     consumer = TolerantConsumer.__new__(TolerantConsumer)
     consumer.verify_event_path(1e9, TP("RMQ_SYS_TRANS_END_TOPIC", 0))
     assert caplog.records == []

@@ -10,6 +10,7 @@ from txbridge.backoff import Backoff
 from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.failures import (
@@ -113,7 +114,7 @@ class Committer:
             named=self._named,
         )
         if state.writer.must_fence:
-            self._was_committed(receipt)
+            self._require_no_other_write(self._fence_again().checkpoint)
         elif self._look_again:
             self._find_offset_topic_end()
         contents = replace(
@@ -229,28 +230,41 @@ class Committer:
     def _was_committed(self, receipt: Receipt) -> bool:
         """Take the fence again, and read from the topics whether the transaction was committed.
 
-        Raises FencedError when another worker has written meanwhile, OutdatedError when OP has a transaction that
-        OFFSET lacks.
+        Raises as `_require_no_other_write` when it was not.
         """
+        offset_topic = self._fence_again()
+        if offset_topic.checkpoint is not None and offset_topic.checkpoint == receipt.checkpoint:
+            receipt.checkpoint_offset, receipt.offset_topic_end = offset_topic.checkpoint_offset, offset_topic.position
+            return True
+        self._require_no_other_write(offset_topic.checkpoint)
+        return False
+
+    def _fence_again(self) -> OffsetTopic:
+        """Take the fence again, and read OFFSET from the last checkpoint to its end."""
         state = self._state
         state.writer.fence()
         start = max(state.checkpoint_offset, 0)
         offset_topic = read_offset_topic(self._context, state.partition, state.stopping, start)
-        last, state.offset_topic_end, self._look_again = offset_topic.checkpoint, offset_topic.position, False
-        if last is not None and last == receipt.checkpoint:
-            receipt.checkpoint_offset, receipt.offset_topic_end = offset_topic.checkpoint_offset, offset_topic.position
-            return True
+        state.offset_topic_end, self._look_again = offset_topic.position, False
+        return offset_topic
+
+    def _require_no_other_write(self, last: Checkpoint | None) -> None:
+        """Require that the last checkpoint of OFFSET is the one that this owner knows.
+
+        Raises FencedError when another worker has written meanwhile, OutdatedError when OP has a transaction that
+        OFFSET lacks.
+        """
+        state = self._state
         nothing_yet = last is None and state.checkpoint_offset < 0
-        if nothing_yet or last == state.checkpoint:
-            known = max(state.queue.ops.end, state.checkpoint.op)
-            if has_later_op(self._context, state.partition, state.checkpoint, known, state.stopping):
-                # A second attempt would deliver its messages twice.
-                raise OutdatedError(
-                    f"{self._context.names.op}[{state.partition}] holds a Kafka transaction of which "
-                    f"{self._context.names.offset} holds nothing"
-                )
-            return False
-        raise FencedError("another worker has written the checkpoint meanwhile")
+        if not nothing_yet and last != state.checkpoint:
+            raise FencedError("another worker has written the checkpoint meanwhile")
+        known = max(state.queue.ops.end, state.checkpoint.op)
+        if has_later_op(self._context, state.partition, state.checkpoint, known, state.stopping):
+            # A second attempt would deliver its messages twice.
+            raise OutdatedError(
+                f"{self._context.names.op}[{state.partition}] holds a Kafka transaction of which "
+                f"{self._context.names.offset} holds nothing"
+            )
 
     def _find_offset_topic_end(self) -> None:
         """Find the end of OFFSET, where the next record must land, after an abort. Raises OutdatedError."""

@@ -23,12 +23,17 @@ from txbridge.kafka.failures import (
 )
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.log import get_logger
 from txbridge.worker.commit import tracing
 from txbridge.worker.commit.records import Contents, LogMovedError, Receipt, Transaction, TransactionFailedError
 from txbridge.worker.failpoints import fault_point
 
 #: Errors of a call after an earlier error of the same transaction. Aborting reveals that error.
 _FAILED_BEFORE = frozenset({STATE, FATAL})
+#: Interval (s) at which deliveries without spans are logged.
+_TELL_EVERY_S = 60.0
+
+_log = get_logger("txbridge.worker")
 
 
 class TransactionalWriter:
@@ -54,6 +59,8 @@ class TransactionalWriter:
         self._seq = 0
         self._watch = EndTxnWatch(librdkafka_logger(), forward_debug=bool(kafka.get("debug")))
         self._producer: Producer | None = None
+        #: Monotonic time (s) at which deliveries without spans were logged last.
+        self._told = float("-inf")
 
     def fence(self) -> None:
         """Take the fence, for the first time or again. The previous holder can write no more.
@@ -130,7 +137,17 @@ class TransactionalWriter:
         if trouble is not None:
             # A late copy of EndTxn can end the next transaction, unless the next one is of a new epoch.
             raise IndefiniteError(f"connection trouble during a commit: {trouble}")
-        tracing.delivered(contents, self._partition, began, self._outside.now())
+        self._trace(contents, began)
+
+    def _trace(self, contents: Contents, began: int) -> None:
+        """Record the spans of a committed transaction. Without them it is committed all the same."""
+        try:
+            tracing.delivered(contents, self._partition, began, self._outside.now())
+        except Exception as error:  # noqa: BLE001 - the application's SDK and exporter may raise anything
+            now = self._outside.monotonic()
+            if now - self._told >= _TELL_EVERY_S:
+                self._told = now
+                _log.warning("deliveries_not_traced", partition=self._partition, error=repr(error))
 
     def _abort(self, producer: Producer, transaction: Transaction, error: KafkaException | None) -> NoReturn:
         """Abort the transaction, and raise the error that names the outcome."""

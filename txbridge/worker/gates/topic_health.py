@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
@@ -38,6 +38,9 @@ _PROBES_END = 1_000
 #: until the records at fault are known, or until the topic's max.message.bytes turns out to be that small.
 _FIRST_LIMIT = 256 * 1024
 LEAST_LIMIT = 1024
+#: The limit is forgotten this long after the topic's last refusal. To learn it again costs seven aborted Kafka
+#: transactions of about 20 ms each, less than 1 % of this time. Until then the fast path for fresh messages is off.
+_LIMIT_S = 20.0
 #: After more refused batches of one topic in a row, all its messages of the draft are held: the others must not wait.
 _MOST_REFUSALS = 10
 #: Most flushes that such topics may cost one Kafka transaction: 500 take about a second.
@@ -46,12 +49,51 @@ _MOST_FLUSHES = 500.0
 _REST_S = 0.5
 #: Time after a refusal for size in which new commits of that size or more are held at once.
 _WALL_S = 60.0
+#: A block or a size limit is forgotten when the topic was not tried for this long. Held messages are tried again within
+#: a minute, so no held message needs it any more.
+_UNUSED_S = 120.0
+#: Old entries are dropped at most this often: a drop looks at every entry.
+_DROP_EVERY_S = 1.0
 
 
 #: Begin of the reason why this user may not write. The right and the topic follow.
 _DENIED = "no right to"
 
 _log = get_logger("txbridge.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is known of a topic."""
+
+    #: Monotonic time (s) until which it is believed.
+    until: float
+    problem: str | None
+    #: Number of partitions, if Kafka has described the topic.
+    partitions: int | None = None
+
+
+@dataclass(slots=True)
+class _Limit:
+    """The limit of a topic that has refused a batch."""
+
+    #: Bytes that may go together.
+    size: int = _FIRST_LIMIT
+    #: Refused batches in a row.
+    refusals: int = 0
+    #: Monotonic time (s) at which it is forgotten.
+    until: float = 0.0
+
+
+@dataclass(slots=True)
+class _Block:
+    """A topic that took nothing, and has not taken many messages at once since."""
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_BLOCK_S, _LONGEST_BLOCK_S))
+    #: Number of messages that may go together.
+    together: int = 1
+    #: Monotonic time (s) at which it is forgotten.
+    until: float = 0.0
 
 
 @dataclass(slots=True)
@@ -72,39 +114,39 @@ class TopicHealth:
     def __init__(self, requests: ControllerRequests, outside: Outside = OUTSIDE) -> None:
         self._outside = outside
         self._requests = requests
-        #: By topic: the monotonic time (s) until which the answer is believed, and the problem.
-        self._topics: dict[str, tuple[float, str | None]] = {}
+        self._topics: dict[str, _Answer] = {}
+        #: Monotonic time (s) of the next drop of old entries.
+        self._next_drop = 0.0
         #: Last problem of a check topic that was logged.
         self._told = ""
-        self._blocks: dict[str, Backoff] = {}
+        self._blocks: dict[str, _Block] = {}
         #: Reasons by half offset, for messages that their topic refused and that are not held yet.
         self._refused: dict[int, str] = {}
-        self._refusals: Counter[str] = Counter()
         self._resting: dict[str, tuple[float, str]] = {}
         self._walls: dict[str, _Wall] = {}
         #: Half offsets of held messages that were refused when they went alone.
         self._proven: set[int] = set()
-        self._limits: dict[str, int] = {}
+        self._limits: dict[str, _Limit] = {}
         self._flushes_left = _MOST_FLUSHES
-        #: By topic that was blocked: the number of messages that may go together, and the rest of it for this draft.
-        self._probes: dict[str, int] = {}
+        #: By topic that was blocked: the number of messages that this draft may still take.
         self._probes_left: dict[str, int] = {}
-        self._partitions: dict[str, int] = {}
 
     # --- asking Kafka -----------------------------------------------------------------------------------------------
 
     def look_up(self, topics: Iterable[str]) -> None:
         """Ask Kafka about topics whose answer is old. Never creates a topic. Raises KafkaException, TimeoutError."""
         now = self._outside.monotonic()
-        unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic][0] <= now}
+        if now >= self._next_drop:
+            self._drop_old(now)
+        unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now}
         if not unknown:
             return
         answers = self._requests.describe_topics(sorted(unknown), _REQUEST_TIMEOUT_S, authorized_operations=True)
         for topic, answer in answers.items():
-            problem = None
+            problem, partitions = None, None
             try:
                 description = answer.result()
-                self._partitions[topic] = len(description.partitions)
+                partitions = len(description.partitions)
                 allowed = description.authorized_operations
                 if allowed is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(allowed):
                     problem = f"{_DENIED} WRITE to topic {topic}"
@@ -113,7 +155,19 @@ class TopicHealth:
                 if problem is None:
                     raise
             self._tell(topic, problem)
-            self._topics[topic] = (now + (_GOOD_FOR_S if problem is None else _BAD_FOR_S), problem)
+            good_for = _GOOD_FOR_S if problem is None else _BAD_FOR_S
+            self._topics[topic] = _Answer(now + good_for, problem, partitions)
+
+    def _drop_old(self, now: float) -> None:
+        """Drop entries that say nothing any more: clients can name any number of topics, and topics come and go."""
+        self._next_drop = now + _DROP_EVERY_S
+        self._topics = {topic: answer for topic, answer in self._topics.items() if answer.until > now}
+        self._limits = {topic: limit for topic, limit in self._limits.items() if limit.until > now}
+        self._blocks = {topic: block for topic, block in self._blocks.items() if block.until > now}
+        self._resting = {topic: rest for topic, rest in self._resting.items() if rest[0] > now}
+        self._walls = {
+            topic: wall for topic, wall in self._walls.items() if max(wall.until, wall.next_probe + _UNUSED_S) > now
+        }
 
     def _tell(self, topic: str, problem: str | None) -> None:
         """Log a missing right on a check topic. A held message shows its reason; a group without checks does not."""
@@ -124,42 +178,46 @@ class TopicHealth:
     def problem_of(self, topic: str) -> str | None:
         """Reason why nothing can be written to this topic as of the last look-up, or None."""
         known = self._topics.get(topic)
-        return None if known is None else known[1]
+        return None if known is None else known.problem
 
     def problem_of_partition(self, topic: str, partition: int) -> str | None:
         """Reason why nothing can be written to this partition of an existing topic as of the last look-up, or None."""
-        partitions = self._partitions.get(topic)
-        if partitions is None or partition < partitions:
+        known = self._topics.get(topic)
+        if known is None or known.partitions is None or partition < known.partitions:
             return None
         # A person may add the partition, so the topic is looked up again.
-        self._topics.pop(topic, None)
-        return f"topic {topic} has {counted(partitions, 'partition')}, so no partition {partition}"
+        self._topics[topic] = replace(known, until=0.0)
+        return f"topic {topic} has {counted(known.partitions, 'partition')}, so no partition {partition}"
 
     # --- for a draft ------------------------------------------------------------------------------------------------
 
     @property
     def limits(self) -> Mapping[str, int]:
         """Bytes that may go together, by topic, for topics that have refused a batch."""
-        return self._limits
+        return {topic: limit.size for topic, limit in self._limits.items()}
 
     def begin_draft(self) -> None:
         self._flushes_left = _MOST_FLUSHES
-        self._probes_left = dict(self._probes)
+        self._probes_left = {topic: block.together for topic, block in self._blocks.items()}
 
     @property
     def room(self) -> Room | None:
         """Function to call for each message before it is drafted; None when there is room for all."""
-        return self._room if self._limits or self._probes else None
+        return self._room if self._limits or self._blocks else None
+
+    def are_limited(self, topics: AbstractSet[str]) -> bool:
+        """Whether one of these topics has room for only some messages."""
+        return not (topics.isdisjoint(self._limits) and topics.isdisjoint(self._blocks))
 
     def _room(self, entry: HalfEntry) -> bool | None:
         """Whether this draft may hold one more message of its topics; None if one takes nothing. Uses up the room."""
         topics, now = entry.topics, self._outside.monotonic()
         for topic in topics:
-            until, problem = self._topics.get(topic, (0.0, None))
-            if problem is not None and until > now:
+            known = self._topics.get(topic)
+            if known is not None and known.problem is not None and known.until > now:
                 return None
         probes = {topic: self._probes_left[topic] for topic in topics if topic in self._probes_left}
-        limits = [self._limits[topic] for topic in topics if topic in self._limits]
+        limits = [self._limits[topic].size for topic in topics if topic in self._limits]
         if 0 in probes.values() or (limits and self._flushes_left <= 0):
             return False
         for topic, left in probes.items():
@@ -170,8 +228,14 @@ class TopicHealth:
         return True
 
     def is_clear(self, topic: str) -> bool:
-        """Whether every newly committed message can be delivered to this topic now, as far as is known."""
-        return not (self._refused or self._walls or self._limits) and self.problem_of(topic) is None
+        """Whether every fresh message can be delivered to this topic now, as far as is known.
+
+        A message that its topic has refused is not fresh any more.
+        """
+        if topic in self._limits or topic in self._blocks or self.problem_of(topic) is not None:
+            return False
+        wall = self._walls.get(topic)
+        return wall is None or wall.until <= self._outside.monotonic()
 
     def obstacle(self, entry: HalfEntry) -> str | None:
         """Reason why a newly committed message cannot be delivered now, or None."""
@@ -220,16 +284,18 @@ class TopicHealth:
 
         Kafka refuses a whole batch for one bad record. Smaller batches are tried until the record is found.
         """
-        self._refusals[topic] += 1
-        limit = self._limits.get(topic)
+        is_first = topic not in self._limits
+        limit = self._limits.setdefault(topic, _Limit())
+        limit.refusals += 1
+        limit.until = self._outside.monotonic() + _LIMIT_S
         if alone := [failure for failure in failures if failure.alone]:
-            self._limits.setdefault(topic, _FIRST_LIMIT)
             return alone
-        if self._refusals[topic] > _MOST_REFUSALS:
+        if limit.refusals > _MOST_REFUSALS:
             return None
-        if limit is not None and limit <= LEAST_LIMIT:
+        if limit.size <= LEAST_LIMIT:
             return failures
-        self._limits[topic] = _FIRST_LIMIT if limit is None else limit // 4
+        if not is_first:
+            limit.size //= 4
         return ()
 
     def refuse(self, entry: HalfEntry, reason: str, *, topic: str, too_large: bool = False) -> None:
@@ -243,7 +309,7 @@ class TopicHealth:
         if too_large and entry.messages == 1:
             wall = self._walls.get(topic)
             if wall is None or entry.size < wall.size or wall.until < now:
-                backoff = _backoff() if wall is None else wall.backoff
+                backoff = Backoff(_FIRST_BLOCK_S, _LONGEST_BLOCK_S) if wall is None else wall.backoff
                 self._walls[topic] = _Wall(entry.size, reason, now + _WALL_S, now + backoff.pause, backoff)
 
     def held(self, entry: HalfEntry) -> None:
@@ -271,29 +337,27 @@ class TopicHealth:
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
+        block = self._blocks.setdefault(topic, _Block())
         # A random factor: if several topics were blocked because one of them is at fault, they must not return
         # together.
-        pause = self._blocks.setdefault(topic, _backoff()).next() * self._outside.uniform(0.5, 1.5)
-        self._probes[topic] = 1
-        self._topics[topic] = (self._outside.monotonic() + pause, reason)
+        until = self._outside.monotonic() + block.backoff.next() * self._outside.uniform(0.5, 1.5)
+        block.together, block.until = 1, until + _UNUSED_S
+        self._topics[topic] = _Answer(until, reason)
 
     def worked(self, topics: Iterable[str]) -> None:
         """Note that records for these topics were committed."""
         for topic in topics:
-            self._blocks.pop(topic, None)
-            self._refusals.pop(topic, None)
-            if topic in self._probes:
-                self._probes[topic] *= _PROBE_GROWS
-                if self._probes[topic] >= _PROBES_END:
-                    del self._probes[topic]
+            if (limit := self._limits.get(topic)) is not None:
+                limit.refusals = 0
+            if (block := self._blocks.get(topic)) is not None:
+                block.backoff.reset()
+                block.together *= _PROBE_GROWS
+                if block.together >= _PROBES_END:
+                    del self._blocks[topic]
 
     def forget(self) -> None:
         """Forget all answers, after a write failed for a reason that names no record."""
         self._topics.clear()
-
-
-def _backoff() -> Backoff:
-    return Backoff(_FIRST_BLOCK_S, _LONGEST_BLOCK_S)
 
 
 def _problem(topic: str, error: KafkaError) -> str | None:

@@ -12,7 +12,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
@@ -24,6 +23,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.open_counts import OTHER, SLOT_MS
 from txbridge.core.states import TransactionState
 from txbridge.kafka.broker_clock import due_by
+from txbridge.log import get_logger
 from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics, brokers_now
 from txbridge.worker.partitions import Worker
@@ -37,6 +37,8 @@ _LIST_EVERY_S = 30.0
 _MOST_GROUPS = 50
 #: Seconds from now for which the preview counts checks.
 _SOON = (10, 60, 600)
+
+_log = get_logger("txbridge.worker")
 
 
 class StatusBoard:
@@ -58,22 +60,34 @@ class StatusBoard:
         self._samples: deque[tuple[float, dict[str, float], int | None]] = deque(maxlen=_SAMPLES)
         self._listed: list[str] = []
         self._listed_at = float("-inf")
-        #: By consumer group: the open question, and the last answer.
+        #: By consumer group: the open question to `_asked_of`, and the last answer.
         self._asked: dict[str, Future[Any]] = {}
+        self._asked_of: Worker | None = None
         self._members: dict[str, list[Any] | str] = {}
+        #: Last unexpected error that was logged.
+        self._told = ""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="txbridge-status", daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            # Data that Kafka does not return is missing from the page. This thread must go on.
-            with suppress(KafkaException):
-                self.sample()
+            self.sample()
             time.sleep(_SAMPLE_S)
 
     def sample(self) -> None:
-        """Take one sample, and ask Kafka who is alive; may wait for Kafka."""
+        """Take one sample, and ask Kafka who is alive; may wait for Kafka. Never raises."""
+        try:
+            self._sample()
+        except KafkaException:
+            # Data that Kafka does not return is missing from the page.
+            pass
+        except Exception as error:  # noqa: BLE001 - this thread must go on, a defect of ours included
+            if repr(error) != self._told:
+                self._told = repr(error)
+                _log.error("unexpected_error", exc_info=error)
+
+    def _sample(self) -> None:
         worker = self._health.worker
         answer = self._health.facts()
         facts = answer or []
@@ -83,6 +97,9 @@ class StatusBoard:
             self._ask(worker, self._open_groups(facts))
 
     def _ask(self, worker: Worker, open_groups: Iterable[str]) -> None:
+        if worker is not self._asked_of:
+            # After a crash of Faust there is another worker. Nobody may answer the questions to the former one.
+            self._asked, self._asked_of = {}, worker
         now = time.monotonic()
         if now - self._listed_at > _LIST_EVERY_S:
             self._listed, self._listed_at = worker.visible_groups(), now

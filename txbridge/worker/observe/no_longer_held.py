@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from txbridge.core.half_entry import HalfEntry
@@ -35,6 +36,25 @@ class NoLongerHeld:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: dict[str, _Delivered] = {}
+        #: Number of partitions that are served now.
+        self._served = 0
+
+    @contextmanager
+    def service(self) -> Iterator[None]:
+        """Context in which an owner serves its partition. When the last one ends, all topics are logged.
+
+        Until then, another partition may deliver more messages of the same topic.
+        """
+        with self._lock:
+            self._served += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._served -= 1
+                is_last = not self._served
+            if is_last:
+                self.tell(None)
 
     def note(self, partition: int, delivered: Iterable[HalfEntry], now: float) -> None:
         """Count those of the delivered messages that were held."""
