@@ -319,7 +319,7 @@ def test_a_token_that_is_no_text_is_not_repeated(tmp_path: Path) -> None:
 
 # --- Kubernetes' service links ----------------------------------------------------------------------------------------
 
-#: What Kubernetes puts into every pod of a namespace that has a Service `txbridge` and one `txbridge-worker`.
+#: Variables of every Kubernetes pod in a namespace with the Services `txbridge` and `txbridge-worker`.
 SERVICE_LINKS = {
     "TXBRIDGE_SERVICE_HOST": "10.0.0.1",
     "TXBRIDGE_SERVICE_PORT": "8080",
@@ -346,8 +346,8 @@ def test_the_variables_that_kubernetes_makes_of_services_are_no_options():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("TXBRIDGE_PORT", "9464"),  # perhaps metrics_port is meant
-        ("TXBRIDGE_SERVICE_HOST", "10.0.0.1"),  # without its port it is no service's
+        ("TXBRIDGE_PORT", "9464"),  # A misspelled metrics_port, perhaps.
+        ("TXBRIDGE_SERVICE_HOST", "10.0.0.1"),  # Without the port it is no service link.
         ("TXBRIDGE_PORT_8080_TCP_PROTOCOL", "tcp"),
         ("TXBRIDGE_SERVICE_PORTS", "8080"),
     ],
@@ -363,7 +363,7 @@ def test_a_variable_that_was_set_over_a_service_link_is_an_unknown_option():
 
 
 def test_an_option_that_a_service_link_hides_fails_by_its_name():
-    """A Service `txbridge-metrics` makes a variable of the name of an option: its value is refused, not ignored."""
+    """A Service `txbridge-metrics` makes a variable with an option's name. Its value is refused, not ignored."""
     links = {
         "TXBRIDGE_METRICS_SERVICE_HOST": "10.0.0.1",
         "TXBRIDGE_METRICS_SERVICE_PORT": "9464",

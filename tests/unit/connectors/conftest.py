@@ -1,4 +1,4 @@
-"""A database for each test: a file of SQLite, and a schema of its own in a PostgreSQL that all share."""
+"""A database for each test: a file of SQLite, and a schema of its own in a shared PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def url(request):
 
 @pytest.fixture
 def postgresql_url(postgres_url):
-    """A schema."""
+    """A new schema."""
     server = make_url(postgres_url)
     schema = f"t{next(_schemas)}_{time.time_ns()}"
     admin = create_engine(server)

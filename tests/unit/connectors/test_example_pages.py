@@ -1,4 +1,4 @@
-"""The programs of docs/inbox.md and docs/django.md are those of examples, which tests run."""
+"""The programs in docs/inbox.md and docs/django.md: they are the same as in examples, which tests run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connection may cost, and for how long the door is a member of a group."""
+"""Limits of a connection, and the time for which the door is a member of a group."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Member:
-    """As far as groups look at a connection."""
+    """The part of a connection that groups use."""
 
     groups: frozenset[str] = frozenset()
 
@@ -194,7 +194,7 @@ def test_a_group_of_plain_producers_is_not_joined_until_it_sends_a_transaction()
         assert cluster.joined == []
         groups.transactional("plain")
         await until(lambda: cluster.joined == ["plain"])
-        # And one that sends before its first heartbeat.
+        # It has sent before its first heartbeat.
         groups.transactional("early")
         groups.introduce(connection, frozenset({"plain", "early"}))
         await until(lambda: cluster.joined == ["plain", "early"])
@@ -211,7 +211,7 @@ def test_no_more_groups_are_joined_than_wanted() -> None:
         await until(lambda: len(cluster.joined) == 1)
         await asyncio.sleep(0.05)
         assert len(cluster.joined) == 1
-        # Does not wait for the time after which it would try again.
+        # close() does not wait for the next attempt.
         await asyncio.wait_for(groups.close(), 20)
 
     asyncio.run(drive())

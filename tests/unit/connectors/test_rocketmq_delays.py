@@ -1,4 +1,4 @@
-"""A message with a delay through the door: when it is due, and what goes to Kafka."""
+"""A delayed message through the door: its due time, and the record in Kafka."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SECRET = b"x" * 32
         ({"DELAY": "14"}, NOW + 600_000),
         ({"DELAY": "15"}, NOW + 1_200_000),
         ({"DELAY": "18"}, NOW + 2 * HOUR),
-        # As for RocketMQ: the highest.
+        # The highest level, as in RocketMQ.
         ({"DELAY": "99"}, NOW + 2 * HOUR),
         ({"TIMER_DELAY_SEC": "5"}, NOW + 5_000),
         ({"TIMER_DELAY_MS": "5"}, NOW + 5),
         ({"TIMER_DELIVER_MS": "5"}, 5),
         ({"TIMER_DELIVER_MS": str(NOW + 7)}, NOW + 7),
-        # The first that RocketMQ looks at counts.
+        # The first property in RocketMQ's order counts.
         ({"TIMER_DELIVER_MS": "7", "TIMER_DELAY_MS": "6", "TIMER_DELAY_SEC": "5"}, NOW + 5_000),
         ({"TIMER_DELIVER_MS": "7", "DELAY": "1"}, NOW + 1_000),
         ({"TIMER_DELIVER_MS": "7", "DELAY": "0"}, 7),
@@ -96,7 +96,7 @@ class Topics:
 
 
 class Way:
-    """Sends of a door, and what they gave to Kafka and to their client."""
+    """Sends of a door, with their records in Kafka and their answers to the client."""
 
     def __init__(self) -> None:
         setting = Setting(

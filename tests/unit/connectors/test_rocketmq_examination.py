@@ -1,4 +1,4 @@
-"""`txbridge doctor --door`, of doors that are not as they should be. An integration test has one that is."""
+"""`txbridge doctor --door` with faulty doors. An integration test has a correct one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(environ: Mapping[str, str] = SECRET, topics: tuple[str, ...] = (), **g
 
 @contextlib.contextmanager
 def listener(answer: bytes) -> Iterator[str]:
-    """Something that listens, answers the first bytes so, and closes."""
+    """A server that answers the first bytes with these, and closes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""RocketMQ's gRPC messages as the front door reads and writes them, and who may ask."""
+"""RocketMQ's gRPC messages as the front door reads and writes them, and its access control."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def message(**system: Any) -> Any:
 
 
 def test_the_classes_come_without_the_client_that_they_are_shipped_with() -> None:
-    """Its import would write into the home directory."""
+    """The client's import would write into the home directory."""
     program = (
         "import sys, txbridge_rocketmq.grpc_service\n"
         "print(sorted(one for one in sys.modules if one.split('.')[0] in {'rocketmq', 'opentelemetry'}))"

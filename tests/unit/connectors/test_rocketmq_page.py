@@ -1,4 +1,4 @@
-"""docs/rocketmq.md lists requests, log events and metrics: those of the code, and no others."""
+"""Requests, log events and metrics in docs/rocketmq.md: those of the code, and no others."""
 
 from __future__ import annotations
 

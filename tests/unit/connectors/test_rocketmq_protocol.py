@@ -1,4 +1,4 @@
-"""The remoting protocol as values, against frames that were captured between real clients and a real broker."""
+"""The remoting protocol in values, against frames that were captured between real clients and a real broker."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_the_transaction_id_is_that_of_group_and_key_under_the_secret() -> None:
         identity.transaction_id(secret, "orders", "K2"),
         identity.transaction_id(secret, "orderz", "K1"),
         identity.transaction_id(secret + b"x", "orders", "K1"),
-        # What separates the two cannot be moved.
+        # The boundary between topic and key cannot be shifted.
         identity.transaction_id(secret, "ordersK", "1"),
     }
     assert made not in others

@@ -1,4 +1,4 @@
-"""When a front door is ready: it asks Kafka by itself, because nobody sends to a door that is not."""
+"""Readiness of a front door: it asks Kafka by itself, because no client sends to a door that is not ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOST = ["Kafka cannot be reached"]
 
 
 class Kafka:
-    """Tells how many partitions HALF has, while it answers."""
+    """Answers with HALF's number of partitions, unless it is silent."""
 
     def __init__(self) -> None:
         self.answers = True
@@ -65,7 +65,7 @@ def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_bac
 
 
 def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka has answered something else a moment ago."""
+    """Kafka has answered another request a moment ago."""
     monkeypatch.setattr(app, "_WATCH_S", 0.01)
 
     async def drive() -> None:

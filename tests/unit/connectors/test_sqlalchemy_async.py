@@ -1,4 +1,4 @@
-"""AsyncSqlTransactionListener with each driver: as the plain one, and cancelled at each of its awaits."""
+"""AsyncSqlTransactionListener with each driver: the same tests as for the plain one, and cancellation at each await."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def url(request, driver):
 
 @pytest.fixture
 def engine(url):
-    """What the tests look with."""
+    """The engine with which the tests look at the database."""
     made = create_engine(url)
     create_table(made)
     create_inbox_table(made)
@@ -61,7 +61,7 @@ def engine(url):
 
 @pytest.fixture
 def run(engine, url, driver):
-    """Runs a coroutine function with an asynchronous engine, which has to have all its connections at the end."""
+    """Run a coroutine function with an asynchronous engine, which must have all its connections at the end."""
 
     def run(program, **options):
         async def running():
@@ -202,7 +202,7 @@ def test_a_transaction_that_runs_is_not_judged(engine, run):
 
 
 def test_many_tasks_at_once(engine, run):
-    """Executed and checked at the same time: one of the two is first, and both say the same."""
+    """Tasks execute and check at the same time. One of the two comes first, and both have the same result."""
 
     async def program(twin):
         listener = AsyncSqlTransactionListener(twin, place)
@@ -254,7 +254,7 @@ def test_connections_that_commit_by_themselves_are_refused(engine, run):
 
 
 def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need():
-    """SQLAlchemy's asyncio part needs it, and an extra for threads does not bring it."""
+    """SQLAlchemy's asyncio part needs greenlet, and an extra for threads does not install it."""
     program = (
         "import sys; sys.modules['greenlet'] = None; import txbridge_sqlalchemy as t; t.Inbox, t.SqlTransactionListener"
         "; t.AsyncInbox"
@@ -280,7 +280,7 @@ def test_purge(engine, run):
 
 # --- cancelled at each await ------------------------------------------------------------------------------------------
 
-#: When SQLite's driver is cancelled, its thread goes on: each step takes ten times as long. The first test shows it.
+#: When SQLite's driver is cancelled, its thread goes on, so each step takes ten times as long. The first test shows it.
 rarely_sqlite = pytest.mark.parametrize(
     "driver", [pytest.param("aiosqlite", marks=pytest.mark.long), "psycopg", "asyncpg"], indirect=True
 )
@@ -292,7 +292,7 @@ rarely_sqlite = pytest.mark.parametrize(
     ids=["connection", "session"],
 )
 def test_p2_p4_cancelled_anywhere_data_and_answer_agree(engine, run, driver, factory):
-    """And no connection goes back into the pool with a transaction that the next one would commit."""
+    """No connection goes back into the pool with a transaction that its next user would commit."""
 
     async def program(twin):
         numbers = count(1)
@@ -308,7 +308,7 @@ def test_p2_p4_cancelled_anywhere_data_and_answer_agree(engine, run, driver, fac
         outcomes = set()
         async for where, cancelled, returned in cancelled_everywhere(make, collects=driver == "aiosqlite"):
             assert returned is (None if cancelled else COMMIT), where
-            # Whatever the connection of before has left open is committed with this, if it is still there.
+            # This commits everything that the previous connection has left open, if it is still there.
             after = message(f"{number:032X}".replace("0", "A", 1))
             assert await listener.execute_local_transaction(after, 10_000 + number) is COMMIT, where
             answer = await listener.check_local_transaction(message(f"{number:032X}"))
@@ -337,7 +337,7 @@ def test_p5_a_check_that_is_cancelled_anywhere_can_be_asked_again(engine, run, d
 
         async for where, cancelled, returned in cancelled_everywhere(make, collects=driver == "aiosqlite"):
             assert returned is (None if cancelled else ROLLBACK), where
-            # It may have been decided, or not: whoever comes next and the table agree.
+            # The transaction may be decided or not. The next caller and the table agree.
             asked = message(f"{number:032X}")
             executed = await listener.execute_local_transaction(asked, number)
             assert await listener.check_local_transaction(asked) is executed, where

@@ -71,7 +71,7 @@ class Loop:
 
 
 class Threads:
-    """An Inbox."""
+    """An Inbox behind the same interface."""
 
     def __init__(self, url, consumer):
         self._engine = create_engine(url)
@@ -96,7 +96,7 @@ def engine(url):
 
 @pytest.fixture(params=[Threads, Loop])
 def make(request, url, engine):
-    """Makes an inbox of either form, by the consumer's name."""
+    """A factory of inboxes of either form, by the consumer's name."""
     made = []
 
     def make(consumer="billing"):
@@ -126,7 +126,7 @@ def test_a_record_has_its_effect_once_and_a_repeat_is_told(engine, make, caplog)
     caplog.set_level("INFO")
     inbox = make()
     assert inbox.process(delivered(), add_effect) is True
-    assert inbox.process(delivered(offset=9), add_effect) is False  # the same transaction, in a mirror of the topic
+    assert inbox.process(delivered(offset=9), add_effect) is False  # The same transaction in a mirror of the topic.
     assert what(engine) == ["7"]
     assert noted(engine) == [("billing", ID, 1)]
     (record,) = (record for record in caplog.records if record.name == "txbridge.client")
@@ -245,7 +245,7 @@ def test_sessions(engine, url):
 
 
 def test_two_at_once_have_one_effect(engine, url):
-    """A consumer that was given up by its group still works while another has its record."""
+    """A consumer that its group has given up still works while another one has its record."""
     entered, go_on = threading.Event(), threading.Event()
 
     def slow(connection, record):
@@ -290,7 +290,7 @@ def foreign():
         (Record([], topic="o.p", partition=3, offset=12, timestamp=5), ("o.p:3:12@5", 1)),
         (ConsumerRecord("orders", 0, 7, 1_700_000_000_000, ()), ("orders:0:7@1700000000000", 1)),
         (Record(timestamp=-1), ("orders:0:7@0", 1)),
-        # Not ours: half of the headers, or values that txbridge does not write.
+        # Records of other programs: half of the headers, or values that txbridge does not write.
         *((record, ("orders:0:7@1700000000000", 1)) for record in foreign()),
     ],
 )

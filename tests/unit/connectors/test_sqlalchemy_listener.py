@@ -1,4 +1,4 @@
-"""SqlTransactionListener on SQLite and a real PostgreSQL: the data and every answer agree, whatever comes between."""
+"""SqlTransactionListener on SQLite and a real PostgreSQL: the data and every answer agree, even with faults between."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def state_of(engine, transaction_id=ID):
 
 
 class Running:
-    """A local transaction that is in its function until it is told how to end: None commits, an exception is raised."""
+    """A local transaction that stays in its function until the test ends it. None commits, an exception is raised."""
 
     def __init__(self, engine):
         self._entered, self._end = threading.Event(), threading.Event()
@@ -251,7 +251,7 @@ both = pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker],
 @both
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engine, caplog, factory, last):
-    """PostgreSQL answers ROLLBACK to COMMIT then, without an error; SQLite has begun another transaction."""
+    """PostgreSQL then answers ROLLBACK to COMMIT, without an error. SQLite has begun another transaction."""
     with engine.begin() as connection:
         connection.execute(insert(orders).values(id=7, transaction_id="other"))
 
@@ -293,7 +293,7 @@ def test_a_rollback_that_is_sent_as_text_is_no_commit(engine, factory):
 @both
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_commit_that_is_sent_as_text_is_a_commit(engine, factory, commits):
-    """Also when the function wants to roll back afterwards: it is too late."""
+    """The same holds if the function wants to roll back afterwards: it is too late."""
 
     def meddle(work, placed, arg):
         place(work, placed, arg)
@@ -308,7 +308,7 @@ def test_a_commit_that_is_sent_as_text_is_a_commit(engine, factory, commits):
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
-    """It comes after all that the function has done, right before the COMMIT."""
+    """The error comes after all work of the function, right before the COMMIT."""
     factory = sessionmaker(engine)
 
     def swallow(session):
@@ -322,7 +322,7 @@ def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
     assert SqlTransactionListener(factory, place_order).execute_local_transaction(MESSAGE, 1) is ROLLBACK
     assert rows(engine) == []
 
-    # Where the check's own row cannot be committed either, it says so instead of rolling back.
+    # If the check's own row cannot be committed either, it raises an error instead of rolling back.
     event.listen(factory, "before_commit", swallow)
     with pytest.raises(LostTransactionError, match="the database has rolled the transaction back"):
         SqlTransactionListener(factory, place).check_local_transaction(message("0" * 32))
@@ -387,7 +387,7 @@ def test_a_constraint_that_fails_at_commit_is_unknown_and_the_check_rolls_back(u
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_serialization_failure_at_commit_is_unknown_and_the_check_rolls_back(url, engine):
-    """Two transactions that each read what the other one writes; the second to commit is refused."""
+    """Two transactions read each other's writes. The second one to commit is refused."""
     strict = create_engine(url, isolation_level="SERIALIZABLE")
 
     def read_and_place(connection, placed, arg):
@@ -407,7 +407,7 @@ def test_a_serialization_failure_at_commit_is_unknown_and_the_check_rolls_back(u
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_our_row_makes_serializable_transactions_no_less_likely_to_commit(url, engine):
-    """Nothing of the listener's reads what another transaction writes."""
+    """The listener does not read anything that other transactions write."""
     strict = create_engine(url, isolation_level="SERIALIZABLE", pool_size=4)
     listener = SqlTransactionListener(strict, lambda *_: None)
     listener.verify()
@@ -507,7 +507,7 @@ def test_a_session_that_uses_a_second_database_is_rolled_back_in_both(engine, ot
 
 
 def test_a_session_whose_class_binds_it_to_a_connection_is_refused(engine):
-    """Its COMMIT would be a part of somebody else's transaction, and never be sent."""
+    """Its COMMIT would be part of another transaction, and would never be sent."""
     with engine.connect() as connection, connection.begin():
 
         class Bound(Session):
@@ -612,7 +612,7 @@ def test_processes_that_check_and_execute_agree(url, engine):
     listener = SqlTransactionListener(patient, place)
     with sql_application.running("local", url, "never", "KILL", *ids) as process:
         eventually(lambda: rows(patient), 30)
-        # From the other end, until both meet.
+        # The checks begin at the other end, until both meet.
         checked = {one: listener.check_local_transaction(message(one)) for one in reversed(ids)}
         executed = dict(zip(ids, process.communicate(timeout=600)[0].split(), strict=True))
     written = {row.transaction_id for row in rows(patient)}
@@ -670,7 +670,7 @@ def test_a_commit_whose_answer_was_lost_is_found_by_the_check(engine, listener):
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("verified", [True, False])
 def test_a_locked_table_does_not_hold_up_the_checks(engine, listener, verified):
-    """As a migration locks it."""
+    """A migration locks the table in this way."""
     if verified:
         listener.verify()
     with engine.begin() as connection:
@@ -786,7 +786,7 @@ def test_the_table_can_be_made_from_its_text(url):
         for statement in statements.split(";\n"):
             if statement:
                 connection.exec_driver_sql(statement)
-    create_table(engine)  # finds it there
+    create_table(engine)  # the table exists already
     sql_application.tables.create_all(engine)
     assert SqlTransactionListener(engine, place).execute_local_transaction(MESSAGE, 1) is COMMIT
     engine.dispose()
@@ -795,7 +795,7 @@ def test_the_table_can_be_made_from_its_text(url):
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 @pytest.mark.usefixtures("engine")
 def test_waits_of_the_application_are_left_alone(url):
-    """The bounds of a check end with it: a connection that goes back to the pool has the application's own."""
+    """A check's time limits end with it: a connection in the pool has the application's own."""
     one = create_engine(url, pool_size=1, max_overflow=0)
     listener = SqlTransactionListener(one, place, check_wait=0.3)
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
@@ -839,7 +839,7 @@ def test_purge_refuses_what_would_delete_everything_or_nothing(engine, arguments
 
 
 def test_purge_goes_on_beside_a_transaction(url, engine):
-    """On SQLite it waits for the writer; on PostgreSQL they do not meet."""
+    """On SQLite it waits for the writer. On PostgreSQL the two do not conflict."""
     with engine.begin() as connection:
         connection.execute(insert(transactions).values(id="0" * 32, state="committed", created_at=1))
     patient = create_engine(url.replace("timeout=0.3", "timeout=20"))
@@ -853,7 +853,7 @@ def test_purge_goes_on_beside_a_transaction(url, engine):
 
 
 def test_a_file_in_the_way_of_sqlite_is_not_a_lock(tmp_path, sqlite_url):
-    """SQLite's errors that are no lock are raised, so that they are seen."""
+    """SQLite's errors other than locks are raised, so that they are seen."""
     (tmp_path / "app.db").write_text("this is no database, but it is long enough to look like one" * 40)
     engine = create_engine(sqlite_url)
     with pytest.raises(DBAPIError) as caught:

@@ -1,4 +1,4 @@
-"""The pure parts of the benches: what a ratio promises, what a table says, and what becomes of a bench that fails."""
+"""The pure parts of the benches: goals of ratios, the table, and the handling of a failed bench."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_lateness_is_counted_in_buckets_and_below_zero_it_is_early():
 
 
 def test_commits_beside_a_drain_are_those_that_became_visible_meanwhile():
-    """From its begin on and before its end: named and seen in ms, told in seconds."""
+    """From its beginning and before its end. Input times are in ms, results in seconds."""
     found = NamedTimes([900.0, 990.0, 1_900.0, 2_970.0, 2_990.0], [950.0, 1_000.0, 2_000.0, 2_999.9, 3_000.0])
     assert beside(found, 1_000.0, 3_000.0) == (1.5, pytest.approx([0.01, 0.1, 0.0299]))
     with pytest.raises(AssertionError, match="no commit became visible"):
@@ -164,7 +164,7 @@ def test_one_door_has_a_goal_with_32_threads_and_two_doors_are_compared_with_one
 
 
 def test_the_whole_way_has_goals_by_api_and_for_its_slowest_round():
-    """With 8 threads RocketMQ is the lower bound, with 1 thread what Kafka itself does for so many."""
+    """With 8 threads RocketMQ is the lower bound, with 1 thread it is Kafka itself."""
     rounds = Rounds()
     for pipelined, eight in ((24_000.0, 6_000.0), (20_000.0, 6_500.0), (21_000.0, 3_000.0)):
         for name, per_second in {
@@ -278,7 +278,7 @@ class _Done:
 
 
 class _Benches:
-    """Stand for the processes: what each writes, if it writes anything, and which were started how."""
+    """Stands in for the processes: the report that each writes, if any, and the started ones with their options."""
 
     def __init__(self, folder, found):
         self.folder, self.found, self.started = folder, found, []
@@ -310,7 +310,7 @@ def _report(folder):
 
 
 def test_a_bench_that_fails_loses_no_other(tmp_path, benches, capsys):
-    """One says what was wrong, one dies without a word; the third is in the report all the same."""
+    """One bench reports its error, one dies without a word. The third is in the report all the same."""
     (tmp_path / "dies.json").write_text("of an earlier run")
     assert program.main() == 1
     report = _report(tmp_path)
@@ -329,7 +329,7 @@ def test_a_run_that_was_interrupted_goes_on_and_remeasures_what_failed(tmp_path,
     assert program.main() == 0
     assert benches.started == [["raises"], ["dies"]]
     assert _report(tmp_path)["ratios"] == {"quick": RATIO}
-    # It has ended: the next one is a new one, and so is one of another commit, or one that is told to be.
+    # That run has ended, so the next one is new. A run of another commit is new, too, and so is one with --fresh.
     benches.started.clear()
     program.main()
     assert benches.started == [["works"], ["raises"], ["dies"]]
@@ -356,7 +356,7 @@ def test_a_report_keeps_the_figures_of_the_run_before_and_says_what_changed_beyo
     report = _report(tmp_path)
     assert (report["before"]["commit"], report["before"]["python"]) == ("abc", "3.11.2")
     assert report["before"]["ratios"] == {"quick": RATIO}
-    # Some rounds of one lie among those of the other.
+    # Some rounds of the two runs overlap.
     assert report["changed"] == []
     benches.found["works"] = {"ratios": {"quick": RATIO | {"value": 4.0, "least": 3.9, "most": 4.2}}}
     program.main()

@@ -1,4 +1,4 @@
-"""How the measurement of a rolling restart counts a pause. Times by hand, in seconds."""
+"""The pauses that the measurement of a rolling restart counts. Times are chosen by hand, in seconds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.bench.rolling import longest_pause
 @pytest.mark.parametrize(
     ("arrivals", "sightings", "expected"),
     [
-        # Decisions all along, nothing visible from 2 to 5: the first that waited came at 2.5.
+        # Decisions all along, nothing visible from 2 to 5: the first waiting one came at 2.5.
         ([1, 2, 2.5, 3, 4, 5], [1.1, 2.1, 5.1], 2.6),
-        # Nobody decided anything between 2 and 5: what came at 5 was visible at once, so nothing has paused.
+        # No decisions between 2 and 5. The one at 5 was visible at once, so there is no pause.
         ([1, 2, 5], [1.1, 2.1, 5.1], 0.1),
-        # It never goes on: the pause lasts until the end, 10.
+        # Nothing becomes visible any more: the pause lasts until the end, 10.
         ([1, 2, 3], [1.1], 8.0),
-        # What was decided and seen before the begin, 0, or after the end does not count.
+        # Decisions and sightings before the beginning, 0, or after the end do not count.
         ([-5, 1, 11], [-1, 1.1, 30], 0.1),
         ([], [], 0.0),
     ],

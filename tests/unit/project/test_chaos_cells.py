@@ -1,4 +1,4 @@
-"""Which broker a cell on three brokers kills."""
+"""The broker that a cell on three brokers kills."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.chaos.cluster_cells import coordinating
         ("ab", 4, 1),
         # 99,162,322
         ("hello", 50, 22),
-        # -609,428,141: the sign goes first, and the rest is taken after it
+        # -609,428,141: the sign is dropped before the remainder is taken
         ("The quick brown fox jumps over the lazy dog", 50, 41),
         # (233 * 31 + 0xD83D) * 31 + 0xDE00 = 1,996,812: two units of UTF-16
         ("\u00e9\U0001f600", 1_000, 812),
-        # -2,147,483,648 has no opposite
+        # -2,147,483,648 has no absolute value in 32 bits
         ("polygenelubricants", 50, 0),
     ],
 )

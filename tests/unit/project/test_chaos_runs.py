@@ -1,4 +1,4 @@
-"""`make chaos`: what is run again after an interruption, and the table."""
+"""`make chaos`: the cells that are run again after an interruption, and the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CELLS = ["worker kill -9", "kafka kill -9", "full disk"]
 
 
 class Runs:
-    """Stands for the processes of the cells."""
+    """Stands in for the processes of the cells."""
 
     def __init__(self, **dying: BaseException | Found) -> None:
         self.ran: list[str] = []

@@ -1,4 +1,4 @@
-"""The files of compose/ name what the rest of the project names; `make compose` runs them."""
+"""The files of compose/: their names are those of the rest of the project. `make compose` runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOORS = {
     *(f"TXBRIDGE_ROCKETMQ_{name}" for name in ("LISTEN", "ADVERTISED", "GRPC_LISTEN", "GRPC_ADVERTISED")),
     *(f"TXBRIDGE_ROCKETMQ_{name}" for name in ("METRICS_HOST", "METRICS_PORT")),
 }
-#: The variable that a release may be chosen by, with its default.
+#: The variable that chooses a release, with its default.
 CHOSEN = re.compile(r"\$\{TXBRIDGE_VERSION:-([^}]+)\}")
 
 

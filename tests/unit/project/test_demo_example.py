@@ -1,4 +1,4 @@
-"""The demo without Kafka: the figures that it prints, and its local transactions, which share those of SQLite."""
+"""The demo without Kafka: its printed figures, and its local transactions, which share those of SQLite."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_decision_follows_the_commit_and_a_check_finds_the_row(flight_log):
         answers = []
         for number, kind in enumerate(kinds):
             answers.append(await flight_log.execute_local_transaction(message(number), kind))
-            # Another connection sees nothing of a transaction that is open.
+            # Another connection does not see an open transaction.
             with sqlite3.connect(flight_log_file) as other:
                 assert other.execute("SELECT count(*) FROM departures").fetchone() == (min(number + 1, 2),)
             other.close()
@@ -90,6 +90,6 @@ def test_what_the_database_refuses_is_refused_for_all_that_share_it_and_the_next
 
     refused, next_one = asyncio.run(run())
     assert next_one is COMMIT
-    # The first may have had a transaction of the database of its own.
+    # The first one may have had a database transaction of its own.
     assert isinstance(refused[1], sqlite3.IntegrityError)
     assert refused[0] is COMMIT or isinstance(refused[0], sqlite3.IntegrityError)

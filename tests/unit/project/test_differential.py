@@ -1,4 +1,4 @@
-"""The differential test's own rules, without either side: what counts as a difference, and what may be written down."""
+"""Rules of the differential test, without either side: what counts as a difference, and which ones may be listed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txbridge.core.names import is_group
 from txbridge.embedded.java import Java
 from txbridge.errors import EnvironmentProblemError, UsageError
 
-# Nothing is run with it.
+# This Java is never run.
 JAVA = Java(Path("/nowhere/bin/java"), 17, "17.0.1", "none")
 ONE, TWO, NONE = Fate(1, 0), Fate(2, 0), Fate(0, 0)
 DIFFERS = Expected(ONE, (TWO,), "D.11")

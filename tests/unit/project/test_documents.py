@@ -1,4 +1,4 @@
-"""The Markdown files: every relative link leads somewhere, and what is told of the states is what the code does."""
+"""The Markdown files: every relative link has a target, and the described states are those of the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txbridge.core.states import TRANSITIONS, Event, TransactionState
 
 ROOT = Path(__file__).parents[3]
 _TRACKED = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, check=False, capture_output=True, text=True)
-#: Without git (an unpacked archive) all that are there, less those of tools.
+#: Without git (an unpacked archive) all existing files, except those of tools.
 DOCUMENTS = sorted(
     (ROOT / name for name in _TRACKED.stdout.split("\0") if name)
     if _TRACKED.returncode == 0
@@ -55,7 +55,7 @@ def _relative_links(path: Path) -> Iterator[str]:
 
 
 def broken(path: Path) -> list[str]:
-    """The links of a page that lead nowhere."""
+    """The links of a page without a target."""
     found = []
     for target in _relative_links(path):
         name, _, anchor = target.partition("#")
@@ -191,7 +191,7 @@ def test_the_page_about_concepts_tells_the_states_as_they_are() -> None:
 
 
 def test_the_site_is_built_strictly() -> None:
-    """With --quiet mkdocs prints no warnings, and those that are not printed do not count as such."""
+    """With --quiet mkdocs prints no warnings, and unprinted ones do not count."""
     [recipe] = [line for line in (ROOT / "Makefile").read_text("utf-8").splitlines() if "mkdocs build" in line]
     assert "--strict" in recipe
     assert "--quiet" not in recipe

@@ -1,4 +1,4 @@
-"""The gate: what fails beside others is run again alone, and only a few may."""
+"""The gate: tests that fail beside others are run again alone, and only a few may."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def test_when_a_process_dies_its_test_has_failed_once_and_all_others_are_run(
 
 
 def test_no_two_test_modules_have_the_same_name() -> None:
-    # pytest imports them by their name alone: in a process that has collected the one, the other is an error.
+    # pytest imports test files by their bare name: in a process that has collected one, a second of the same name is an
+    # error.
     names = [path.name for path in _GATE.parent.rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))

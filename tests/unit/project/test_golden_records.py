@@ -1,4 +1,4 @@
-"""What stands in people's topics since version 1 of the format is read, and is still written, to the byte."""
+"""Records in users' topics since version 1 of the format: still read, and still written, to the byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST, SECOND = "0123456789ABCDEF0123456789ABCDEF", "FEDCBA9876543210FEDCBA98765
 
 
 class Golden:
-    """One record of a golden file, as Kafka would give it."""
+    """One record of a golden file, as from Kafka."""
 
     def __init__(self, kind: str) -> None:
         record: dict[str, Any] = json.loads((FILES[0]).read_text("utf-8"))[kind]
@@ -59,7 +59,7 @@ def test_a_half_message() -> None:
         user_timestamp=1_700_000_000_123,
     )
     assert written == golden.headers
-    # What readers of the real topic have seen since.
+    # The headers that readers of the real topic have seen since.
     assert delivered_headers(half, 2) == [
         ("trace", b"00-abc-01"),
         ("empty", None),
@@ -144,7 +144,8 @@ def test_the_checkpoint() -> None:
         golden.key,
         golden.headers,
     )
-    # Left out, "recent" is "half", "entry" the beginning of the record, and nobody knows how far HALF was read.
+    # Without "recent", "half" counts. Without "entry", it is the beginning of the record. Without "read", the position
+    # up to which HALF was read is unknown.
     shorter = json.loads(golden.value)
     for name in ("recent", "entry", "read", "ops", "marks", "cut"):
         del shorter[name]
@@ -214,7 +215,7 @@ PARKED = {
 @pytest.mark.parametrize("kind", list(PARKED))
 def test_parked_entries(kind: str) -> None:
     golden, entry = Golden(kind), PARKED[kind]
-    # The END position is for people, and not kept.
+    # The END position is for people and is not kept.
     assert entry.encode({"pending": 40, "held": 41, "discarded": 42, "scheduled": 43}[kind]) == golden.value
     assert NAMES.parked_key(2, entry.offset) == golden.key
     assert HalfEntry.decode(entry.offset, golden.value) == entry

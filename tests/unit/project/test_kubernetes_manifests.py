@@ -1,6 +1,6 @@
-"""The manifests of docs/how-to/kubernetes.md: their parts name each other, and a worker takes what they give it.
+"""The manifests of docs/how-to/kubernetes.md: their parts name each other, and a worker accepts their options.
 
-No cluster has seen them here.
+No cluster runs them in these tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txbridge.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/how-to/kubernetes.md").read_text("utf-8")
-#: Worker's time for its Kafka transactions and for leaving the group, as operations.md tells it.
+#: A worker's time for its Kafka transactions and for leaving the group, as in docs/operations.md.
 ENDS_WITHIN_S = 20
 
 
@@ -77,7 +77,7 @@ def test_labels_and_ports_name_each_other() -> None:
     probes = [worker[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
     assert [probe["path"] for probe in probes] == ["/livez", "/livez", "/readyz"]
     assert {probe["port"] for probe in probes} == {port["name"]}
-    # The image serves there.
+    # The port of the image.
     assert f"TXBRIDGE_METRICS_PORT={port['containerPort']}" in (ROOT / "compose/Dockerfile").read_text("utf-8")
 
 
@@ -87,7 +87,7 @@ def test_the_worker_may_end_by_itself() -> None:
 
 def test_the_job_is_a_command_that_there_is() -> None:
     [container] = pods()[1]["containers"]
-    # Without an address it gets as far as its options.
+    # Without an address it gets no further than its options.
     done = CliRunner().invoke(app, [*container["args"], "--bootstrap-servers", ""], env={"TXBRIDGE_CONFIG": ""})
     assert isinstance(done.exception, UsageError), done.output
     assert str(done.exception) == "--bootstrap-servers: must not be empty, not ''"

@@ -1,4 +1,4 @@
-"""The layers of the packages: which folder may import which, and that the core is pure."""
+"""The layers of the packages: the imports that each folder may have, and the purity of the core."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALLOWED = {
     "worker": {"core", "kafka", "topics", "config", "operations", "errors", "log", "text", "tracing"},
     "embedded": {"errors", "extras", "text"},
     "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
-    # The entrances: nothing of the above imports them.
+    # The entrances: none of the above imports them.
     "broker": {"config", "worker"},
     "cli": {
         *("core", "kafka", "topics", "config", "subject", "client", "operations", "worker", "embedded", "doctor"),
@@ -43,7 +43,7 @@ ALLOWED = {
     },
     "testing": {"core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "log"},
 }
-#: The packages beside it, by their folder: what of txbridge each may import.
+#: The other packages by folder, and the parts of txbridge that each may import.
 BESIDE = {
     "spark/txbridge_audit": {"core", "kafka", "config", "subject", "errors", "text"},
     "connectors/txbridge_django": {"core", "client", "errors"},
@@ -53,19 +53,19 @@ BESIDE = {
         *("core", "kafka", "topics", "config", "client", "worker", "doctor", "errors", "log"),
     },
 }
-#: What has no layer: everything but the core may import it.
+#: Modules without a layer: all but the core may import them.
 EVERYWHERE = {"backoff", "deadline"}
-#: In the worker by stage: the pages alone know operations, and no stage knows the loop that runs it.
+#: Stages of the worker: only the pages know operations, and no stage knows the loop that runs it.
 STAGES_OF_THE_WORKER = {
     "gates": {"gates", "observe"},
     "ingest": {"ingest", "observe", "partition_state"},
     "observe": {"observe", "gates", "partitions"},
 }
-#: What the core may use of the standard library, and of others: nothing that reads a clock, a file or a socket.
+#: Imports of the core, from the standard library and others: nothing that reads a clock, a file or a socket.
 PURE = {
     *("__future__", "array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"),
     *("itertools", "json", "math", "re", "struct", "sys", "typing", "urllib.parse"),
-    # Parses JSON; without pydantic itself.
+    # It parses JSON, without pydantic itself.
     "pydantic_core",
 }
 
@@ -92,7 +92,7 @@ def _layer(name: str) -> str | None:
     package, _, rest = name.partition(".")
     if package != "txbridge":
         return None
-    # What `from txbridge import ...` offers is at home in a folder, too.
+    # Names that `from txbridge import ...` offers are defined in a folder, too.
     first = rest.partition(".")[0]
     home = getattr(getattr(txbridge, first, None), "__module__", name) if first in txbridge.__all__ else name
     return home.split(".")[1]
@@ -121,14 +121,14 @@ def test_every_folder_and_every_module_has_its_layer() -> None:
 @pytest.mark.parametrize("folder", BESIDE)
 def test_a_package_beside_it_imports_what_it_may(folder: str) -> None:
     files = list((ROOT / folder).rglob("*.py"))
-    # The program that spark-submit starts is a door into the command line.
+    # The program for spark-submit is an entrance to the command line.
     entrances = {ROOT / "spark/txbridge_audit/job.py"}
     assert files
     assert _beyond(BESIDE[folder] | EVERYWHERE, set(files) - entrances) == []
 
 
 def test_nothing_but_the_command_line_imports_a_package_beside_it() -> None:
-    """Each is an extra: a service that sends has none of them."""
+    """Each is an extra: a service that sends does not have them."""
     beside = {Path(folder).name for folder in BESIDE}
     importing = {
         file.relative_to(PACKAGE).parts[0]
@@ -139,7 +139,7 @@ def test_nothing_but_the_command_line_imports_a_package_beside_it() -> None:
 
 
 def test_of_the_core_the_audit_knows_the_names_alone() -> None:
-    """It shall find what the worker's rules get wrong, so it has rules of its own."""
+    """The audit has rules of its own, so that it finds errors in the worker's rules."""
     files = (ROOT / "spark/txbridge_audit").rglob("*.py")
     assert {name for file in files for name in _imports(file) if _layer(name) == "core"} == {"txbridge.core.names"}
 
@@ -177,7 +177,7 @@ def test_the_core_loads_no_library_that_reads_or_writes() -> None:
 
 
 def test_error_codes_of_librdkafka_are_named_in_one_place() -> None:
-    """confluent-kafka offers them with an underscore only, as if they were its own affair."""
+    """confluent-kafka offers them only with an underscore, as if they were private."""
     naming = {
         file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if "KafkaError._" in file.read_text()
     }

@@ -1,4 +1,4 @@
-"""Every event that the code logs is in the documentation with its level, and the other way round."""
+"""Every event that the code logs is in the documentation with its level, and vice versa."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(node: ast.expr | None) -> str | None:
 
 
 def logged_by_the_worker() -> dict[str, str]:
-    """Event and level. Owner and committer have methods that log an event which they are given."""
+    """Events and levels. Owner and committer have methods that log an event from an argument."""
     found: dict[str, str] = {}
     for call in calls("txbridge/worker", "txbridge/kafka"):
         match call.func:
@@ -44,7 +44,7 @@ def logged_by_the_worker() -> dict[str, str]:
 
 
 def logged_by_the_client() -> dict[str, str]:
-    """Event and level; `trouble` of the connection logs what it is given."""
+    """Events and levels. `trouble` of the connection logs its argument."""
     found: dict[str, str] = {}
     for call in calls("txbridge/client", "connectors"):
         match call.func, call.args:
@@ -58,7 +58,7 @@ def logged_by_the_client() -> dict[str, str]:
 
 
 def documented(page: str, heading: str) -> dict[str, str]:
-    """The rows of a table of events: one row may name several, with one level or one for each."""
+    """The rows of a table of events. One row may name several, with one level or one for each."""
     section = (ROOT / "docs" / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     found: dict[str, str] = {}
     for names, levels in re.findall(r"^\| (`[^|]+`) \| ([a-z, ]+) \|", section, re.MULTILINE):

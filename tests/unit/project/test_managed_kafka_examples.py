@@ -1,4 +1,4 @@
-"""The configuration examples of docs/how-to/managed-kafka.md are what a worker and a cluster take."""
+"""The configuration examples of docs/how-to/managed-kafka.md: a worker and a cluster accept them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from txbridge.config.sources import load_settings
 
 PAGE = (Path(__file__).parents[3] / "docs/how-to/managed-kafka.md").read_text("utf-8")
-#: What losing nothing depends on.
+#: Settings without which records may be lost.
 VITAL = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",

@@ -1,4 +1,4 @@
-"""What the documentation, the alert rules and the board name exists in the code, and the other way round."""
+"""Names in the documentation, the alert rules and the dashboard, which must exist in the code, and vice versa."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RULES = ROOT / "observability" / "txbridge.rules.yml"
 BOARD = ROOT / "observability" / "grafana-board.json"
 ALERT_TESTS = sorted((ROOT / "tests" / "alerts").glob("*.yml"))
 PROMETHEUS_OF_CI = ROOT / "build" / "prometheus" / "usr" / "bin"
-#: Of ProcessCollector, which knows them on Linux only, and of Prometheus itself.
+#: Metrics of ProcessCollector, which knows them on Linux only, and of Prometheus itself.
 OTHERS = {"process_cpu_seconds_total": set(), "process_resident_memory_bytes": set()}
 #: Every scraped sample has these.
 TARGET = {"job", "instance"}
 
 
 def registries() -> list[CollectorRegistry]:
-    """Worker and client, each label used once."""
+    """The registries of worker and client, with each label used once."""
     worker, client = WorkerMetrics(), CollectorRegistry()
     partition = Partition().prepare(0, 1)
     draft = partition.step(7_000, end(0, entry(0, COMMIT)))
@@ -55,7 +55,7 @@ def registries() -> list[CollectorRegistry]:
 
 @cache
 def families() -> dict[str, tuple[str, frozenset[str]]]:
-    """By name as it is documented: type and labels."""
+    """Type and labels of metrics by their documented name."""
     found = {}
     for registry in registries():
         for family in registry.collect():
@@ -68,7 +68,7 @@ def families() -> dict[str, tuple[str, frozenset[str]]]:
 
 @cache
 def samples() -> dict[str, set[str]]:
-    """Labels of everything that a query may name."""
+    """Labels of all samples that a query may name."""
     found = dict(OTHERS)
     for name, (kind, labels) in families().items():
         if kind == "histogram":
@@ -112,7 +112,7 @@ def board() -> dict:
 
 
 def queries() -> list[tuple[str, str]]:
-    """Where it stands, and the expression."""
+    """Places and expressions of all queries."""
     found = [(rule["alert"], rule["expr"]) for rule in rules()]
     for panel in board()["panels"]:
         found += [(panel["title"], target["expr"]) for target in panel.get("targets", ())]
@@ -135,7 +135,7 @@ def test_queries_name_what_exists(where, query):
     for grouping in re.findall(r"\bby \(([^)]*)\)", bare):
         by = {label.strip() for label in grouping.split(",")}
         assert by <= available | TARGET, f"{where}: nothing has {by - available}"
-    # A counter alone tells how long the process has run.
+    # A bare counter only shows how long the process has run.
     for name in re.findall(r"\b(txbridge_\w+_(?:total|bucket))\b", bare):
         assert re.search(rf"(rate|increase)\({name}(\{{[^}}]*\}})?\[", bare), f"{where}: {name} without a rate"
 
@@ -154,7 +154,7 @@ def test_label_values_in_queries_exist():
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them from headings."""
+    """Anchors that GitHub makes from headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -168,7 +168,7 @@ def test_every_alert_says_what_it_means_and_where_to_read_on(rule):
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
     assert anchor in anchors(ROOT / page)
-    # What the summary shows of the result must be left in it.
+    # Labels in the summary must be in the result.
     shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"] + rule["annotations"]["description"]))
     grouped = {label.strip() for by in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for label in by.split(",")}
     assert shown <= (grouped or TARGET)
@@ -176,7 +176,7 @@ def test_every_alert_says_what_it_means_and_where_to_read_on(rule):
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    """Prometheus' own judge of rules; `.ci/run` gets it where that is allowed."""
+    """Prometheus' own checker of rules. `.ci/run` installs it where that is allowed."""
     found = shutil.which("promtool") or shutil.which("promtool", path=str(PROMETHEUS_OF_CI))
     if found is None:
         pytest.skip("no promtool: Debian has it in its package prometheus")
@@ -188,7 +188,7 @@ def test_promtool_takes_the_rules(promtool):
 
 
 def test_promtool_takes_the_boards_queries(promtool, tmp_path):
-    # As Grafana sends them: its variables are text to Prometheus.
+    # The queries as Grafana sends them: Prometheus sees its variables as text.
     found = [
         query.replace("$__rate_interval", "1m").replace("$job", "txbridge")
         for panel in board()["panels"]

@@ -1,4 +1,4 @@
-"""docs/parity.md cannot rot: every behaviour has its row, every verdict is legal, every test that it names exists."""
+"""Checks of docs/parity.md: every behaviour has its row, every verdict is legal, every named test exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "parity.md"
 
-#: Every behaviour of RocketMQ that has to have a row, in this order. The letters are those of the page's headings.
+#: All behaviours of RocketMQ that need a row, in this order. The letters are those of the page's headings.
 KEYS = {
     "C": "1a 1b 1c 2 3 4 5 6 7 8 9 10 11 12 13",
     "D": "1 2 3 4a 4b 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23",
@@ -66,7 +66,7 @@ ALL = [row for section in rows().values() for row in section]
 
 @cache
 def known_tests(path: Path) -> frozenset[str]:
-    """Names of all tests in a file; with parameters, where pytest's ids can be told from the source."""
+    """Names of all tests in a file, with parameters where pytest's ids can be derived from the source."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
@@ -78,7 +78,7 @@ def known_tests(path: Path) -> frozenset[str]:
 
 
 def ids_of(decorator: ast.expr) -> list[str] | None:
-    """The ids that pytest gives to the values of a parametrize decorator; None when it is none, or too clever."""
+    """The ids that pytest gives to the values of a parametrize decorator. None for others, and for computed values."""
     if not (isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.parametrize"):
         return None
     if any(keyword.arg == "ids" for keyword in decorator.keywords):
@@ -145,7 +145,7 @@ def test_every_test_that_is_named_exists(row):
 
 
 def test_every_test_against_rocketmqs_defects_is_named():
-    """Otherwise nobody knows what it is for."""
+    """Each of these tests must be named in a row: otherwise its purpose is unknown."""
     named = {test.strip("`") for row in ALL for test in row.tests}
     assert all(count == 1 for row in ALL for count in Counter(row.tests).values()), "a test is named twice in a row"
     file = "integration/test_better_than_rocketmq.py"

@@ -1,4 +1,4 @@
-"""The examples of docs/protocol.md are what txbridge writes and reads, to the byte."""
+"""The examples of docs/protocol.md: txbridge writes and reads them, to the byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BORN = 1_700_000_000_000
 
 
 class Example:
-    """One block of the page, read by the rules that stand before the blocks."""
+    """One block of the page, read by the rules above the blocks."""
 
     def __init__(self, name: str) -> None:
         (block,) = re.findall(rf"^```text {name}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -133,7 +133,7 @@ def test_several_messages_are_written_read_and_delivered_like_that() -> None:
 
 
 def test_the_topics_are_as_the_table_says() -> None:
-    """Of `txbridge topics plan`, for user values of a million bytes."""
+    """The topics of `txbridge topics plan`, for user values of a million bytes."""
     from txbridge.topics.spec import check_topic, discard_topic, half_topic, history_topics, offset_topic
 
     wanted = [

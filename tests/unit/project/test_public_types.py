@@ -1,4 +1,4 @@
-"""The types of the public API, as `mypy --strict` tells a user of them: what it accepts, and what it refuses."""
+"""The types of the public API in a user's `mypy --strict`: accepted and refused code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACCEPTED, REFUSED = ROOT / "tests" / "typing" / "accepted.py", ROOT / "tests" / 
 def refusals() -> set[tuple[str, int, str]]:
     """File, line and code of each error in the two files."""
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--no-pretty"]
-    # An own cache: other options than the project's would empty that one.
+    # A cache of its own: other options than the project's would clear the shared one.
     cache = f"--cache-dir={ROOT / '.mypy_cache' / 'public_types'}"
     done = subprocess.run(
         [*command, cache, "--enable-error-code=unused-awaitable", str(ACCEPTED), str(REFUSED)],

@@ -33,7 +33,7 @@ COMMIT = Outcome(LocalTransactionState.COMMIT_MESSAGE)
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """An SDK, as an application sets it up."""
+    """An SDK with the setup of an application."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -43,7 +43,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 
 def prepare(client: ClientTracing, message: Message, result=None) -> Message:
-    """Run a prepare to its end; returns the message as it would go to Kafka."""
+    """Run a prepare to its end. Returns the message that would go to Kafka."""
     told: list[object] = []
     carried, report = client.preparing(ID, message, told.append)
     given = result or Prepared(ID, 1, 42, 1_000, 5)

@@ -1,4 +1,4 @@
-"""What `txbridge topics` makes of what it sees; expected values are written out by hand."""
+"""Plans and results of `txbridge topics` for a given cluster. Expected values are written by hand."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_discarded_message_can_be_resumed_for_longer_than_its_body_is_kept():
     [(3, 3, "604800000"), (3, 4, "691200000"), (10, 4, "1209600000"), (3, 30, "2937600000"), (0, 0, "604800000")],
 )
 def test_the_half_topic_outlives_the_longest_delay_and_the_greatest_age_by_four_days(age_days, delay_days, retention):
-    """Without them seven days; what is longer counts."""
+    """Without either it is seven days. The longer one counts."""
     options = PlanOptions(transaction_max_age=age_days * 86_400_000, timer_max_delay=delay_days * 86_400_000)
     fresh = by_topic(NOTHING, options)
     for topic in (HALF, END, OP):
@@ -278,7 +278,7 @@ def test_choices_that_can_not_be(choice, message):
 
 
 class FakeCluster:
-    """A cluster of one broker that does what it is told, except what it refuses."""
+    """A cluster of one broker that does as told, except for refused requests."""
 
     def __init__(self, refuse=None):
         self.topics = {}
@@ -341,7 +341,7 @@ class ManagedCluster(FakeCluster):
     def __init__(self, *forbidden, judges=True):
         super().__init__()
         self.forbidden = forbidden
-        #: Whether it also judges what is asked only to be judged.
+        #: Whether it also refuses requests that only validate.
         self.judges = judges
 
     def _refusal(self, config, dry_run):
@@ -375,7 +375,7 @@ def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vit
     assert made["cleanup.policy"] == "compact"
     assert made["message.timestamp.type"] == "LogAppendTime"
     assert "segment.bytes" not in made
-    if judges:  # what it takes is set; otherwise it cannot be known which of them it was
+    if judges:  # The accepted properties are set. Without validation the refused one is unknown.
         assert made["delete.retention.ms"] == "86400000"
         assert done[OFFSET].notes == (
             "segment.bytes=16777216 is left out, nothing is lost by it: Kafka refused: segment.bytes cannot be set",
@@ -384,7 +384,7 @@ def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vit
                 "Kafka refused: min.cleanable.dirty.ratio cannot be set"
             ),
         )
-    # Again: nothing is left to be done, and it is still said.
+    # The second time nothing is left to do, and the message is the same.
     again = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
     if judges:
         assert {one.action for one in again.values()} == {Action.OK}

@@ -38,13 +38,13 @@ def facts(topic, partitions=4, leaderless=0, **config):
 
 
 class FakeCluster:
-    """Shows `sights`, one after the other for a topic that has a list of them; creates into `created`."""
+    """Shows `sights`, one after the other for a topic with a list of them. Creates into `created`."""
 
     def __init__(self):
         self.sights = {topic: facts(topic) for topic in (HALF, END, OP, OFFSET)} | {DISCARD: facts(DISCARD, 1)}
         self.created = []
         self.refusal = None
-        #: A property that the cluster does not let be set.
+        #: A property that the cluster does not allow to be set.
         self.forbidden = None
 
     def __call__(self, admin, bounds=None):
