@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from tests.support import own_threads, schedule
-from tests.support.faces import FACES
+from tests.support.apis import APIS
 from tests.support.harness import Bridge
 from tests.support.postgres import URL_VARIABLE, Postgres
 from txbridge.client import log
@@ -42,10 +42,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _SPARK_FIXTURES:
             item.add_marker("spark")
-        if "own_kafka" in fixtures and _face_of(item) not in {None, FACES[0]}:
+        if "own_kafka" in fixtures and _api_of(item) not in {None, APIS[0]}:
             # A fault of Kafka affects the client's connection, which all APIs share: one API is enough.
             item.add_marker("long")
-        name = getattr(_face_of(item), "__name__", None)
+        name = getattr(_api_of(item), "__name__", None)
         if any(name in mark.args for mark in item.iter_markers("long_for")):
             item.add_marker("long")
     schedule.arrange(items)
@@ -61,10 +61,10 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _face_of(item: pytest.Item) -> object:
+def _api_of(item: pytest.Item) -> object:
     """The client API under test, for tests that run once for each API."""
     call = getattr(item, "callspec", None)
-    return None if call is None else call.params.get("face")
+    return None if call is None else call.params.get("api")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,19 +10,14 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.decide.end_batcher import MAX_RECORD_BYTES, most_bytes
+from txbridge.client.decide.end_sender import MAX_UNSETTLED
 from txbridge.client.errors import explain
 from txbridge.client.log import report
-from txbridge.core.end_record import MAX_ENTRIES, MAX_REMARK, EndEntry, Source, encode_end
+from txbridge.core.end_record import MAX_ENTRIES, EndEntry, Source, encode_end
 from txbridge.core.names import short_id
 from txbridge_rocketmq.outlet import Outlet
 
-#: Decisions that may wait before new transactions are refused, as in txbridge's own client. More than a few thousand
-#: wait only while Kafka takes half messages but no ENDs.
-MAX_UNSETTLED = 20_000
-#: Largest encoded record, in bytes: half of Kafka's default max.message.bytes, as in txbridge's own client.
-_MAX_RECORD_BYTES = 500_000
-#: Bytes of an entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
-_ENTRY_BYTES = 80
 #: Pause (s) while librdkafka's queue is full. Its records leave within milliseconds, unless Kafka cannot be reached.
 _FULL_RETRY_S = 0.05
 
@@ -106,8 +101,8 @@ def _first_of(waiting: deque[tuple[EndEntry, Settled]]) -> list[tuple[EndEntry, 
     taken: list[tuple[EndEntry, Settled]] = []
     size = 0
     while waiting and len(taken) < MAX_ENTRIES:
-        size += _ENTRY_BYTES if waiting[0][0].remark is None else _ENTRY_BYTES + MAX_REMARK
-        if taken and size > _MAX_RECORD_BYTES:
+        size += most_bytes(waiting[0][0])
+        if taken and size > MAX_RECORD_BYTES:
             break
         taken.append(waiting.popleft())
     return taken

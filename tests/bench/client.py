@@ -52,10 +52,10 @@ class _CommitsOnTheLoop(AsyncTransactionListener):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--transactions", type=int, default=50_000, help="per measurement (default 50,000)")
-    parser.add_argument("--blocking", type=int, default=10_000, help="of the blocking face (default 10,000)")
+    parser.add_argument("--blocking", type=int, default=10_000, help="of the blocking API (default 10,000)")
     parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
-    parser.add_argument("--threads", type=int, default=32, help="of the blocking face (default 32)")
-    parser.add_argument("--tasks", type=int, default=1_000, help="sends in flight of the asyncio face (default 1,000)")
+    parser.add_argument("--threads", type=int, default=32, help="of the blocking API (default 32)")
+    parser.add_argument("--tasks", type=int, default=1_000, help="sends in flight of the asyncio API (default 1,000)")
     parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
 
 
@@ -75,8 +75,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         }
         measures = {name: partial(_measured, measure, count) for name, (measure, count) in kinds.items()}
         found = by_turns(options.rounds, measures)
-    faces = [name for name in kinds if name not in {"bare", _TEN}]
-    ratios = {f"client, {name} to bare": _to_bare(found, name).report() for name in faces}
+    apis = [name for name in kinds if name not in {"bare", _TEN}]
+    ratios = {f"client, {name} to bare": _to_bare(found, name).report() for name in apis}
     ten = found.ratio(lambda of: of(_TEN, _CLIENT_CPU) / of("pipelined", _CLIENT_CPU), 2.5, at_most=True)
     ratios["client, ten messages in a transaction to one, processor time"] = ten.report()
     return {"bytes_each": options.size, "figures": found.report(), "ratios": ratios}

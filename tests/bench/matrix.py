@@ -32,9 +32,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         # worker costs next to nothing (tests/integration/test_worker_cost.py).
         for partitions, workers in product(_PARTITIONS, _WORKERS):
             stand = stack.enter_context(Stand(kafka, partitions, workers))
-            faces = {"pipelined": stand.clients.pipelined, "asyncio": stand.clients.asyncio}
-            for (face, send), mix, size in product(faces.items(), options.mixes, options.sizes):
-                name = f"{_number(partitions, 'partition')}, {_number(workers, 'worker')}, {face}, {mix}, {size:,} B"
+            apis = {"pipelined": stand.clients.pipelined, "asyncio": stand.clients.asyncio}
+            for (api, send), mix, size in product(apis.items(), options.mixes, options.sizes):
+                name = f"{_number(partitions, 'partition')}, {_number(workers, 'worker')}, {api}, {mix}, {size:,} B"
                 measures[name] = partial(stand.measure, send, options.transactions, size, MIXES[mix])
         return {"figures": by_turns(options.rounds, measures).report(), "ratios": {}}
 

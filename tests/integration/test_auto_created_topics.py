@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.test_client import Listener
-from tests.support.faces import FACES
+from tests.support.apis import APIS
 from tests.support.harness import COMMIT, Bridge, quiet
 from txbridge import Message, TxBridgeError
 from txbridge.embedded import EmbeddedKafka
@@ -61,11 +61,11 @@ def starts_and_sends(producer: Any) -> None:
     producer.send(Message("orders.missing", b"v"))
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_producer_without_topics_creates_none(kafka: EmbeddedKafka, face: type) -> None:
+@pytest.mark.parametrize("api", APIS)
+def test_a_producer_without_topics_creates_none(kafka: EmbeddedKafka, api: type) -> None:
     before = topics(kafka)
-    producer = face(
-        "orders", Listener(), {"bootstrap.servers": kafka.bootstrap_servers}, namespace=f"auto-{face.__name__}"
+    producer = api(
+        "orders", Listener(), {"bootstrap.servers": kafka.bootstrap_servers}, namespace=f"auto-{api.__name__}"
     )
     try:
         with pytest.raises(TxBridgeError):

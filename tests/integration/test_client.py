@@ -1,6 +1,6 @@
 """The client on a real Kafka, judged by the records in HALF and END; no worker runs here.
 
-One suite for all APIs of the client (tests/support/faces.py); test_client_faces.py has the tests of a single API.
+One suite for all APIs of the client (tests/support/apis.py); test_client_apis.py has the tests of a single API.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
+from tests.support.apis import APIS, AsyncioPlain
 from tests.support.client_fakes import FakeRecord
-from tests.support.faces import FACES, AsyncioPlain
 from tests.support.harness import Bridge, eventually, quiet
 from tests.support.own_threads import names_of_ours
 from txbridge import (
@@ -61,8 +61,8 @@ class Listener(TransactionListener):
         return what(*arguments) if callable(what) else what
 
 
-@pytest.fixture(params=FACES, ids=lambda face: face.__name__)
-def face(request):
+@pytest.fixture(params=APIS, ids=lambda api: api.__name__)
+def api(request):
     """Make producers of one API; their event loops end with the test."""
     made = []
 
@@ -81,13 +81,13 @@ of_checks = pytest.mark.long_for("Pipelined")
 of_the_connection = pytest.mark.long_for("Pipelined", "Asyncio")
 #: Other answers that the same line of each API reads.
 another_answer = pytest.mark.long_for("Pipelined", "AsyncioPlain")
-every_listener = pytest.mark.parametrize("face", [*FACES, AsyncioPlain], indirect=True, ids=lambda face: face.__name__)
+every_listener = pytest.mark.parametrize("api", [*APIS, AsyncioPlain], indirect=True, ids=lambda api: api.__name__)
 
 
 @pytest.fixture
-def producer_on(face):
+def producer_on(api):
     def make(bridge, listener, *, group="orders", settings=None, **options):
-        return face(
+        return api(
             group,
             listener,
             {"bootstrap.servers": bridge.bootstrap_servers, **(settings or {})},
@@ -418,9 +418,9 @@ def test_close_by_a_listener_is_refused(bridge, producer_on):
     assert remark.startswith("checkLocalTransactionState Exception: UsageError: close() was called by a listener")
 
 
-def test_without_topics_it_does_not_start_and_creates_nothing(face, kafka):
+def test_without_topics_it_does_not_start_and_creates_nothing(api, kafka):
     with pytest.raises(LayoutError, match=r"missing-namespace\.RMQ_SYS_TRANS_HALF_TOPIC: does not exist"):
-        face(
+        api(
             "orders",
             Listener(),
             {"bootstrap.servers": kafka.bootstrap_servers},
@@ -722,8 +722,8 @@ def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer
     assert connection_events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
 
 
-def test_start_gives_up_in_the_end(face, caplog):
-    producer = face("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
+def test_start_gives_up_in_the_end(api, caplog):
+    producer = api("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
     began = time.monotonic()
     with pytest.raises(KafkaUnreachableError, match="cannot be reached"):
         producer.send(Message("t", b"v"))
@@ -758,14 +758,14 @@ def test_partitions_added_to_half_are_refused_before_the_local_transaction(bridg
 
 
 @of_the_connection
-def test_a_real_topic_that_is_missing_is_told_once_and_not_created(face, request, caplog):
+def test_a_real_topic_that_is_missing_is_told_once_and_not_created(api, request, caplog):
     with (
         EmbeddedKafka(config={"auto.create.topics.enable": "true"}) as kafka,
         Bridge(kafka.bootstrap_servers, request.node.name) as bridge,
     ):
         there = bridge.create_topic("there")
         settings = {"bootstrap.servers": bridge.bootstrap_servers}
-        with face("orders", Listener(), settings, namespace=bridge.namespace) as producer:
+        with api("orders", Listener(), settings, namespace=bridge.namespace) as producer:
             for _ in range(5):
                 producer.send(Message(there, b"v"))
                 producer.send(Message("not.there", b"v"))

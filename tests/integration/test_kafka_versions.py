@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from txbridge_audit import run_audit
 
 from tests.integration.test_transactional_msg import ByNumber
-from tests.support.faces import FACES
+from tests.support.apis import APIS
 from tests.support.harness import COMMIT, Bridge, eventually, quiet
 from txbridge import Message
 from txbridge.embedded import KAFKA_VERSIONS, EmbeddedKafka
@@ -40,7 +40,7 @@ def test_the_main_scenarios(release: str, running_spark: SparkSession) -> None:
     ):
         topic = bridge.create_topic("orders")
         _send_by_every_api(bridge, topic)
-        committed = {b"%d" % number: 1 for number in range(EACH * len(FACES)) if number % 5 in {0, 2}}
+        committed = {b"%d" % number: 1 for number in range(EACH * len(APIS)) if number % 5 in {0, 2}}
         assert bridge.visible(topic) == committed
         _a_commit_waits_for_its_topic(bridge)
         _doctor_finds_no_fault(bridge)
@@ -56,9 +56,9 @@ def _send_by_every_api(bridge: Bridge, topic: str) -> None:
     listener = ByNumber()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     producers = [
-        face(f"group-{number}", listener, settings, namespace=bridge.namespace) for number, face in enumerate(FACES)
+        api(f"group-{number}", listener, settings, namespace=bridge.namespace) for number, api in enumerate(APIS)
     ]
-    numbers = iter(range(EACH * len(FACES)))
+    numbers = iter(range(EACH * len(APIS)))
     for producer in producers:
         producer.start()
         for number in (next(numbers) for _ in range(EACH)):
@@ -66,9 +66,9 @@ def _send_by_every_api(bridge: Bridge, topic: str) -> None:
         if producer is producers[0]:
             worker.kill()
             bridge.worker()
-    undecidable = {b"%d" % number for number in range(EACH * len(FACES)) if number % 5 == 4}
+    undecidable = {b"%d" % number for number in range(EACH * len(APIS)) if number % 5 == 4}
     eventually(lambda: {one["value"] for one in bridge.discarded()} == undecidable, 60, "not all were discarded")
-    bridge.wait_visible(topic, [b"%d" % number for number in range(EACH * len(FACES)) if number % 5 in {0, 2}], 60)
+    bridge.wait_visible(topic, [b"%d" % number for number in range(EACH * len(APIS)) if number % 5 in {0, 2}], 60)
     for producer in producers:
         producer.close(30)
         producer.end_loop()

@@ -28,8 +28,10 @@ from txbridge.client.options import (
     ClientOptions,
     require_positive,
 )
+from txbridge.client.prepare.half_writer_pool import MOST_WRITERS
 from txbridge.client.result import AsyncTransactionSendResult
 from txbridge.client.several_messages import together
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,9 +42,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Threads for blocking calls that must not wait for one another: start, close, and waits for room, which sends share.
-#: A thread starts when it is needed, and none belongs to a single send.
-_WAITING_THREADS = 6
+#: Threads for blocking calls that must not wait for one another: a wait for room of each writer of half messages and
+#: one of the ENDs, which sends share, and start or close. A thread starts when it is needed.
+_WAITING_THREADS = MOST_WRITERS + 2
 #: Threads for flushes. Any number of tasks may flush; further flushes wait for a thread.
 _FLUSHING_THREADS = 2
 #: From this number of sends in flight on, half messages wait some milliseconds for others, to share a request. With
@@ -225,14 +227,23 @@ class AsyncTransactionProducer:
 
         """
         runtime = self._require_ours()
-        return 0 if runtime is None or self._is_ended else await _in_thread(self._flushes_in, runtime.flush, timeout)
+        if runtime is None or self._is_ended:
+            return 0
+        deadline = Deadline(timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return await _in_thread(self._flushes_in, lambda: runtime.flush(deadline.timeout))
+        except TimeoutError:
+            # Other flushes may still have all threads. This call does not wait.
+            return runtime.flush(0)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
         """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
 
-        `timeout` is in seconds. None waits as long as these take. An END record is tried for 30 s. The worker's checks
-        decide the transactions that are not done by then. A start that is under way is given up. Another call waits for
-        the first one. A cancelled call goes on in the background. In a forked child the call does nothing.
+        `timeout` is in seconds. None waits as long as these take. Each END record is tried for 30 s, and those
+        of a half partition one after the other. The worker's checks decide the transactions that are not done by then.
+        A start that is under way is given up. Another call waits for the first one. A cancelled call goes on in the
+        background. In a forked child the call does nothing.
 
         Raises:
             UsageError: The caller is in another event loop, or in a listener method of this producer or a task that
@@ -359,4 +370,9 @@ def _do_nothing(_: float | None) -> None:
 
 async def _in_thread(pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: Any) -> _T:
     """Run a blocking call in `pool`. In the loop's own executor, plain listener methods may occupy all threads."""
-    return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
+    try:
+        call = asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
+    except RuntimeError:
+        # The pool takes nothing after `close`.
+        raise closed() from None
+    return await call

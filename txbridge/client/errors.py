@@ -71,3 +71,8 @@ _REMEDIES = {
 def closed() -> UsageError:
     """Return the error that a call after close() raises."""
     return UsageError("this producer is closed; create a new one")
+
+
+def started_before_a_fork() -> UsageError:
+    """Return the error that a call in a forked child raises."""
+    return UsageError("this producer was started before a fork; create one in the child")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -51,8 +52,8 @@ class ClientOptions:
         """Return the options. Raises UsageError if they cannot work."""
         _require_group(group, namespace)
         require_positive(check_request_hold_max=check_request_hold_max)
-        if not 0 < timer_max_delay < _LONGEST_DELAY_S:
-            raise UsageError(f"timer_max_delay must be seconds, more than 0, not {timer_max_delay}")
+        _require_seconds("start_timeout", start_timeout)
+        _require_seconds("timer_max_delay", timer_max_delay, _LONGEST_DELAY_S)
         kafka_config.user_config(settings)
         names = Names(namespace)
         return cls(group, names, dict(settings), start_timeout, check_request_hold_max, metrics, timer_max_delay)
@@ -63,10 +64,15 @@ class ClientOptions:
 
 
 def require_positive(**options: int) -> None:
-    """Raise UsageError if one of these options is below 1."""
+    """Raise UsageError if one of these options is below 1 or no number."""
     for name, number in options.items():
-        if number < 1:
-            raise UsageError(f"{name} must be at least 1, not {number}")
+        if not isinstance(number, int | float) or number < 1:
+            raise UsageError(f"{name} must be at least 1, not {number!r}")
+
+
+def _require_seconds(name: str, seconds: float, longest: float = math.inf) -> None:
+    if not isinstance(seconds, int | float) or not 0 < seconds <= longest:
+        raise UsageError(f"{name} must be seconds, more than 0, not {seconds!r}")
 
 
 def _require_group(group: str, namespace: str) -> None:

@@ -257,9 +257,10 @@ class TransactionProducer:
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
 
-        `timeout` is in seconds. None waits as long as these take. An END record is tried for 30 s. The worker's checks
-        decide the transactions that are not done by then. Submitted messages whose local transaction has not begun fail
-        with PrepareError. A start that is under way is given up.
+        `timeout` is in seconds. None waits as long as these take. Each END record is tried for 30 s, and those
+        of a half partition one after the other. The worker's checks decide the transactions that are not done by then.
+        Submitted messages whose local transaction has not begun fail with PrepareError. A start that is under way is
+        given up.
 
         Another call does nothing, unless a signal interrupted the first one. Then it goes on. In a forked child the
         call does nothing.

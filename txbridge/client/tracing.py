@@ -76,7 +76,8 @@ class ClientTracing:
         known = self._prepared.get(transaction_id)
         if known is not None:
             context, topic = known
-            self._decide(context, topic, transaction_id, (prepared.partition, prepared.offset), outcome, end)
+            where = (prepared.partition, prepared.offset)
+            self._decide(context, topic, transaction_id, where, outcome, end, Source.CLIENT)
 
     def answering(self, request: CheckRequest, outcome: Outcome, end: Ticket) -> None:
         """Start the span `decide` of an answered check, with its END on the way."""
@@ -85,7 +86,9 @@ class ClientTracing:
             return
         where = (message.half_partition, message.half_offset)
         context = tracing.context_of(message.headers)
-        self._decide(context, message.topic, message.transaction_id, where, outcome, end, message.check_times)
+        self._decide(
+            context, message.topic, message.transaction_id, where, outcome, end, Source.CHECK, message.check_times
+        )
 
     def finished(self, transaction_id: str) -> None:
         """Forget a transaction that is decided or given up."""
@@ -99,14 +102,14 @@ class ClientTracing:
         where: tuple[int, int],
         outcome: Outcome,
         end: Ticket,
-        check_times: int = 0,
+        source: Source,
+        check_times: int | None = None,
     ) -> None:
         tracer = tracing.tracer()
         if tracer is None:
             return
         from opentelemetry import trace  # noqa: PLC0415
 
-        source = Source.CHECK if check_times else Source.CLIENT
         span = tracer.start_span(
             f"decide {topic}",
             context,
@@ -118,7 +121,7 @@ class ClientTracing:
             },
         )
         _place(span, *where)
-        if check_times:
+        if check_times is not None:
             span.set_attribute("txbridge.check_times", check_times)
 
         def over(future: Future[None]) -> None:

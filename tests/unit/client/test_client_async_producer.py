@@ -1,4 +1,4 @@
-"""The client for asyncio, without Kafka: cancellation, hand-over in batches, back-pressure, whose loop it is."""
+"""The client for asyncio, without Kafka: cancellation, hand-over in batches, back-pressure, and the loop in use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def commit(*_):
 
 
 class Listener(AsyncTransactionListener):
-    """Answers by coroutine functions."""
+    """A listener with coroutine functions."""
 
     def __init__(self, execute=commit, check=commit):
         self.execute, self.check = execute, check
@@ -47,7 +47,7 @@ class Listener(AsyncTransactionListener):
 
 
 class Plain(AsyncTransactionListener):
-    """Answers by a plain function."""
+    """A listener with plain functions."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -81,7 +81,7 @@ async def written(runtime, count):
 
 async def until(what):
     async with asyncio.timeout(10):
-        # What is waited for is set by threads and by code that knows no Event of the test's.
+        # Threads and code without access to the test's Event set the condition.
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -99,7 +99,7 @@ def test_completions_of_a_thread_wake_the_loop_once(runtime):
             await written(runtime, 100)
             thread = threading.Thread(target=runtime.acknowledge)
             thread.start()
-            # Blocks the loop meanwhile, as other work of the application would.
+            # This blocks the loop meanwhile, as other work of the application would.
             thread.join()
             results = await asyncio.gather(*tasks)
             assert len(wakes) == 1
@@ -195,7 +195,7 @@ def test_cancelled_while_it_waits_for_a_thread_its_method_is_not_called(runtime)
             task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
             await written(runtime, 1)
             runtime.acknowledge()
-            # Turns of the loop, enough to come to the listener.
+            # Enough turns of the loop to reach the listener.
             for _ in range(20):
                 await asyncio.sleep(0)
             task.cancel()
@@ -244,7 +244,7 @@ def test_no_room_is_waited_for_in_one_thread_and_then_a_prepare_error(runtime, f
         assert {type(error) for error in errors} == {PrepareError}
         expected = "too many decisions wait" if full == "ends" else "librdkafka's queue stayed full"
         assert all(str(error).startswith(expected) for error in errors)
-        # 20 sends that each waited for themselves would have waited 20 times as often.
+        # 20 sends with waits of their own would have waited 20 times as often.
         assert len(runtime.room_waits) <= (1 if full == "ends" else 20)
         assert (len(runtime.given_up), runtime.running) == (20, set())
 
@@ -444,6 +444,8 @@ def test_a_loop_that_is_gone_is_not_told(runtime):
         ({"settings": {**SETTINGS, "acks": "1"}}, "'acks' cannot be set"),
         ({"check_concurrency": 0}, "check_concurrency must be at least 1"),
         ({"check_request_hold_max": 0}, "check_request_hold_max must be at least 1"),
+        ({"check_concurrency": "1"}, "check_concurrency must be at least 1, not '1'"),
+        ({"start_timeout": -1}, "start_timeout must be seconds, more than 0, not -1"),
     ],
 )
 def test_constructor_refuses(arguments, complaint):

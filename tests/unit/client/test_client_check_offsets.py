@@ -1,4 +1,4 @@
-"""How far checks are processed."""
+"""The offsets up to which checks are processed."""
 
 from __future__ import annotations
 

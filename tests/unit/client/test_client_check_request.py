@@ -1,4 +1,4 @@
-"""Reading check requests, ours and others'."""
+"""Reading of check requests, from our workers and from other programs."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def test_what_a_later_worker_adds_does_no_harm():
         ({"PGROUP": b"another"}, "it is for group 'another'"),
         ({"TRANSACTION_CHECK_TIMES": b"-"}, "TRANSACTION_CHECK_TIMES is missing"),
         ({"TRANSACTION_CHECK_TIMES": b"x"}, "is not a whole number"),
+        ({"TRANSACTION_CHECK_TIMES": b"0"}, "TRANSACTION_CHECK_TIMES is 0, the first check has 1"),
         ({"TXB_BORN": b"yesterday"}, "header TXB_BORN is not a whole number"),
         ({"REAL_TOPIC": b"RMQ_SYS_X"}, "is forbidden"),
     ],
@@ -81,7 +82,7 @@ def test_a_bare_record_is_malformed():
 
 
 def test_a_header_name_that_is_no_text_is_malformed_and_leaves_nothing_behind():
-    """Kafka takes any bytes for a name, and confluent-kafka fails on them in this way."""
+    """Kafka accepts any bytes as a name, and confluent-kafka fails on them in this way."""
 
     class Undecodable(FakeRecord):
         def headers(self):

@@ -1,4 +1,4 @@
-"""Asking the application."""
+"""The thread pool that asks the application about checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REQUEST = CheckRequest(MessageExt.prepared(Message("t", b""), "0123456789ABCDEF"
 
 
 class Listener(TransactionListener):
-    """Answers checks by a function."""
+    """A listener that answers checks with a function."""
 
     def __init__(self, answer):
         self.answer = answer

@@ -1,4 +1,4 @@
-"""What is said about the connection to Kafka, and how often."""
+"""Messages about the connection to Kafka, and their number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_one_line_when_it_goes_and_one_when_it_is_back(caplog, clock):
     connection.works()
     clock.now += 1.4
     connection.works()
-    # Not yet: it may be gone again.
+    # Not reported yet: the connection may be lost again.
     assert connection.is_lost
     connection.on_error(all_down())
     clock.now += 1

@@ -1,4 +1,4 @@
-"""Messages that are to be delivered later: what names a time, what is refused, and what stands in the half message."""
+"""Delayed messages: the ways to name a time, the refused ones, and the headers of the half message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clock(monkeypatch):
 
 
 class Listener(TransactionListener):
-    """Commits, and notes what it was asked to run."""
+    """A listener that commits and notes its messages."""
 
     def __init__(self):
         self.executed = []
@@ -135,7 +135,7 @@ def test_a_message_in_a_transaction_carries_its_time_and_its_listener_sees_it(mo
     assert [message.deliver_at for message in listener.executed] == [NOW + 7]
 
 
-#: Of several messages one names the time of all, or each names the same.
+#: Of several messages, one names the time of all, or each names the same one.
 SEVERAL = [
     [Message("orders", b"1", b"k"), Message("stock", b"2", deliver_at=NOW + 7)],
     [Message("orders", b"1", b"k", deliver_at=NOW + 7), Message("stock", b"2", deliver_at=NOW + 7)],
@@ -143,7 +143,7 @@ SEVERAL = [
 
 
 def of_several(kafka, listener):
-    """What one transaction of several messages sent, and what its listener was shown."""
+    """Headers of the half message of a transaction of several messages, and its listener's view of the message."""
     [record] = [record for wire in kafka.half_wires() for record in wire.records]
     headers = dict(record[3])
     [shown] = listener.executed
@@ -209,10 +209,10 @@ def test_send_later_needs_a_time():
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
-@pytest.mark.parametrize("face", [TransactionProducer, AsyncTransactionProducer])
-def test_the_option_is_checked(face, seconds):
+@pytest.mark.parametrize("api", [TransactionProducer, AsyncTransactionProducer])
+def test_the_option_is_checked(api, seconds):
     with pytest.raises(UsageError, match="timer_max_delay must be seconds, more than 0"):
-        face("orders", Listener(), SETTINGS, timer_max_delay=seconds)
+        api("orders", Listener(), SETTINGS, timer_max_delay=seconds)
 
 
 def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):

@@ -1,10 +1,10 @@
-"""Which END commands share a record."""
+"""The END commands that share a record."""
 
 from __future__ import annotations
 
 import pytest
 
-from txbridge.client.decide.end_batcher import EndQueue
+from txbridge.client.decide.end_batcher import EndQueue, most_bytes
 from txbridge.client.errors import EndTransactionError
 from txbridge.core.end_record import Decision, EndEntry, Source, encode_end
 
@@ -18,7 +18,7 @@ def add(queue, *offsets, partition=0, source=Source.CLIENT, size=100, remark=Non
 
 
 def take(queue):
-    """When every lane may send again."""
+    """Take a batch when every lane may send again."""
     return queue.take(float("inf"))
 
 
@@ -47,7 +47,7 @@ def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_
     assert queue.next_due <= 100.0
     first = queue.take(100.0)
     assert offsets(first) == [1]
-    assert queue.next_due is None  # it is in flight
+    assert queue.next_due is None  # The record is in flight.
     add(queue, 2)
     queue.settle(first)
     add(queue, 3)
@@ -68,7 +68,7 @@ def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
     queue = EndQueue()
 
     def send(at, count):
-        """Commands that came since the last record, and the record with them."""
+        """Send a record with all commands that came since the last one."""
         add(queue, *range(count))
         batch = queue.take(at)
         assert batch is not None
@@ -81,7 +81,7 @@ def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
         queue.abandon()
         return due
 
-    # The first after a quiet time says nothing, however many it has.
+    # The first record after a quiet time says nothing about the rate, however many commands it has.
     send(100.0, 40)
     assert next_leaves() == pytest.approx(100.005)
     # 8 in 10 ms: 800 a second.
@@ -111,7 +111,7 @@ def test_forty_eight_commands_are_enough_and_do_not_wait_for_more():
     give(*range(9, 48))
     assert queue.take(100.001) is None
     give(48, 49)
-    # Who sends has to be told of the first one, and when there are enough.
+    # The sender has to be woken for the first one, and when there are enough.
     assert [number for number, told in enumerate(news) if told] == [0, 48]
     assert queue.next_due == 0
     second = queue.take(100.001)
@@ -136,7 +136,7 @@ def test_who_waits_for_a_command_does_not_wait_for_company():
     ticket.settle()
     ticket.hurry()
     assert len(hurried) == 1
-    # It was for what had been given by then.
+    # `hurry` applied only to the commands that had been added by then.
     add(queue, 3)
     assert queue.take(100.002) is None
 
@@ -262,3 +262,11 @@ def test_a_future_tells_the_same_whether_it_was_asked_for_before_or_after():
     late_acknowledged.settle()
     late_given_up.settle(error)
     assert [late_acknowledged.future().exception(0), late_given_up.future().exception(0)] == [None, error]
+
+
+def test_a_thousand_entries_without_remarks_take_no_more_than_80_kb():
+    usual = [EndEntry(1_000_000_000 + number, "F" * 32, Decision.COMMIT) for number in range(1_000)]
+    # Fields of 10, 32 and 1 characters, two commas, and a line feed between two entries.
+    assert len(encode_end(usual, "g", Source.CLIENT)[0]) == 45_999
+    largest = [EndEntry(2**63 - 1, "F" * 32, Decision.ROLLBACK, 2**63 - 1)] * 1_000
+    assert len(encode_end(largest, "g", Source.CLIENT)[0]) <= sum(map(most_bytes, largest)) == 80_000

@@ -1,4 +1,4 @@
-"""END commands to Kafka, without Kafka."""
+"""The sender of END commands, without Kafka."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_commands_gather_while_the_last_record_travels(wire, sender):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Records leave an hour apart, unless somebody waits."""
+    """A sender whose records leave an hour apart, unless a caller waits."""
     monkeypatch.setattr(end_batcher, "APART_S", 3_600.0)
 
 
@@ -97,7 +97,7 @@ def test_who_waits_is_not_kept_waiting_for_company(patient, wire, waits):
     wire.wait_records(1)
     ticket = sender.submit(0, entry(2), Source.CLIENT, 100)
     sender.submit(0, entry(3), Source.CLIENT, 100)
-    # As long as nobody waits for it, it does not leave.
+    # It does not leave as long as no caller waits for it.
     assert not wait([ticket.future()], 0.05).done
     if waits == "flush":
         assert sender.flush(120) == 0
@@ -275,3 +275,24 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, sende
     wire.acknowledge()
     assert future.result(120) is None
     assert "kafka_callback_raised" in caplog.text
+
+
+def test_a_decision_behind_a_record_that_was_given_up_is_sent_also_by_close(wire):
+    sender = started(wire)
+    [first] = submit(sender, 1)
+    wire.wait_records(1)
+    [second] = submit(sender, 2)
+    closed = []
+    closer = threading.Thread(target=lambda: closed.append(sender.close()))
+    closer.start()
+    wire.acknowledge(KafkaError(KafkaError._MSG_TIMED_OUT))
+    with pytest.raises(EndTransactionError):
+        first.result(120)
+    # Each record has the whole time of a record, so close() without a time-out waits for the second one, too.
+    wire.wait_records(2)
+    closer.join(0.05)
+    assert closer.is_alive()
+    wire.acknowledge()
+    closer.join(120)
+    assert second.result(0) is None
+    assert closed == [0]

@@ -1,4 +1,4 @@
-"""Half messages to Kafka, without Kafka."""
+"""The writer of half messages, without Kafka."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_record_that_librdkafka_refuses_fails_at_once(wire, writer):
 
 
 def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
-    # What the broker answers when it recognises a retry of a record that it stored too long ago.
+    # The broker's answer to a retry of a record that it stored too long ago.
     reports = []
     writer.write(Message("real", b""), ID, reports.append)
     delivery = writer._expected[0]
@@ -172,7 +172,7 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, write
 
 
 class TimeLimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded: raised by the handler of a signal, and an ordinary Exception."""
+    """An ordinary Exception that a signal's handler raises, like Celery's SoftTimeLimitExceeded."""
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def time_limit():
 
 
 def test_what_the_handler_of_a_signal_raises_reaches_the_thread_that_it_interrupts(wire, time_limit, caplog):
-    # Without the writer's own thread: the one that waits serves the reports.
+    # Without the writer's own thread, the waiting thread serves the reports.
     writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders")
     told = []
 
@@ -202,7 +202,8 @@ def test_what_the_handler_of_a_signal_raises_reaches_the_thread_that_it_interrup
         with pytest.raises(TimeLimitError):
             waiter.result()
         assert "kafka_callback_raised" not in caplog.text
-        # Both have their report all the same: the one that was interrupted again, the other one from who serves next.
+        # Both have their report all the same: the interrupted one got it again, the other one from the next thread that
+        # served.
         assert waiter.result().offset == 1
     assert [prepared.offset for prepared in told] == [0, 0]
 
@@ -231,7 +232,7 @@ def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer)
     assert isinstance(error, PrepareError)
     assert error.cause.code() == KafkaError._MSG_TIMED_OUT
     assert time.monotonic() - began > 0.1
-    # The first of these comes too late, the other one does not.
+    # The first of these comes too late, the other one in time.
     wire.acknowledge()
     assert isinstance(reports.get(timeout=120), Prepared)
     assert reports.empty()
@@ -257,3 +258,12 @@ def test_a_shortage_is_looked_for_in_time_and_named(wire):
     writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
     assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=120))
     writer.close()
+
+
+def test_a_caller_without_after_reports_leaves_it_to_others_of_the_same_writer(wire, writer):
+    told = threading.Event()
+    reports = []
+    writer.write(Message("real", b"of the pipeline"), ID, reports.append, lambda: reports and told.set())
+    writer.write(Message("real", b"of a blocking caller"), ID, reports.append)
+    wire.acknowledge()
+    assert told.wait(120)

@@ -1,4 +1,4 @@
-"""Which writer takes a half message: those that others come with wait a moment for them."""
+"""The choice of the writer for a half message. Messages in company go to one that lingers a moment for others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_where_five_would_be_on_their_way_another_one_is_made_and_four_at_most(w
     for _ in range(3):
         writers.of(Company.NOBODY).on_their_way += 1
     assert [(writer.linger, writer.on_their_way) for writer in made] == [(0, 5), (0, 5), (0, 5), (0, 4)]
-    # The first that has room: few callers keep to few connections.
+    # The first one with room is chosen: few callers use few connections.
     made[1].on_their_way = 3
     assert writers.of(Company.NOBODY) is made[1]
     writers.close()
@@ -98,7 +98,7 @@ def test_who_does_not_wait_gets_another_one_until_it_is_connected(made):
         assert writers.of(Company.CALLERS, waits=False) is made[0]
     assert time.monotonic() - started < 60
     threading.Timer(0.05, connected.set).start()
-    # Who waits gets the one that is being made, and no second one is.
+    # Waiting callers get the writer that is being made, and no second one is made.
     assert writers.of(Company.CALLERS).linger == 0.5
     assert writers.of(Company.CALLERS, waits=False).linger == 0.5
     writers.close()

@@ -1,4 +1,4 @@
-"""How much is under way, and who waits for it."""
+"""The number of transactions in flight, and the callers that wait for room."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_mark_is_for_those_before_it():
 
 
 async def _settled():
-    """Let every task go as far as it can."""
+    """Run every task as far as possible."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at every point of start, send, submit, flush and close: nobody hangs, and nothing is left running."""
+"""Ctrl-C at every point of start, send, submit, flush and close: no thread hangs, and no thread is left running."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from txbridge.client.prepare import report_poller
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 30_000}
-#: Only who hangs takes so long.
+#: Only a thread that hangs takes so long.
 HANGS_S = 20.0
 
 
 class Listener(TransactionListener):
-    """Commits."""
+    """Commits everything."""
 
     def execute_local_transaction(self, message, arg):
         return COMMIT
@@ -35,15 +35,16 @@ class Listener(TransactionListener):
 
 @pytest.fixture
 def kafka(monkeypatch):
-    # Threads that have nothing to do look so often whether they shall end, and a test begins and ends hundreds.
+    # Idle threads check at this interval whether to end, and a test starts and ends hundreds of threads.
     monkeypatch.setattr(report_poller, "SERVE_S", 0.002)
     return working_kafka(monkeypatch)
 
 
 def every_point(kafka, scenario, step=1):
-    """Interrupt at every point of what the scenario does. It is a generator: made ready, then to be interrupted, then
+    """Interrupt a scenario at every point and return the number of points.
 
-    the end, which has to come. Returns how many points there were.
+    A scenario is a generator. It prepares, and yields the function to interrupt and the function that must end
+    afterwards.
     """
     for number in itertools.count(0, step):
         kafka.forget()
@@ -82,7 +83,7 @@ def test_with(kafka):
 
         yield uses, lambda: None
 
-    # A close that was interrupted has to be called again: what is wanted here is that start leaves nothing behind.
+    # An interrupted close has to be called again. This test only requires that start leaves nothing behind.
     kafka.forget()
     steps = scenario()
     what, after = next(steps)
@@ -90,7 +91,7 @@ def test_with(kafka):
 
 
 def test_a_send_that_serves_the_reports_of_others(kafka, monkeypatch):
-    # As it is: a caller leads only while our thread has paused for it.
+    # The normal interval: a caller leads only while our thread has paused for it.
     monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
     leads = []
 
@@ -106,7 +107,7 @@ def test_a_send_that_serves_the_reports_of_others(kafka, monkeypatch):
                 got.append(error)
 
         def acknowledge():
-            """Once it leads, and others wait for it."""
+            """Acknowledge once it leads and others wait for it."""
             wait_until(lambda: served.serving == "interrupted" and len(served.records) > before, 0.2)
             leads.append(served.serving == "interrupted")
             others.extend(threading.Thread(target=other) for _ in range(2))
@@ -137,7 +138,7 @@ def test_a_send_that_serves_the_reports_of_others(kafka, monkeypatch):
         yield send, end
 
     assert every_point(kafka, scenario) > 50
-    # Not at every point: an interrupt may come before it leads, and a loaded machine may let our thread be first.
+    # Not every point counts: an interrupt may come before it leads, and on a loaded machine our thread may be first.
     assert sum(leads) > 20
 
 
@@ -155,8 +156,8 @@ def test_sends_one_after_the_other(kafka):
 
 
 def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafka, monkeypatch):
-    """The handler of a signal may raise one; only in the listener's own code it is an exception of the listener."""
-    # As it is: a caller leads only while our thread has paused for it.
+    """A signal's handler may raise one. It counts as the listener's exception only in the listener's own code."""
+    # The normal interval: a caller leads only while our thread has paused for it.
     monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
     swallowed, places = [], []
     for number in itertools.count():
@@ -174,7 +175,7 @@ def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafk
             swallowed.append(place)
     assert swallowed == []
     assert len(places) > 50
-    # Also in a delivery report that it serves.
+    # The points include a delivery report that it serves.
     assert any(place.endswith("HalfWriter._delivered") for place in places)
 
 

@@ -1,4 +1,4 @@
-"""The producer that outlives its fatal errors."""
+"""The producer that survives librdkafka's fatal errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txbridge.client.kafka.producer import Wire
 
 
 class FakeProducer:
-    """Dies of a fatal error at the poll for which a test asks it to."""
+    """Raises a fatal error at the poll that a test chooses."""
 
     made: ClassVar = []
 
@@ -104,3 +104,25 @@ def test_close_does_not_wait_for_what_can_not_be_delivered(wire):
 def test_settings_that_librdkafka_refuses_are_the_users_mistake():
     with pytest.raises(UsageError, match=r"Kafka settings refused: .*batch.num.messages"):
         Wire({"bootstrap.servers": "127.0.0.1:1", "batch.num.messages": "many"}, Connection("127.0.0.1:1"))
+
+
+def test_a_record_after_the_close_is_refused_by_name():
+    """confluent-kafka's own producer, which raises a RuntimeError."""
+    wire = Wire({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, Connection("127.0.0.1:1"))
+    wire.close()
+    with pytest.raises(UsageError, match="this producer is closed"):
+        wire.produce("t", b"v", None, [], print)
+
+
+def test_a_record_for_a_producer_that_is_replaced_meanwhile_goes_to_the_next_one(wire):
+    [first] = FakeProducer.made
+
+    def closed(*_):
+        # Another thread serves and replaces it, after this one has looked which producer there is.
+        first.dies = True
+        wire.serve(0)
+        raise RuntimeError("Producer has been closed")
+
+    first.produce = closed
+    wire.produce("t", b"v", b"k", [("h", None)], print)
+    assert FakeProducer.made[1].log == [("produce", "t", b"v", b"k", -1, print, [("h", None)])]

@@ -1,7 +1,7 @@
-"""librdkafka's broker threads wait for what comes; they do not ask without a pause whether they may send.
+"""Turns of librdkafka's broker threads: they wait for events and do not poll without a pause whether they may send.
 
-One does that as long as a half message waits behind five of its partition that are on their way. It takes a core from
-Kafka then, and the wait becomes longer. Counted are turns of the broker threads, which are few whatever the machine.
+A thread polls that way while a half message waits behind five of its partition that are in flight. This takes a core
+from Kafka and makes the wait longer. The tests count turns of the broker threads, which are few on any machine.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
 
-#: librdkafka's own mock of a broker, which takes so long (ms) for an answer: longer than any linger of ours.
+#: librdkafka's own mock of a broker with this round-trip time (ms), which is longer than any linger of ours.
 _MOCK = {"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "test.mock.broker.rtt": 20}
 _STATISTICS_MS = 50
 _EACH = 15
 
 
 class Turns:
-    """Of librdkafka's broker threads, and what they have sent, by the last statistics of each producer."""
+    """Turns of librdkafka's broker threads by the last statistics of each producer, and the number of statistics."""
 
     def __init__(self):
         self._brokers = {}
@@ -40,7 +40,7 @@ class Turns:
         self._given[given["name"]] += 1
 
     def up_to_now(self):
-        """Turns; once every producer has spoken again, twice, because it may be about to speak."""
+        """The turns so far, after two more statistics of each producer: the first ones may have been on their way."""
         before = dict(self._given)
         eventually(lambda: all(self._given[name] >= number + 2 for name, number in before.items()), 120)
         return sum(broker["wakeups"] for brokers in self._brokers.values() for broker in brokers)
@@ -77,7 +77,7 @@ def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
     writers = HalfWriters(new)
     writers.start()
     try:
-        # Until all that are needed are connected, one takes more than it should.
+        # Until all needed producers are connected, one takes more than it should.
         while len(made) < producers or any(one.name == "txbridge-half-new" for one in threading.enumerate()):
             _prepare_in_threads(writers, threads)
         each = []
@@ -87,6 +87,6 @@ def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
             each.append((turns.up_to_now() - before) / (threads * _EACH))
     finally:
         writers.close()
-    # A few to send it and to hear of it; the least, because threads that choose at the same moment may be one too many
-    # once in a while. One producer alone takes 170 to 630.
+    # A few turns to send a record and to receive its report. The least counts, because threads that choose at the same
+    # moment may occasionally be one too many. One producer alone takes 170 to 630.
     assert min(each) <= 15

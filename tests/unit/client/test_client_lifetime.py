@@ -1,4 +1,4 @@
-"""When producers start and end: at once, in the middle of each other, after a fork, on loops that are gone."""
+"""Start and end of producers: at once, in the middle of each other, after a fork, on loops that are gone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG_S = 20.0
 
 
 class Listener(TransactionListener):
-    """Does what it was made with."""
+    """A listener with given methods."""
 
     def __init__(self, execute=lambda *_: COMMIT):
         self.execute = execute
@@ -51,7 +51,7 @@ def kafka(monkeypatch):
 
 @pytest.fixture
 def slow(kafka, monkeypatch):
-    """Looking at the topics lasts until the test says so, or until the bounds end it."""
+    """The look at the topics lasts until the test ends it, or until its time limit."""
     seen = types.SimpleNamespace(begun=threading.Event(), go_on=threading.Event())
 
     def check_layout(*_, bounds=None, **__):
@@ -66,7 +66,7 @@ def slow(kafka, monkeypatch):
 
 
 def kinds_of_errors(*calls):
-    """Run each in a thread of its own; returns a way to wait for all of them, which returns their exceptions."""
+    """Run each function in a thread of its own. Returns a function that waits for all and returns their exceptions."""
     errors = [None] * len(calls)
 
     def run(number, call):
@@ -96,7 +96,7 @@ def test_close_during_the_start_that_the_first_send_makes(kafka, slow):
     sends = [lambda: producer.send_message_in_transaction(MESSAGE) for _ in range(4)]
     sends_end = kinds_of_errors(*sends)
     assert slow.begun.wait(LONG_S)
-    # Nobody lets the start go on: close() gives it up.
+    # Nothing lets the start go on: close() ends it.
     close_ends = kinds_of_errors(producer.close)
     assert close_ends() == [None]
     assert [str(error) for error in sends_end()] == ["this producer is closed; create a new one"] * 4
@@ -104,7 +104,7 @@ def test_close_during_the_start_that_the_first_send_makes(kafka, slow):
 
 
 class _LateLock:
-    """A lock that is asked for only after the test has let it; what was looked at before may not be true any more."""
+    """A lock that is acquired only when the test allows it. Conditions checked before may not hold any more."""
 
     def __init__(self):
         self._lock = threading.RLock()

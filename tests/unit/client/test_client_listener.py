@@ -1,4 +1,4 @@
-"""What the listener returns or raises, and what becomes of it."""
+"""Results and exceptions of the listener, and their handling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESSAGE = MessageExt.prepared(Message("orders", b"v"), "0123456789ABCDEF" * 2, 0
 
 
 class Listener(TransactionListener):
-    """Answers whatever it was made with; an exception is raised."""
+    """A listener with a given answer. An exception is raised."""
 
     def __init__(self, answer):
         self.answer = answer

@@ -1,4 +1,4 @@
-"""Lines of the client's log: an exception that comes again and again fills no disk."""
+"""Lines of the client's log: a repeated exception does not fill the disk."""
 
 from __future__ import annotations
 

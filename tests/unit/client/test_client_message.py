@@ -1,4 +1,4 @@
-"""Messages: what they accept, what arrives, what is refused."""
+"""Messages: accepted values, values on arrival, refused values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a producer's metrics say, and that without them nothing is counted."""
+"""A producer's metrics, and a producer without metrics, which counts nothing."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MESSAGE = Message("t", b"v")
 
 
 class Listener(TransactionListener):
-    """Answers by a function; remembers what it was given."""
+    """A listener that answers with a function and remembers its messages."""
 
     def __init__(self, answer=lambda message, arg: COMMIT):
         self.answer = answer
@@ -31,7 +31,7 @@ class Listener(TransactionListener):
 
 
 class Counting(ThreadPoolExecutor):
-    """One thread, and the number of jobs it was given."""
+    """One thread, and the number of its jobs."""
 
     jobs = 0
 
@@ -50,7 +50,7 @@ def runtime():
 
 @pytest.fixture
 def made(monkeypatch, runtime):
-    """Makes producers on the fake runtime."""
+    """A factory of producers on the fake runtime."""
     monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
 
     def make(listener, limit=100, **options):
@@ -105,7 +105,7 @@ def test_interrupted_while_it_is_handed_over(made, runtime):
         with pytest.raises(KeyboardInterrupt):
             producer.submit_message_in_transaction(MESSAGE)
         assert (runtime.running, len(runtime.given_up)) == (set(), 1)
-        # Its place is free again.
+        # The place is free again.
         future = producer.submit_message_in_transaction(MESSAGE)
         runtime.acknowledge()
         future.result(120)

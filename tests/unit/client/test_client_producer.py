@@ -1,4 +1,4 @@
-"""The blocking client without Kafka: what it refuses, and that nothing is left behind when it cannot start."""
+"""The blocking client without Kafka: refused arguments, and cleaning up after a failed start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Listener(TransactionListener):
 
 
 class Coroutine(Listener):
-    """Half of it."""
+    """A listener with one coroutine method."""
 
     async def check_local_transaction(self, message):
         raise AssertionError
@@ -52,6 +52,11 @@ class Coroutine(Listener):
         ({"settings": {**SETTINGS, "linger": 5}}, "unknown Kafka property 'linger'"),
         ({"check_thread_pool_max_size": 0}, "check_thread_pool_max_size must be at least 1"),
         ({"check_request_hold_max": 0}, "check_request_hold_max must be at least 1"),
+        ({"check_request_hold_max": "2000"}, "check_request_hold_max must be at least 1, not '2000'"),
+        ({"start_timeout": -1}, "start_timeout must be seconds, more than 0, not -1"),
+        ({"start_timeout": 0}, "start_timeout must be seconds, more than 0, not 0"),
+        ({"start_timeout": "30"}, "start_timeout must be seconds, more than 0, not '30'"),
+        ({"timer_max_delay": "60"}, "timer_max_delay must be seconds, more than 0, not '60'"),
     ],
 )
 def test_constructor_refuses(arguments, complaint):
@@ -139,7 +144,7 @@ def test_many_threads_start_it_once(monkeypatch):
 
 
 class PatientHalfWriter(FakeHalfWriter):
-    """Waits for room as long as it may."""
+    """A writer that waits for room as long as possible."""
 
     def wait_for_room(self, timeout):
         assert 0 < timeout <= 0.05
@@ -147,7 +152,7 @@ class PatientHalfWriter(FakeHalfWriter):
 
 
 class FakeRuntime(SendPath):
-    """A started client that a test lets fail; remembers what became of the attempts."""
+    """A started client that fails when a test says, and remembers the results of the attempts."""
 
     is_of_this_process = True
 

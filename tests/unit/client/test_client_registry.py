@@ -1,4 +1,4 @@
-"""What a process knows of its own transactions."""
+"""The registry of a process's own transactions."""
 
 from __future__ import annotations
 

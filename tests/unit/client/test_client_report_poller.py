@@ -1,4 +1,4 @@
-"""Who serves the delivery reports, without Kafka."""
+"""The threads that serve delivery reports, without Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txbridge.client.prepare.report_poller import SERVE_S, Serving, Waiter
 
 
 class Reports:
-    """What librdkafka would have: calls that whoever serves makes, and who made them."""
+    """Stand-in for librdkafka: report calls for the serving thread, and the names of the threads that made them."""
 
     def __init__(self):
         self.calls = SimpleQueue()
@@ -54,7 +54,7 @@ def call(serving, reports, result):
 
 def test_one_caller_after_another_serves_itself(serving, reports):
     assert [call(serving, reports, number) for number in range(50)] == list(range(50))
-    # Our thread serves until it learns that callers do, and may look once more after a pause of this machine.
+    # Our thread serves until it learns that callers do. It may look once more if this machine pauses.
     assert reports.served_by.count("MainThread") > reports.served_by.count("ours")
 
 
@@ -89,7 +89,7 @@ def test_who_waits_is_served_when_the_caller_that_served_has_its_report(serving,
         call(serving, reports, 1)
     got = SimpleQueue()
     with Waiter(serving) as first:
-        # It leads from now on, until its report comes, which is before that of the other.
+        # It leads from now on, until its report comes, before that of the other.
         follower = threading.Thread(target=lambda: got.put(second_result()))
         second = Waiter(serving)
 

@@ -1,4 +1,4 @@
-"""Several messages in one transaction: what is refused, what goes to Kafka, what the listener is given."""
+"""Several messages in one transaction: refused ones, the record in Kafka, and the listener's message."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_check_shows_all_of_them():
     half = parse_half(7, 1_000, several.key, several.value, ours, NAMES)
     record = FakeRecord(0, 3, 9_000, several.key, several.value, check_headers(half, 0, 2, 40))
     message = parse_check(record, "g", NAMES, 4).message
-    # When it may be asked about is a matter of all of them.
+    # The immunity time belongs to the transaction, not to a single message.
     assert message.messages == (Message("orders", b"1", b"k", [("trace", b"00")], 5, 3), Message("stock", None))
     assert (message.topic, message.value, message.headers) == ("orders", b"1", (("trace", b"00"),))
     assert (message.check_immunity_time, message.check_times, message.transaction_id) == (90, 2, ID)

@@ -1,4 +1,4 @@
-"""What a client notices of the topics that it writes for."""
+"""Changes of its topics that a client notices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
 class Kafka:
-    """Answers looks and counts them."""
+    """Answers and counts looks at the topics."""
 
     def __init__(self, **answers):
         self.answers = answers

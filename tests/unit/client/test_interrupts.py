@@ -1,4 +1,4 @@
-"""The tool that interrupts the client at every point: its points are those at which CPython looks for a signal."""
+"""The tool that interrupts the client at every point: its points are those at which CPython checks for signals."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.interrupts import Run
 
 
 def points_of(source, name, **names):
-    """The lines of this function, and of those that it calls, at which it may be interrupted, in order.
+    """Lines of a function and its callees at which it may be interrupted, in order.
 
-    The code is new each time: there are Pythons that trace a function otherwise when it is called for the first time.
+    The code is new each time: some Python versions trace a function's first call in another way.
     """
     path, lines = str(Path(interrupts.OURS) / "new.py"), []
     for number in itertools.count():
@@ -43,7 +43,7 @@ def test_after_any_call_of_a_built_in_function(call):
             two = {call}
             return one
     """
-    # The begin of the function, and after the call.
+    # The beginning of the function, and the point after the call.
     assert points_of(source, "called", built_in=complex) == [3, 4]
 
 
@@ -66,7 +66,7 @@ def test_at_the_end_of_each_turn_of_a_loop():
                 two = one
             return one
     """
-    # Which line the jump back is of, Python has changed: the loop's head or its body.
+    # Python versions differ in the line of the jump back: the loop's head or its body.
     points = points_of(source, "called")
     assert points[0] == 3
     assert len(points) == 3
@@ -94,5 +94,5 @@ def test_a_generator_that_goes_on():
             yield 1
             yield 2
     """
-    # It begins, and it goes on after each value.
+    # At its beginning, and when it goes on after each value.
     assert [line for line in points_of(source, "called") if line >= 6] == [7, 7, 8]

@@ -61,6 +61,8 @@ STAGES_OF_THE_WORKER = {
     "ingest": {"ingest", "observe", "partition_state"},
     "observe": {"observe", "gates", "partitions"},
 }
+#: Stages of the client: none knows another one. `flow` leads through them all.
+STAGES_OF_THE_CLIENT = {"prepare", "decide", "checks"}
 #: Imports of the core, from the standard library and others: nothing that reads a clock, a file or a socket.
 PURE = {
     *("__future__", "array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"),
@@ -151,6 +153,17 @@ def test_no_stage_of_the_worker_knows_what_comes_behind_it(stage: str) -> None:
         for file in _files(f"worker/{stage}")
         for name in _imports(file)
         if name.startswith("txbridge.worker.") and name.split(".")[2] not in STAGES_OF_THE_WORKER[stage]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("stage", [*sorted(STAGES_OF_THE_CLIENT), "kafka"])
+def test_no_stage_of_the_client_knows_another_one(stage: str) -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {name}"
+        for file in _files(f"client/{stage}")
+        for name in _imports(file)
+        if name.startswith("txbridge.client.") and name.split(".")[2] in STAGES_OF_THE_CLIENT - {stage}
     ]
     assert wrong == []
 

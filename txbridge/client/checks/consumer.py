@@ -20,7 +20,7 @@ from txbridge.client.flow import process
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.log import report
-from txbridge.client.prepare.report_poller import join
+from txbridge.client.threads import join
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config

@@ -39,5 +39,7 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
     if half.group != group:
         raise MalformedRecordError(f"it is for group {half.group!r}")
     check_times = whole_number(ours.required(names.CHECK_TIMES), names.CHECK_TIMES)
+    if check_times < 1:
+        raise MalformedRecordError(f"{names.CHECK_TIMES} is {check_times}, the first check has 1")
     born = ours.optional_number(names.BORN)
     return CheckRequest(MessageExt.checked(half, partition, check_times, born), half.size)

@@ -17,7 +17,7 @@ from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.log import report
-from txbridge.client.prepare.report_poller import join
+from txbridge.client.threads import join
 from txbridge.core.end_record import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT

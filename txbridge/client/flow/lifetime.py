@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from txbridge.client.errors import closed
+from txbridge.client.errors import closed, started_before_a_fork
 from txbridge.client.flow import process
 from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
@@ -37,7 +37,7 @@ class Life:
         """Return the Runtime, and start it if needed. Raises UsageError after close and a fork, else as `start`."""
         self._require_open()
         if self.is_of_another_process():
-            raise UsageError("this producer was started before a fork; create one in the child")
+            raise started_before_a_fork()
         # Set before the lock is taken. A thread of the parent may hold the lock at a fork, and in the child for ever.
         self._process = process.generation()
         with self._lock:

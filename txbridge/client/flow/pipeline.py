@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from txbridge.client.errors import PrepareError
+from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow.in_flight import InFlight
 from txbridge.client.flow.reentrancy import calling, is_called_by
 from txbridge.client.flow.shared_future import LightFuture, SharedCondition
@@ -18,7 +18,6 @@ from txbridge.client.listener import TransactionListener
 from txbridge.client.log import report
 from txbridge.client.message import Message
 from txbridge.client.result import TransactionSendResult
-from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.flow.send_path import SendPath
@@ -144,7 +143,7 @@ class Pipeline:
             if waits and self._in_flight.is_full:
                 self._news.wait_for(lambda: self._stopped or not self._in_flight.is_full)
             if self._stopped:
-                raise UsageError("this producer is closed; create a new one")
+                raise closed()
             attempt.epoch = self._in_flight.add(attempt.size)
 
     def _leave(self, attempt: _Attempt) -> None:

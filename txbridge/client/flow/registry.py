@@ -7,9 +7,9 @@ import threading
 import time
 from collections import OrderedDict
 
+from txbridge.client.errors import closed
 from txbridge.core.end_record import Decision
 from txbridge.deadline import Deadline
-from txbridge.errors import UsageError
 
 #: Most attempts given up that are remembered, which take 15 MB. The oldest is forgotten first. If 64 threads each lose
 #: a message every 3 s, they reach this limit after 78 minutes of an outage. A check of a forgotten attempt asks the
@@ -74,7 +74,7 @@ class Attempts:
         # Only now, because close() first closes and then looks for running attempts. So one of the two sees the other.
         if self._closed:
             self.finish(transaction_id)
-            raise UsageError("this producer is closed; create a new one")
+            raise closed()
 
     def give_up(self, transaction_id: str) -> None:
         """Note that there is no local transaction. Kafka may have stored the half message without acknowledging it."""

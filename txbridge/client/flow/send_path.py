@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from txbridge.client.errors import PrepareError
+from txbridge.client.errors import PrepareError, started_before_a_fork
 from txbridge.client.flow import process
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
@@ -15,7 +15,6 @@ from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 from txbridge.client.result import TransactionSendResult
 from txbridge.core.end_record import EndEntry, Source
 from txbridge.deadline import Deadline
-from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.decide.end_batcher import Ticket
@@ -88,7 +87,7 @@ class SendPath:
     def require_this_process(self) -> None:
         """Raise UsageError after a fork."""
         if not self.is_of_this_process:
-            raise UsageError("this producer was started before a fork; create one in the child")
+            raise started_before_a_fork()
 
     # --- the steps --------------------------------------------------------------------------------------------------
 

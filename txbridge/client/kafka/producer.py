@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Record
 
+from txbridge.client.errors import closed
 from txbridge.client.flow import process
 from txbridge.client.kafka.callbacks import with_guards
 from txbridge.client.kafka.connection import Connection
@@ -75,11 +76,19 @@ class Wire:
     ) -> None:
         """Hand over a record. `partition` -1 means by the key, `timestamp` (ms) 0 means now.
 
-        Raises BufferError when librdkafka's queue is full, KafkaException when the record cannot be sent at all.
+        Raises BufferError when librdkafka's queue is full, KafkaException when the record cannot be sent at all, and
+        UsageError after `close`.
         """
-        # By position, because names would add half to the cost of the call. The fifth argument is `callback`, an older
-        # name of `on_delivery`. With None for `callback`, `on_delivery` would be ignored.
-        self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
+        producer = self._producer
+        try:
+            # By position, because names would add half to the cost of the call. The fifth argument is `callback`, an
+            # older name of `on_delivery`. With None for `callback`, `on_delivery` would be ignored.
+            producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
+        except RuntimeError:
+            # confluent-kafka says so after its close: of this Wire, or of a producer that was replaced meanwhile.
+            if producer is self._producer:
+                raise closed() from None
+            self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
 
     def serve(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for delivery reports and errors, and act on them."""

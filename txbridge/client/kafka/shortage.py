@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 )
 
 from txbridge.client.flow import process
-from txbridge.client.prepare.report_poller import join
+from txbridge.client.threads import join
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger

@@ -144,7 +144,9 @@ class HalfWriter:
         If there is no report by the `deadline` (time.monotonic), `on_done` gets an error then. `after_reports` is the
         same for all attempts that have one.
         """
-        self._after_reports = after_reports
+        if after_reports is not None:
+            # Callers without it share this writer with callers that need it.
+            self._after_reports = after_reports
         headers = half_headers(
             message.headers,
             transaction_id=transaction_id,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from txbridge.client.prepare.half_writer import HalfWriter
-from txbridge.client.prepare.report_poller import join
+from txbridge.client.threads import join
 
 
 class Company(Enum):
@@ -37,6 +37,8 @@ _AT_ONCE = 4
 #: Most writers for NOBODY, each with a connection and threads of librdkafka. They are enough for all half messages that
 #: come before it is worth waiting for others.
 _MOST_FOR_NOBODY = 4
+#: Most writers of a client: those for NOBODY, and one for each other company.
+MOST_WRITERS = _MOST_FOR_NOBODY + len(Company) - 1
 
 
 class HalfWriters:

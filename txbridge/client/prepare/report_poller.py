@@ -8,6 +8,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from txbridge.client.threads import join
+
 #: Longest call of `serve` (s). A report wakes the serving thread at once. So this only bounds the delay until a stop is
 #: noticed, or until a thread notices that no other one serves.
 SERVE_S = 0.1
@@ -107,12 +109,6 @@ class Serving:
         self._waiting.discard(waiter)
         if self._waiting and self._server is None:
             self._needed.set()
-
-
-def join(thread: threading.Thread, timeout: float | None = None) -> None:
-    """Wait up to `timeout` seconds (None: no limit) for the end of a thread, if it was started at all."""
-    if thread.ident is not None:
-        thread.join(timeout)
 
 
 class Waiter(Generic[_T]):

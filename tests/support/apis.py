@@ -65,27 +65,27 @@ class Asyncio:
     wraps = _Coroutines
 
     def __init__(self, group, listener, settings, **options):
-        self.face = AsyncTransactionProducer(group, self.wraps(listener), settings, **options)
+        self.api = AsyncTransactionProducer(group, self.wraps(listener), settings, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def start(self):
-        self._await(self.face.start())
+        self._await(self.api.start())
         return self
 
     def send(self, message, arg=None):
-        return _Result(self._await(self.face.send_message_in_transaction(message, arg)), self._await)
+        return _Result(self._await(self.api.send_message_in_transaction(message, arg)), self._await)
 
     def flush(self, timeout=None):
-        return self._await(self.face.flush(timeout))
+        return self._await(self.api.flush(timeout))
 
     def close(self, timeout=None):
-        self._await(self.face.close(timeout))
+        self._await(self.api.close(timeout))
 
     @property
     def runtime(self):
-        return self.face._runtime
+        return self.api._runtime
 
     def __enter__(self):
         return self.start()
@@ -128,4 +128,4 @@ class _Result:
         self._wait(self._result.wait(timeout))
 
 
-FACES = (Blocking, Pipelined, Asyncio)
+APIS = (Blocking, Pipelined, Asyncio)
