@@ -14,11 +14,12 @@ from txbridge.core.names import Names, is_topic
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.incremental.filesystems import refuse_without_rename, scheme_of
 from txbridge_audit.incremental.steps import Increments
+from txbridge_audit.incremental.store import positions_before_spark
 from txbridge_audit.judge import evaluate, ledger, loss_evidence
 from txbridge_audit.judge.fast_path import split
 from txbridge_audit.read import context
 from txbridge_audit.read.context import Limits
-from txbridge_audit.read.cuts import SETTLE_TIMEOUT, TopicPartition
+from txbridge_audit.read.cuts import SETTLE_TIMEOUT, Ends, TopicPartition
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.gather import Plan, gather
 from txbridge_audit.read.kafka_admin import Cluster
@@ -85,7 +86,8 @@ def run_audit(
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = Cluster(settings)
     topics = context.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
-    small, in_delta = is_small(cluster, topics[names.half]), ledger_format is LedgerFormat.DELTA
+    read = positions_before_spark(ledger_path) if continued and ledger_path is not None else {}
+    small, in_delta = is_small(cluster, topics[names.half], read), ledger_format is LedgerFormat.DELTA
     with spark_session(spark, progress, small=small, with_delta=in_delta) as session:
         source = Source(session, cluster, settings, names, topics, progress)
         if continued and ledger_path is not None:
@@ -121,10 +123,13 @@ def named(namespace: str) -> Names:
     return names
 
 
-def is_small(cluster: Cluster, half: Collection[TopicPartition]) -> bool:
-    """Whether HALF is so small that the audit ends before optimised code would pay off."""
+def is_small(cluster: Cluster, half: Collection[TopicPartition], read: Ends) -> bool:
+    """Whether so little of HALF is unread that the audit ends before optimised code would pay off.
+
+    `read` are the offsets up to which earlier audits of the ledger have read.
+    """
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
-    return sum(ends[key] - starts[key] for key in half) < _SMALL
+    return sum(ends[key] - max(starts[key], read.get(key, 0)) for key in half) < _SMALL
 
 
 def until_leaders_stay(spark: SparkSession, say: Progress, audit: Callable[[], _T]) -> _T:

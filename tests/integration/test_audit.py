@@ -19,8 +19,13 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from pyspark.sql.types import StructType
 from txbridge_audit import AuditReport, CouldNotAuditError, notebook, run_audit
 from txbridge_audit.incremental.follow import follow
-from txbridge_audit.read import kafka_source, selection
+from txbridge_audit.incremental.steps import Increments
+from txbridge_audit.incremental.store import Store
+from txbridge_audit.read import context, kafka_source, selection
+from txbridge_audit.read.context import Limits
 from txbridge_audit.read.cuts import Range
+from txbridge_audit.read.gather import Plan
+from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.selection import Selection
 
@@ -475,3 +480,48 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
     log.create(NewTopic(log.names.op, PARTITIONS + 1, 1))
     with pytest.raises(CouldNotAuditError, match="the same number of partitions"):
         audit(log, spark)
+
+
+class KilledError(Exception):
+    """Stands for kill -9."""
+
+
+@pytest.mark.long
+def test_a_follower_keeps_in_memory_the_rows_of_its_last_step_alone(
+    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, settings = KafkaLog(kafka.bootstrap_servers), kafka_settings(kafka.bootstrap_servers)
+    cluster = Cluster(settings)
+    topics = context.internal_topics(cluster, log.names)
+    source = kafka_source.Source(spark, cluster, settings, log.names, topics, lambda _: None)
+    increments = Increments.open(source, str(tmp_path / "ledger"))
+    kept = spark.sparkContext._jsc.getPersistentRDDs  # type: ignore[attr-defined]
+    before = set(kept())
+
+    def step(*, closing: bool) -> None:
+        half = log.half()
+        log.end(half, COMMIT)
+        log.deliver(half)
+        plan = Plan(int(time.time() * 1000), Limits(), Selection(), frozenset(), settle_timeout=30)
+        increments.step(plan, closing=closing)
+
+    def held() -> int:
+        return len(set(kept()) - before)
+
+    def killed(_: object, __: object) -> None:
+        raise KilledError
+
+    # The first step leaves its rows in files, each later one in memory.
+    numbers = []
+    for closing in (True, False, True, True, True):
+        step(closing=closing)
+        numbers.append(held())
+    assert numbers == [0, 1, 1, 1, 1]
+    for closing in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "commit", killed)
+            with pytest.raises(KilledError):
+                step(closing=closing)
+        assert held() == 1, "a step that failed"
+    step(closing=True)
+    assert held() == 1

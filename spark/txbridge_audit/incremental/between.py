@@ -22,7 +22,7 @@ class Carried:
     #: Number of rows of each table that has any.
     tables: Mapping[str, int]
     size: int
-    #: The frame of the rows that is in memory; None if they are in files.
+    #: The frame in memory (`FrameCache.hand_over`) from which the rows are taken; None if they are in files.
     held: DataFrame | None
 
     def let_go(self) -> None:
@@ -31,7 +31,7 @@ class Carried:
             let_go(self.held)
 
 
-class Cut:
+class Materialise:
     """Function that computes a frame, in memory or into files. Later queries do not plan its inputs again."""
 
     def __init__(self, spark: SparkSession, cache: FrameCache, *, in_memory: bool) -> None:

@@ -19,11 +19,9 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from txbridge.core.names import Names
-from txbridge_audit.audit import until_leaders_stay
-from txbridge_audit.incremental.filesystems import refuse_without_rename, scheme_of
+from txbridge_audit.audit import named, refuse_to_continue, until_leaders_stay
 from txbridge_audit.incremental.steps import Increments, Step
-from txbridge_audit.incremental.violations_topic import Alarms, existing
+from txbridge_audit.incremental.violations_topic import Alarms, existing_partitions
 from txbridge_audit.read import context
 from txbridge_audit.read.context import Limits
 from txbridge_audit.read.gather import Plan
@@ -32,7 +30,7 @@ from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection
 from txbridge_audit.read.spark_session import Progress, spark_session
-from txbridge_audit.report.formats import LedgerFormat, refuse_other_format_locally
+from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise.
@@ -77,13 +75,13 @@ def follow(
 
     Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
     """
-    refuse_without_rename(scheme_of(ledger_path))
-    refuse_other_format_locally(ledger_path, ledger_format)
+    refuse_to_continue(Selection(), ledger_path, ledger_format, with_overview=False)
+    names = named(namespace)
     settings = kafka_settings(bootstrap_servers, kafka_options)
-    cluster, names = Cluster(settings), Names(namespace)
+    cluster = Cluster(settings)
     topics = context.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
     if violations_topic is not None:
-        existing(cluster, violations_topic)
+        existing_partitions(cluster, violations_topic)
     in_delta = ledger_format is LedgerFormat.DELTA
     with spark_session(spark, progress, for_days=True, with_delta=in_delta) as session:
         source = Source(session, cluster, settings, names, topics, progress)

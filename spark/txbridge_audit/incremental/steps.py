@@ -17,13 +17,14 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from operator import attrgetter
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental import working_set
-from txbridge_audit.incremental.between import FEW_IN_MEMORY, Carried, Cut, reader
+from txbridge_audit.incremental.between import FEW_IN_MEMORY, Carried, Materialise, reader
 from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.incremental.state import Archive, State, thinned
 from txbridge_audit.incremental.store import Store
@@ -34,7 +35,7 @@ from txbridge_audit.judge.summary import COUNTED, VIOLATIONS, Counts, Key, Liste
 from txbridge_audit.read.beside import beside
 from txbridge_audit.read.context import check_partitions
 from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.frame_cache import FrameCache, held
+from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import TABLES, Frames, pack, unpack
 from txbridge_audit.read.gather import Gathered, Plan, edges_of, gather
 from txbridge_audit.read.kafka_source import Source
@@ -115,7 +116,7 @@ class Increments:
         if any(topic not in there for topic, _ in known):
             return True
         internal = (key for keys in source.partitions.values() for key in keys)
-        keys = {*known, *internal, *check_partitions(source.names, source.cluster)}
+        keys = {*known, *internal, *check_partitions(source.names, there)}
         # Not the stable offsets: records that an open Kafka transaction hides are news, too.
         return any(known.get(key) != end for key, end in source.cluster.high_watermarks(keys).items())
 
@@ -132,15 +133,15 @@ class Increments:
         state = self._of_these_topics()
         gathered = gather(source, cache, plan, state.seen if state.step else None)
         is_small = self._carried is not None and gathered.size + self._carried.size <= FEW_IN_MEMORY
-        cut = Cut(source.spark, cache, in_memory=is_small)
-        frames, rows, reopened = self._joined(cache, cut, state, gathered, number)
+        materialise = Materialise(source.spark, cache, in_memory=is_small)
+        frames, rows, reopened = self._joined(cache, materialise, state, gathered, number)
         strays: Callable[[], evaluate.Strays] = partial(evaluate.strays, source, gathered, frames, rows)
         if state.step and gathered.size <= FEW:
             # Searched while the verdicts are planned, so that an alarm comes sooner. Most steps find none.
             strays = beside(source.spark, strays)
         anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
         judged = with_closed(evaluate.with_verdicts(source.spark, gathered, rows, anchors))
-        judged = cut(judged, self._store.verdicts(number))
+        judged = materialise(judged, self._store.verdicts(number))
         judgement = evaluate.sum_up(source, cache, gathered, frames, judged, strays)
         gathered.refuse_moved(source.cluster)
         alarms = self._alarms(state, judgement)
@@ -154,7 +155,7 @@ class Increments:
             gathered.facts.before,
             with_strays=bool(judgement.counted.strays),
         )
-        packed = held(packed) if is_small else cache.keep(packed)
+        packed = cache.hold(packed) if is_small else cache.keep(packed)
         new = dataclasses.replace(self._next(state, gathered, judgement, reopened, number), alarms=raised_to)
         source.say("writing the state")
         if closing:
@@ -173,8 +174,7 @@ class Increments:
                 closed=new.closed + summary.counts(judged.where("closed")),
                 listed=tuple(summary.in_order([*new.listed, *(one for one in judgement.listed if one.closed)])),
             )
-            packed = packed.where(~F.col("closed"))
-        left = packed.drop("closed")
+        left = (packed.where(~F.col("closed")) if closing else packed).drop("closed")
         self._few(left).write.mode("overwrite").parquet(self._store.rows(number))
         report = self._report(state, gathered, judgement, reopened, plan)
         if not is_small:
@@ -184,7 +184,8 @@ class Increments:
         self._store.commit(new)
         if self._carried is not None:
             self._carried.let_go()
-        self.state, self._carried = new, Carried(left, tables, sum(tables.values()), packed if is_small else None)
+        held = cache.hand_over(packed) if is_small else None
+        self.state, self._carried = new, Carried(left, tables, sum(tables.values()), held)
         self._store.tidy(new)
         return Step(report, alarms, judgement.counted.transactions)
 
@@ -208,10 +209,11 @@ class Increments:
         )
 
     def _joined(
-        self, cache: FrameCache, cut: Cut, state: State, gathered: Gathered, number: int
+        self, cache: FrameCache, materialise: Materialise, state: State, gathered: Gathered, number: int
     ) -> tuple[Frames, DataFrame, _Reopened | None]:
         """The frames of old and new rows, their ledger, and the closed transactions among them."""
-        rows = cut(pack(gathered.frames), self._store.new(number), self._source.spark.sparkContext.defaultParallelism)
+        tasks = self._source.spark.sparkContext.defaultParallelism
+        rows = materialise(pack(gathered.frames), self._store.new(number), tasks)
         there = working_set.may_be_new(self._source.names, gathered.spans)
         if self._carried is not None:
             rows = rows.unionByName(self._carried.rows)
@@ -221,19 +223,19 @@ class Increments:
             rows = rows.unionByName(before)
             there |= working_set.tables_in(before).keys()
         frames = self._frames(gathered, rows, there)
-        known = self._facts(cut, gathered, frames, self._store.facts(number))
+        known = self._facts(materialise, gathered, frames, self._store.facts(number))
         reopened = self._reopened(cache, state, known)
         if reopened is None:
             return frames, known, None
         frames = self._frames(gathered, rows.unionByName(reopened.rows), TABLES)
-        return frames, self._facts(cut, gathered, frames, self._store.again(number)), reopened
+        return frames, self._facts(materialise, gathered, frames, self._store.again(number)), reopened
 
     def _frames(self, gathered: Gathered, rows: DataFrame, there: Collection[str]) -> Frames:
         frames = unpack(rows, gathered.frames, there)
         return working_set.unexpired(frames, self._source.names, gathered.starts)
 
-    def _facts(self, cut: Cut, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
-        return cut(ledger.build(self._source.spark, self._source.names, frames, gathered.facts), path)
+    def _facts(self, materialise: Materialise, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
+        return materialise(ledger.build(self._source.spark, self._source.names, frames, gathered.facts), path)
 
     def _reopened(self, cache: FrameCache, state: State, rows: DataFrame) -> _Reopened | None:
         """The closed transactions that a new record names. Most steps have none and read no archive."""
@@ -297,7 +299,9 @@ class Increments:
             named=gathered.named,
             closed=state.closed - reopened.counted if reopened else state.closed,
             strays=_sum(state.strays, judgement.strays),
-            stray_entries=_first([*state.stray_entries, *judgement.stray_entries]),
+            stray_entries=tuple(
+                summary.first_of_each([*state.stray_entries, *judgement.stray_entries], attrgetter("kind"))
+            ),
             listed=tuple(_still_closed(state, reopened)),
             archives=tuple(
                 archive
@@ -329,7 +333,7 @@ class Increments:
         if reopened is not None:
             counted -= reopened.counted
         listed = summary.in_order([*_still_closed(state, reopened), *judgement.listed])
-        strays = _first([*state.stray_entries, *judgement.stray_entries])
+        strays = summary.first_of_each([*state.stray_entries, *judgement.stray_entries], attrgetter("kind"))
         return evaluate.report_of(
             self._source.names,
             gathered,
@@ -357,13 +361,3 @@ def _still_closed(state: State, reopened: _Reopened | None) -> list[Listed]:
 
 def _sum(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return {kind: some.get(kind, 0) + more.get(kind, 0) for kind in {**some, **more}}
-
-
-def _first(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The first of each kind, in the order in which they were found."""
-    kept: dict[str, list[Entry]] = {}
-    for entry in entries:
-        of_kind = kept.setdefault(entry.kind, [])
-        if len(of_kind) < summary.limit(entry.kind):
-            of_kind.append(entry)
-    return tuple(entry for of_kind in kept.values() for entry in of_kind)

@@ -15,9 +15,13 @@ from pyspark.sql import SparkSession
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.filesystems import refuse_without_rename
 from txbridge_audit.incremental.state import State
+from txbridge_audit.read.cuts import Ends
+from txbridge_audit.report.formats import local_folder
 
 #: Kinds of folders that only the step itself needs.
 _WITHIN = frozenset({"new", "facts", "again", "verdicts"})
+#: Folder of the state in the ledger's folder. Readers of Parquet ignore names that begin with an underscore.
+_FOLDER = "_state"
 #: Digits of a step's number, so that the names of files sort like the numbers.
 _DIGITS = 9
 
@@ -42,8 +46,8 @@ class Store:
 
     @property
     def folder(self) -> str:
-        """The folder of the state. Readers of Parquet ignore names that begin with an underscore."""
-        return f"{self._ledger}/_state"
+        """The folder of the state."""
+        return f"{self._ledger}/{_FOLDER}"
 
     def rows(self, step: int) -> str:
         """The rows that a step leaves to the next one."""
@@ -144,3 +148,16 @@ class Store:
 
     def _qualified(self, path: Any) -> Any:
         return self._files.makeQualified(path)
+
+
+def positions_before_spark(ledger: str) -> Ends:
+    """Offsets up to which the last step has read. Empty if only Spark can read the state, or if there is none."""
+    folder = local_folder(ledger)
+    states = [] if folder is None else sorted((folder / _FOLDER).glob("*.json"))
+    if not states:
+        return {}
+    try:
+        text = states[-1].read_text("utf-8")
+    except OSError:  # Spark explains it, or another audit of this ledger has deleted the file after its own step.
+        return {}
+    return State.from_json(text).positions

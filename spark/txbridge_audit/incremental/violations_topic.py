@@ -37,7 +37,7 @@ def default_topic(namespace: str) -> str:
     return Names(namespace).violations
 
 
-def existing(cluster: Cluster, topic: str) -> list[TopicPartition]:
+def existing_partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
     """The partitions of the topic. Raises CouldNotAuditError when it does not exist: it is never created."""
     count = cluster.partition_counts().get(topic)
     if count is None:
@@ -53,7 +53,7 @@ class Alarms:
 
     def __init__(self, settings: KafkaSettings, cluster: Cluster, topic: str, audit: str) -> None:
         self._settings, self._cluster, self._topic, self._audit = settings, cluster, topic, audit
-        self._partitions = existing(cluster, topic)
+        self._partitions = existing_partitions(cluster, topic)
         self._sent: set[str] = set()
         self._at: dict[TopicPartition, int] = {}
         try:

@@ -116,7 +116,7 @@ def _reach(rows: Sequence[Row]) -> dict[str, int]:
     for row in rows:
         commit = bool(row.story & _COMMIT)
         fate = fates.DELIVERED if commit else fates.ROLLED_BACK
-        alike = reach.Group(
+        alike = reach.Alike(
             fate,
             None,
             visible=commit,

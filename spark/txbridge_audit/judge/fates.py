@@ -6,12 +6,10 @@ conclude from a *missing* record only if that record would have been written bef
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
+from txbridge_audit.judge.rule import Rule
 from txbridge_audit.read.decode import COMMIT, ROLLBACK
 from txbridge_audit.read.once import once
 
@@ -31,62 +29,49 @@ RESUMED, UNDECIDED = "resumed", "undecided"
 PENDING_STATES = (HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A fate, its text, and the condition under which it holds (null counts as not)."""
-
-    fate: str
-    says: str
-    holds: Callable[[], Column]
-
-
-def _col(name: str) -> Column:
-    return F.col(name)
-
-
 def _named(outcome: str) -> Column:
-    return _col(f"op_{outcome}").isNotNull()
+    return F.col(f"op_{outcome}").isNotNull()
 
 
 def _decided(decision: int) -> Column:
-    return _col("winner.decision").eqNullSafe(decision)
+    return F.col("winner.decision").eqNullSafe(decision)
 
 
-def _winner_known() -> Column:
+def winner_known() -> Column:
     """Whether no decision is missing, and none is counted that came after a discard."""
-    return _col("ends_known") & _col("discards_known")
+    return F.col("ends_known") & F.col("discards_known")
 
 
 def _undecided() -> Column:
-    return _col("winner").isNull()
+    return F.col("winner").isNull()
 
 
 def _provable() -> Column:
     """Whether a committed record that is not in the real topic is proved to be lost (see `loss_evidence.py`)."""
-    older_is_there = F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
-    of_one = _col("topic_exists") & ~_col("compacted") & older_is_there
-    return F.when(_col("several"), _col("part_lost")).otherwise(of_one)
+    older_is_there = F.coalesce(F.col("op_commit") > F.col("proof_above"), F.lit(False))
+    of_one = F.col("topic_exists") & ~F.col("compacted") & older_is_there
+    return F.when(F.col("several"), F.col("part_lost")).otherwise(of_one)
 
 
 def _is_held() -> Column:
-    return _col("parked").eqNullSafe("held")
+    return F.col("parked").eqNullSafe("held")
 
 
 def _is_scheduled() -> Column:
-    return _col("parked").eqNullSafe("scheduled")
+    return F.col("parked").eqNullSafe("scheduled")
 
 
 def _given_up() -> Column:
     """Whether an operator has abandoned it after it was committed."""
-    return _decided(COMMIT) & F.coalesce(_col("abandoned_at") >= _col("winner.end_at"), F.lit(False))
+    return _decided(COMMIT) & F.coalesce(F.col("abandoned_at") >= F.col("winner.end_at"), F.lit(False))
 
 
 def _is_partial() -> Column:
-    return (_col("copies") == 1) & _col("incomplete")
+    return (F.col("copies") == 1) & F.col("incomplete")
 
 
 def _discarded() -> Column:
-    return (_named("discard") | (_col("discards") > 0) | _col("parked").eqNullSafe("discarded")) & ~_col("reopened")
+    return (_named("discard") | (F.col("discards") > 0) | F.col("parked").eqNullSafe("discarded")) & ~F.col("reopened")
 
 
 RULES: tuple[Rule, ...] = (
@@ -96,9 +81,8 @@ RULES: tuple[Rule, ...] = (
         WRONG_WINNER,
         "a later decision prevailed over the first valid one",
         lambda: (
-            _col("ends_known")
-            & _col("discards_known")
-            & _col("contrary").isNotNull()
+            winner_known()
+            & F.col("contrary").isNotNull()
             & ((_decided(COMMIT) & _named("rollback")) | (_decided(ROLLBACK) & _named("commit")))
         ),
     ),
@@ -110,9 +94,9 @@ RULES: tuple[Rule, ...] = (
         LEAKED,
         "rolled back, yet visible",
         lambda: (
-            (_winner_known() & _decided(ROLLBACK) & (_col("copies") > 0) & _col("applied"))
-            | (_winner_known() & _decided(ROLLBACK) & (_col("copies_before") > 0))
-            | ((_col("copies") > 0) & _named("rollback") & ~_named("commit"))
+            (winner_known() & _decided(ROLLBACK) & (F.col("copies") > 0) & F.col("applied"))
+            | (winner_known() & _decided(ROLLBACK) & (F.col("copies_before") > 0))
+            | ((F.col("copies") > 0) & _named("rollback") & ~_named("commit"))
         ),
     ),
     # Sound only below the earlier cut of the real topics: a record visible there had its END in the log already, and
@@ -121,39 +105,39 @@ RULES: tuple[Rule, ...] = (
     Rule(
         LEAKED,
         "visible without a decision to commit",
-        lambda: (_col("copies_before") > 0) & _col("ends_known") & _undecided(),
+        lambda: (F.col("copies_before") > 0) & F.col("ends_known") & _undecided(),
     ),
     # Sound at any cut: a worker that has abandoned a message never tries to deliver it again.
     Rule(
         LEAKED,
         "abandoned, yet visible",
-        lambda: _named("abandon") & (_col("copies") > 0),
+        lambda: _named("abandon") & (F.col("copies") > 0),
     ),
     # Sound because OP is cut before END: the decision and the command behind an outcome in OP were read.
     Rule(
         WRONG_WINNER,
         "rolled back by the first valid decision, and recorded as abandoned",
-        lambda: _named("abandon") & _winner_known() & _decided(ROLLBACK),
+        lambda: _named("abandon") & winner_known() & _decided(ROLLBACK),
     ),
     Rule(
         LOST,
         "recorded as abandoned, though no operator has abandoned a committed message",
-        lambda: _named("abandon") & _winner_known() & ~_given_up(),
+        lambda: _named("abandon") & winner_known() & ~_given_up(),
     ),
     Rule(
         ABANDONED,
         "committed, not deliverable, and given up by an operator",
-        lambda: (_col("copies") == 0) & _named("abandon") & ~_named("commit"),
+        lambda: (F.col("copies") == 0) & _named("abandon") & ~_named("commit"),
     ),
     # Sound at any cut: every copy that is counted is committed and visible. Copies in other topics are not counted.
-    Rule(DUPLICATED, "more than one visible copy", lambda: _col("copies") > 1),
+    Rule(DUPLICATED, "more than one visible copy", lambda: F.col("copies") > 1),
     # Sound because the real topics were cut again after OP, once every Kafka transaction that had written by then was
     # decided (`settled`). The real record that belongs to the OP record is below that cut, or was never written. Where
     # compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.
     Rule(
         LOST,
         "recorded as committed, but not visible",
-        lambda: (_col("copies") == 0) & _named("commit") & _col("settled") & _provable(),
+        lambda: (F.col("copies") == 0) & _named("commit") & F.col("settled") & _provable(),
     ),
     # Sound because the checkpoint (OFFSET) is cut before OP and OP is settled. The Kafka transaction that moved it past
     # this END also named the outcome in OP, or parked the message as held or scheduled. Both are below our cuts. So
@@ -162,65 +146,65 @@ RULES: tuple[Rule, ...] = (
         LOST,
         "decided to commit and applied, but neither delivered, held nor scheduled",
         lambda: (
-            (_col("copies") == 0)
+            (F.col("copies") == 0)
             & ~_named("commit")
             & _decided(COMMIT)
-            & _col("applied")
+            & F.col("applied")
             & ~_is_held()
             & ~_is_scheduled()
-            & _col("op_settled")
-            & _col("history_known")
-            & _col("parked_known")
+            & F.col("op_settled")
+            & F.col("history_known")
+            & F.col("parked_known")
         ),
     ),
     Rule(
         UNVERIFIABLE,
         "recorded as committed and not visible; compaction, retention or deletion of the real topic may be why",
-        lambda: (_col("copies") == 0) & _named("commit") & _col("settled"),
+        lambda: (F.col("copies") == 0) & _named("commit") & F.col("settled"),
     ),
     # Sound as the first LOST rule is, for the message that is not visible.
     Rule(
         PARTIAL,
         "of its messages some are visible and some were never written, or are gone from their topic",
-        lambda: _is_partial() & _named("commit") & _col("settled") & _col("part_lost"),
+        lambda: _is_partial() & _named("commit") & F.col("settled") & F.col("part_lost"),
     ),
     Rule(
         UNVERIFIABLE,
         "some of its messages are not visible; compaction, retention or deletion of their topics may be why",
-        lambda: _is_partial() & _named("commit") & _col("settled"),
+        lambda: _is_partial() & _named("commit") & F.col("settled"),
     ),
     Rule(
         DELIVERED,
         "committed and delivered once",
-        lambda: (_col("copies") == 1) & ~_col("incomplete") & (_named("commit") | _decided(COMMIT)),
+        lambda: (F.col("copies") == 1) & ~F.col("incomplete") & (_named("commit") | _decided(COMMIT)),
     ),
     # Without its evidence there is no violation.
     Rule(
         UNVERIFIABLE,
         "visible once; whether it was committed cannot be told any more",
-        lambda: (_col("copies") == 1) & ~_winner_known(),
+        lambda: (F.col("copies") == 1) & ~winner_known(),
     ),
     Rule(
         ROLLED_BACK,
         "rolled back and not visible",
-        lambda: (_col("copies") == 0) & (_named("rollback") | (_decided(ROLLBACK) & _col("applied"))),
+        lambda: (F.col("copies") == 0) & (_named("rollback") | (_decided(ROLLBACK) & F.col("applied"))),
     ),
     Rule(
         DISCARDED,
         "set aside undecided; an operator may resume it",
-        lambda: (_col("copies") == 0) & _discarded() & ~_named("commit") & (_undecided() | ~_col("history_known")),
+        lambda: (F.col("copies") == 0) & _discarded() & ~_named("commit") & (_undecided() | ~F.col("history_known")),
     ),
     # Finished according to the low watermark, and retention has removed every trace of the outcome.
     Rule(
         UNVERIFIABLE,
         "finished so long ago that retention has removed how",
         lambda: (
-            (_col("copies") == 0)
-            & ~(_col("history_known") & _col("parked_known"))
+            (F.col("copies") == 0)
+            & ~(F.col("history_known") & F.col("parked_known"))
             & _undecided()
             & ~_named("commit")
-            & (_col("half") < _col("low"))
-            & _col("parked").isNull()
+            & (F.col("half") < F.col("low"))
+            & F.col("parked").isNull()
         ),
     ),
     Rule(PENDING, "waiting", lambda: F.lit(True)),
@@ -239,11 +223,11 @@ def assign(ledger: DataFrame) -> DataFrame:
 def _columns() -> dict[str, Column]:
     """The new columns. Each one uses those before it."""
     holding = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(index)) for index, rule in enumerate(RULES))
-    fates = F.array(*(F.lit(rule.fate) for rule in RULES))
+    fates = F.array(*(F.lit(rule.kind) for rule in RULES))
     return {
-        "rule": F.when(_col("valid"), F.coalesce(*holding)),
-        "fate": F.get(fates, _col("rule")),
-        "pending_state": F.when(_col("fate") == PENDING, _pending_state()),
+        "rule": F.when(F.col("valid"), F.coalesce(*holding)),
+        "fate": F.get(fates, F.col("rule")),
+        "pending_state": F.when(F.col("fate") == PENDING, _pending_state()),
     }
 
 
@@ -252,8 +236,8 @@ def _pending_state() -> Column:
         F.when(_is_held(), HELD)
         .when(_is_scheduled(), SCHEDULED)
         .when(_named("commit"), IN_COMMIT)
-        .when(_col("copies") > 0, MOVING)
+        .when(F.col("copies") > 0, MOVING)
         .when(~_undecided(), UNREAD)
-        .when(_col("reopened"), RESUMED)
+        .when(F.col("reopened"), RESUMED)
         .otherwise(UNDECIDED)
     )

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates, violations
-from txbridge_audit.judge.violations import Rule
+from txbridge_audit.judge.rule import Rule
 from txbridge_audit.read.decode import COMMIT
 from txbridge_audit.read.once import once
 
@@ -16,56 +16,52 @@ UNREADABLE_OP, OPEN_TRANSACTION, HALF_RANGE_GONE = "UNREADABLE_OP", "OPEN_TRANSA
 RIGHT_MISSING, BLIND = "RIGHT_MISSING", "BLIND"
 
 
-def _col(name: str) -> Column:
-    return F.col(name)
-
-
 def _lost_in_range() -> Column:
     """Whether no half message is at coordinates in the range that was read."""
-    return ~_col("present") & (F.coalesce(_col("half"), F.lit(0)) >= F.coalesce("half_start", F.lit(0)))
+    return ~F.col("present") & (F.coalesce(F.col("half"), F.lit(0)) >= F.coalesce("half_start", F.lit(0)))
 
 
 def _unrecorded() -> Column:
     # Sound because OP is cut after the earlier cut of the real topics, and is settled.
-    visible = (_col("copies_before") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
-    untold = ~violations.recorded() & _col("parked").isNull() & ~violations.progress_ahead()
-    whole = _col("op_settled") & _col("history_known") & _col("parked_known")
-    return _col("valid") & whole & untold & visible
+    visible = (F.col("copies_before") > 0) & F.col("winner.decision").eqNullSafe(COMMIT)
+    untold = ~violations.recorded() & F.col("parked").isNull() & ~violations.progress_ahead()
+    whole = F.col("op_settled") & F.col("history_known") & F.col("parked_known")
+    return F.col("valid") & whole & untold & visible
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
         "CONTRADICTION",
         "a later decision said the opposite and was refused",
-        lambda: _col("contrary").isNotNull() & (_col("fate") != fates.WRONG_WINNER),
+        lambda: F.col("contrary").isNotNull() & (F.col("fate") != fates.WRONG_WINNER),
     ),
     Rule(
         "REPEAT",
         "the same decision was sent again and refused",
-        lambda: (_col("decisions") - F.when(_col("contrary").isNull(), 0).otherwise(1)) > 1,
+        lambda: (F.col("decisions") - F.when(F.col("contrary").isNull(), 0).otherwise(1)) > 1,
     ),
-    Rule("LATE", "decided after it had been discarded, and refused", lambda: _col("late") > 0),
-    Rule("WRONG_TRANSACTION_ID", "an END named it with another transaction id", lambda: _col("wrong_id") > 0),
-    Rule("WRONG_GROUP", "an END of another producer group named it", lambda: _col("wrong_group") > 0),
+    Rule("LATE", "decided after it had been discarded, and refused", lambda: F.col("late") > 0),
+    Rule("WRONG_TRANSACTION_ID", "an END named it with another transaction id", lambda: F.col("wrong_id") > 0),
+    Rule("WRONG_GROUP", "an END of another producer group named it", lambda: F.col("wrong_group") > 0),
     # HALF is cut after END, and a half message is acknowledged before an END can name it.
     Rule(
         "NO_HALF_MESSAGE",
         "an END names coordinates where no half message is",
-        lambda: _lost_in_range() & (_col("entries") > 0),
+        lambda: _lost_in_range() & (F.col("entries") > 0),
     ),
     Rule(
         "OUTCOME_WITHOUT_HALF",
         "OP names coordinates where no half message is",
-        lambda: _lost_in_range() & (_col("entries") == 0) & violations.recorded(),
+        lambda: _lost_in_range() & (F.col("entries") == 0) & violations.recorded(),
     ),
     # END is cut after OP.
     Rule(
         "OUTCOME_WITHOUT_DECISION",
         "OP names an outcome that nobody decided",
         lambda: (
-            _col("valid")
-            & _col("ends_known")
-            & _col("winner").isNull()
+            F.col("valid")
+            & F.col("ends_known")
+            & F.col("winner").isNull()
             & F.coalesce("op_commit", "op_rollback", "op_abandon").isNotNull()
         ),
     ),
@@ -74,9 +70,9 @@ RULES: tuple[Rule, ...] = (
         "DISCARDED_TWICE",
         "more than one discard record, with no resume between",
         lambda: (
-            _col("valid")
-            & (_col("discards") > 1)
-            & (_col("resumed_at").isNull() | (_col("resumed_at") < F.get("discard_ends", F.lit(0))))
+            F.col("valid")
+            & (F.col("discards") > 1)
+            & (F.col("resumed_at").isNull() | (F.col("resumed_at") < F.get("discard_ends", F.lit(0))))
         ),
     ),
     # Not where compaction or retention may be the reason. A topic that was deleted and created again leaves no trace.
@@ -84,19 +80,19 @@ RULES: tuple[Rule, ...] = (
         "NOT_IN_TOPIC",
         "recorded as committed and not visible, nor is any older one: was the real topic deleted and created again?",
         lambda: (
-            (_col("fate") == fates.UNVERIFIABLE)
-            & _col("op_commit").isNotNull()
-            & F.when(_col("several"), F.size("missed_in_whole") > 0).otherwise(
-                _col("topic_exists") & ~_col("compacted") & ~_col("truncated")
+            (F.col("fate") == fates.UNVERIFIABLE)
+            & F.col("op_commit").isNotNull()
+            & F.when(F.col("several"), F.size("missed_in_whole") > 0).otherwise(
+                F.col("topic_exists") & ~F.col("compacted") & ~F.col("truncated")
             )
         ),
     ),
     Rule(
         "HELD_LONG",
         "committed hours ago, its real topic is there, and it is not delivered: `txbridge pending` says why",
-        lambda: (_col("pending_state") == fates.HELD) & _col("held_long"),
+        lambda: (F.col("pending_state") == fates.HELD) & F.col("held_long"),
     ),
-    Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: _col("foreign") > 0),
+    Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: F.col("foreign") > 0),
 )
 
 SAYS = {rule.kind: rule.says for rule in RULES} | {
@@ -131,10 +127,10 @@ def malformed(halves: DataFrame, bad_ends: DataFrame, discards: DataFrame, half:
     """
 
     def ours(rows: DataFrame, topic: str, offset: str) -> DataFrame:
-        return rows.where(_col("fault").isNotNull()).select(
+        return rows.where(F.col("fault").isNotNull()).select(
             F.lit(topic).alias("source_topic"),
             "partition",
-            _col(offset).alias("source_offset"),
+            F.col(offset).alias("source_offset"),
             "fault",
         )
 
@@ -145,14 +141,14 @@ def malformed(halves: DataFrame, bad_ends: DataFrame, discards: DataFrame, half:
         .groupBy(place)
         .agg(
             F.first("error", ignorenulls=True).alias("error"),
-            F.bool_or(_col("first").isNotNull()).alias("is_copy"),
-            F.min(F.struct(_col("at_partition").alias("partition"), _col("at_offset").alias("offset"))).alias(
+            F.bool_or(F.col("first").isNotNull()).alias("is_copy"),
+            F.min(F.struct(F.col("at_partition").alias("partition"), F.col("at_offset").alias("offset"))).alias(
                 "set_aside"
             ),
         )
     )
     return read.join(aside, place, "full_outer").select(
-        F.when(_col("is_copy"), COPY).otherwise(MALFORMED).alias("kind"),
+        F.when(F.col("is_copy"), COPY).otherwise(MALFORMED).alias("kind"),
         *place,
         F.coalesce("error", "fault", F.lit("set aside by the worker")).alias("says"),
         "set_aside",

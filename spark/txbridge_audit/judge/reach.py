@@ -63,7 +63,7 @@ _BY_DESIGN = frozenset({"CHECKS_AGED", "NO_CHECK_TOPIC", "OPEN_TRANSACTION", REA
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Alike:
     """Transactions with the same facts."""
 
     fate: str
@@ -88,7 +88,7 @@ class Group:
     lacking: int
 
 
-#: Names of the columns, in the order of Group's fields.
+#: Names of the columns, in the order of Alike's fields.
 ALIKE = (
     *("fate", "pending_state", "visible", "committed", "recorded", "decided", "commit"),
     *("given_up", "is_parked", "stuck", "several", "incomplete", "timed", "lacking"),
@@ -111,7 +111,7 @@ def group_columns() -> dict[str, Column]:
     }
 
 
-def _lost(one: Group) -> int | str | None:
+def _lost(one: Alike) -> int | str | None:
     is_partly_gone = one.visible and one.fate == fates.UNVERIFIABLE and one.committed
     if one.visible and not is_partly_gone:
         return None
@@ -133,7 +133,7 @@ def _lost(one: Group) -> int | str | None:
     return _WINNER | (0 if one.decided else OP)
 
 
-def _partial(one: Group) -> int | str | None:
+def _partial(one: Alike) -> int | str | None:
     if not (one.several and one.visible):
         return None
     if one.fate == fates.PARTIAL or not one.incomplete:
@@ -143,7 +143,7 @@ def _partial(one: Group) -> int | str | None:
     return OP | OPEN
 
 
-def _leaked(one: Group) -> int | None:
+def _leaked(one: Alike) -> int | None:
     if not one.visible:
         return None
     if one.fate == fates.LEAKED:
@@ -151,19 +151,19 @@ def _leaked(one: Group) -> int | None:
     return (_WINNER if one.decided else _DECISIONS) | (OP if one.given_up else 0)
 
 
-def _wrong_winner(one: Group) -> int | None:
+def _wrong_winner(one: Alike) -> int | None:
     if one.fate == fates.WRONG_WINNER:
         return 0
     return _WINNER | (OP if one.decided and not one.recorded else 0)
 
 
-def _in_turn(one: Group) -> int | None:
+def _in_turn(one: Alike) -> int | None:
     if not (one.visible and (one.commit or one.committed)):
         return None
     return _WINNER | (0 if one.committed else OP | OPEN)
 
 
-def _stuck(one: Group) -> int | None:
+def _stuck(one: Alike) -> int | None:
     if one.stuck:
         return 0
     waits = one.pending_state in {fates.UNDECIDED, fates.RESUMED}
@@ -173,31 +173,31 @@ def _stuck(one: Group) -> int | None:
     return PARKED if one.parked else _DECISIONS | OP | PARKED
 
 
-def _early(one: Group) -> int | None:
+def _early(one: Alike) -> int | None:
     """Evidence of EARLY: the append time of the OP record."""
     if not (one.timed and one.visible):
         return None
     return 0 if one.committed else OP | OPEN
 
 
-def _overdue(one: Group) -> int | None:
+def _overdue(one: Alike) -> int | None:
     """Evidence of OVERDUE: the parked entry with the state scheduled."""
     if not (one.timed and one.commit) or one.visible or one.recorded:
         return None
     return OPEN if one.parked else PARKED | OPEN
 
 
-def _checked(one: Group) -> int | None:
+def _checked(one: Alike) -> int | None:
     return _WINNER | CHECKS | CHECK_TOPIC | CHECKS_AGED if one.decided else _DECISIONS
 
 
-def _ahead(one: Group) -> int | None:
+def _ahead(one: Alike) -> int | None:
     return CHECKPOINT | (0 if one.recorded else _DECISIONS | OP | PARKED | OPEN)
 
 
 #: For each rule that can lack evidence: a function that returns the evidence that it needs for a transaction (bits). It
 #: returns a reason (text) if the rule cannot judge it in any case, and None if the transaction cannot break the rule.
-_NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
+_NEEDS: Mapping[str, Callable[[Alike], int | str | None]] = {
     fates.LOST: _lost,
     fates.PARTIAL: _partial,
     fates.LEAKED: _leaked,
@@ -212,7 +212,7 @@ _NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
 }
 
 
-def tell(one: Group, number: int) -> dict[str, int]:
+def tell(one: Alike, number: int) -> dict[str, int]:
     """Number of transactions that each rule judged, and could not, by `key_of` rule and reason ("" means judged)."""
     told: dict[str, int] = {}
     for rule, needs in _NEEDS.items():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -23,6 +22,8 @@ VIOLATIONS = (*fates.WRONG_FATES, fates.PHANTOM, *violations.KINDS)
 #: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.
 VIOLATIONS_LISTED, FINDINGS_LISTED = 10_000, 1_000
 
+
+_T = TypeVar("_T")
 
 #: Half partition and offset. The offset is None for records that name no half message.
 Key = tuple[int, int | None]
@@ -106,7 +107,7 @@ def counts(judged: DataFrame) -> Counts:
     for row in rows:
         if row.fate is not None:
             by_fate[row.fate] += row.n
-            told.update(reach.tell(reach.Group(*(row[name] for name in reach.ALIKE)), row.n))
+            told.update(reach.tell(reach.Alike(*(row[name] for name in reach.ALIKE)), row.n))
         if row.pending_state is not None:
             states[row.pending_state] += row.n
 
@@ -180,13 +181,18 @@ def in_order(many: Iterable[Listed]) -> list[Listed]:
         partition, half = one.key
         return places[one.entry.kind], partition, -1 if half is None else half
 
-    by_kind = itertools.groupby(sorted(many, key=order), key=lambda one: one.entry.kind)
-    return [one for kind, entries in by_kind for one in itertools.islice(entries, limit(kind))]
+    return first_of_each(sorted(many, key=order), lambda one: one.entry.kind)
 
 
-def limit(kind: str) -> int:
-    """The greatest number of entries that are listed of a kind."""
-    return VIOLATIONS_LISTED if kind in VIOLATIONS else FINDINGS_LISTED
+def first_of_each(many: Iterable[_T], kind_of: Callable[[_T], str]) -> list[_T]:
+    """The first of each kind, as many as are listed. The kinds are in the order in which they occur."""
+    kept: dict[str, list[_T]] = {}
+    for one in many:
+        kind = kind_of(one)
+        of_kind = kept.setdefault(kind, [])
+        if len(of_kind) < (VIOLATIONS_LISTED if kind in VIOLATIONS else FINDINGS_LISTED):
+            of_kind.append(one)
+    return [one for of_kind in kept.values() for one in of_kind]
 
 
 def strays(names: Names, labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
@@ -214,13 +220,14 @@ def strays(names: Names, labelled: DataFrame) -> tuple[dict[str, int], list[Entr
 
 
 def _most() -> Column:
-    """`limit` of a row's kind."""
+    """The number of entries that are listed of a row's kind."""
     return F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
 
 
 def malformed(names: Names, records: DataFrame) -> tuple[dict[str, int], list[Entry]]:
     """Malformed records (findings.malformed, persisted): the number of each kind, and the first ones."""
     rows = records.orderBy("source_topic", "partition", "source_offset").limit(FINDINGS_LISTED).collect()
+    # A record of the discard topic that no worker wrote may name any topic: its role is "record".
     roles = {names.half: "half", names.end: "end"}
     counted = {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
     return counted, [

@@ -5,32 +5,17 @@ The conditions are columns of the judged ledger (fates.py). Each rule says what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates
+from txbridge_audit.judge.rule import Rule
 from txbridge_audit.read.decode import COMMIT
 
 ALTERED, MISPLACED, STUCK, EXPIRED = "ALTERED", "MISPLACED", "STUCK", "EXPIRED"
 EARLY, OVERDUE = "EARLY", "OVERDUE"
 BEFORE_DECISION, OVERTAKEN, OUT_OF_ORDER = "BEFORE_DECISION", "OVERTAKEN", "OUT_OF_ORDER"
 CHECKED_AFTER_DECISION, PROGRESS_AHEAD = "CHECKED_AFTER_DECISION", "PROGRESS_AHEAD"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A kind of violation or finding, its text, and its condition on rows of the judged ledger (null: not)."""
-
-    kind: str
-    says: str
-    holds: Callable[[], Column]
-
-
-def _col(name: str) -> Column:
-    return F.col(name)
 
 
 def recorded() -> Column:
@@ -40,16 +25,16 @@ def recorded() -> Column:
 
 def progress_ahead() -> Column:
     """The condition of the rule PROGRESS_AHEAD, whatever the fate is."""
-    finished = _col("applied") | (_col("half") < _col("low"))
-    untold = ~recorded() & _col("parked").isNull()
-    whole = _col("op_settled") & _col("outcomes_known") & _col("parked_known")
-    return _col("valid") & whole & untold & finished
+    finished = F.col("applied") | (F.col("half") < F.col("low"))
+    untold = ~recorded() & F.col("parked").isNull()
+    whole = F.col("op_settled") & F.col("outcomes_known") & F.col("parked_known")
+    return F.col("valid") & whole & untold & finished
 
 
 def _delivered_by_decision() -> Column:
     """Whether it is visible and a commit won, and no record is gone that could tell of another winner."""
-    known = _col("ends_known") & _col("discards_known")
-    return _col("valid") & known & (_col("copies") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
+    visible = F.col("valid") & (F.col("copies") > 0)
+    return fates.winner_known() & visible & F.col("winner.decision").eqNullSafe(COMMIT)
 
 
 RULES: tuple[Rule, ...] = (
@@ -57,35 +42,35 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ALTERED,
         "key, value, timestamp or a header of a visible copy is not that of the half message",
-        lambda: _col("valid") & (_col("altered") > 0),
+        lambda: F.col("valid") & (F.col("altered") > 0),
     ),
     # Sound at any cut: the half message names the partition, and the copy is in another one. If the key
     # decides, it belongs to that partition for no number of partitions that the topic can have had.
     Rule(
         MISPLACED,
         "a visible copy is in another partition than REAL_QID says, or without it the key",
-        lambda: _col("valid") & _col("misplaced_at").isNotNull(),
+        lambda: F.col("valid") & F.col("misplaced_at").isNotNull(),
     ),
     # Sound at any cut: the Kafka transaction that delivered it states which part of END it has applied. The first valid
     # decision lies behind that part, and never changes. No clock is compared.
     Rule(
         BEFORE_DECISION,
         "delivered by a Kafka transaction that had not come to its decision in END",
-        lambda: _delivered_by_decision() & _col("not_yet_decided"),
+        lambda: _delivered_by_decision() & F.col("not_yet_decided"),
     ),
     # Sound at any cut for the same reason. Messages that were held rightly come late. OP names them in records that
     # state no part of END.
     Rule(
         OVERTAKEN,
         "delivered by a later Kafka transaction than the one that applied its decision, and it was not held",
-        lambda: _delivered_by_decision() & _col("passed_before"),
+        lambda: _delivered_by_decision() & F.col("passed_before"),
     ),
     # Sound at any cut: offsets tell in which order the messages of one transaction were written. If one of them is
     # there twice, the first of its copies is unknown, and the rule does not hold.
     Rule(
         OUT_OF_ORDER,
         "the messages of one transaction have changed places in a partition of their real topic",
-        lambda: _col("valid") & _col("out_of_order_at").isNotNull(),
+        lambda: F.col("valid") & F.col("out_of_order_at").isNotNull(),
     ),
     # Sound because clocks may differ by an hour without making anything overdue, and END, OP and discard are cut after
     # OFFSET. A record that ended the wait by then is known, and such a transaction is not pending undecided.
@@ -93,10 +78,10 @@ RULES: tuple[Rule, ...] = (
         STUCK,
         "undecided beyond its greatest age, or an interval after its last check and not discarded",
         lambda: (
-            _col("pending_state").isin(fates.UNDECIDED, fates.RESUMED)
-            & _col("overdue")
+            F.col("pending_state").isin(fates.UNDECIDED, fates.RESUMED)
+            & F.col("overdue")
             # An open entry proves that it waits. Without one, all records that could disprove that must be there.
-            & (_col("parked").isNotNull() | (_col("history_known") & _col("parked_known")))
+            & (F.col("parked").isNotNull() | (F.col("history_known") & F.col("parked_known")))
         ),
     ),
     # Sound because the log start of HALF is requested before OFFSET is cut, where the entry is still open. OP, which
@@ -105,10 +90,10 @@ RULES: tuple[Rule, ...] = (
         EXPIRED,
         "still open, but its half message is gone from the log",
         lambda: (
-            ~_col("present")
-            & (_col("half") < _col("log_start"))
-            & _col("parked").isin("pending", "held", "scheduled")
-            & _col("op_settled")
+            ~F.col("present")
+            & (F.col("half") < F.col("log_start"))
+            & F.col("parked").isin("pending", "held", "scheduled")
+            & F.col("op_settled")
             & ~recorded()
         ),
     ),
@@ -117,14 +102,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         EARLY,
         "delivered before the time that the half message names",
-        lambda: _col("valid") & _col("op_commit").isNotNull() & _col("early"),
+        lambda: F.col("valid") & F.col("op_commit").isNotNull() & F.col("early"),
     ),
     # Sound because clocks may differ by an hour without making anything overdue. OP, which would name its end, is cut
     # after OFFSET, where the entry is still open.
     Rule(
         OVERDUE,
         "scheduled, and not delivered though its time has come",
-        lambda: (_col("pending_state") == fates.SCHEDULED) & _col("undelivered") & _col("op_settled") & ~recorded(),
+        lambda: (F.col("pending_state") == fates.SCHEDULED) & F.col("undelivered") & F.col("op_settled") & ~recorded(),
     ),
     # Sound because every END below the position that a check states was applied before the worker sent the check, and
     # the first valid decision never changes. Check topics are cut before discard, so that a discard which makes the
@@ -132,19 +117,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         CHECKED_AFTER_DECISION,
         "a check was sent although the decision had been applied",
-        lambda: (
-            _col("valid")
-            & _col("ends_known")
-            & _col("discards_known")
-            & (_col("checked.end_position") > _col("winner.end_at"))
-        ),
+        lambda: F.col("valid") & fates.winner_known() & (F.col("checked.end_position") > F.col("winner.end_at")),
     ),
     # Sound because OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the checkpoint past
     # a message also names it in OP or parks it.
     Rule(
         PROGRESS_AHEAD,
         "the checkpoint has passed it, but OP names no outcome and it is not parked",
-        lambda: progress_ahead() & (_col("fate") != fates.LOST),
+        lambda: progress_ahead() & (F.col("fate") != fates.LOST),
     ),
 )
 

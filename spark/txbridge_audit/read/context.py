@@ -114,9 +114,9 @@ def internal_topics(cluster: Cluster, names: Names) -> dict[str, list[TopicParti
     return {name: partitions_of(name, counts[name]) for name in wanted}
 
 
-def check_partitions(names: Names, cluster: Cluster) -> list[TopicPartition]:
-    """The partitions of all check topics of the namespace, as far as we may see them."""
-    counts, prefix = cluster.partition_counts(), names.check("")
+def check_partitions(names: Names, counts: Mapping[str, int]) -> list[TopicPartition]:
+    """The partitions of all check topics of the namespace. `counts` are those of all topics that we may see."""
+    prefix = names.check("")
     chosen = sorted(topic for topic in counts if topic.startswith(prefix))
     return [key for topic in chosen for key in partitions_of(topic, counts[topic])]
 

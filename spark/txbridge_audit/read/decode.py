@@ -8,7 +8,7 @@ worker has found malformed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -17,6 +17,7 @@ from txbridge.core import names as headers
 from txbridge.core.names import SYSTEM_GROUP, Names
 from txbridge_audit.read import message_frames, murmur2
 from txbridge_audit.read.once import once
+from txbridge_audit.read.raw_record import content, content_of_part, header, users_headers
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 MAX_ENTRIES = 1_000
@@ -58,12 +59,12 @@ def _of_halves() -> tuple[Sequence[Column], Sequence[Column]]:
     own |= {"messages": headers.MESSAGES}
     own |= {"time": headers.DELIVER_AT}
     born = F.unix_millis("timestamp").alias("born")
-    texts = (_text(own[name]).alias(name) for name in own)
+    texts = (header(own[name]).alias(name) for name in own)
     reserved = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
-    users = _but(lambda name: name.isin(*sorted(reserved)) | name.startswith("TXB_"))
-    several = _text(headers.MESSAGES).try_cast("int")
-    parts = F.when(several.isNotNull(), message_frames.parts(F.col("value"), several, _content_of_part)).alias("parts")
-    named = (F.col("partition"), F.col("offset").alias("half"), born, _content(users, F.lit(0)), parts, *texts)
+    users = users_headers(lambda name: name.isin(*sorted(reserved)) | name.startswith("TXB_"))
+    several = header(headers.MESSAGES).try_cast("int")
+    parts = F.when(several.isNotNull(), message_frames.parts(F.col("value"), several, content_of_part)).alias("parts")
+    named = (F.col("partition"), F.col("offset").alias("half"), born, content(users, F.lit(0)), parts, *texts)
     version, tran_msg, identity, group, topic, fixed, stamp, messages, time = (F.col(column) for column in own)
     first = F.get("parts", F.lit(0))
     fault = _first_fault(
@@ -115,10 +116,10 @@ def _of_ends(*, exactly: bool) -> tuple[Sequence[Column], Sequence[Column]]:
         F.col("offset").alias("end_at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.split(F.col("value").cast("string"), "\n").alias("lines"),
-        _text(headers.VERSION).alias("version"),
-        _text(headers.SOURCE).alias("source"),
-        _text(headers.PGROUP).alias("group"),
-        _text(headers.CLIENT_ID).alias("client"),
+        header(headers.VERSION).alias("version"),
+        header(headers.SOURCE).alias("source"),
+        header(headers.PGROUP).alias("group"),
+        header(headers.CLIENT_ID).alias("client"),
         *([F.col("value").cast("string").alias("value"), F.col("headers.key").alias("names")] if exactly else []),
     )
     source, lines = F.col("source"), F.col("lines")
@@ -207,10 +208,10 @@ def _of_op() -> tuple[Sequence[Column], Sequence[Column]]:
         F.col("partition"),
         F.col("offset").alias("op_at"),
         F.unix_millis("timestamp").alias("stamp"),
-        _text(headers.VERSION).alias("version"),
-        _text(headers.TAGS).alias("tags"),
-        _text(headers.OUTCOME).alias("outcome"),
-        _text(headers.ENDS_APPLIED).alias("ends"),
+        header(headers.VERSION).alias("version"),
+        header(headers.TAGS).alias("tags"),
+        header(headers.OUTCOME).alias("outcome"),
+        header(headers.ENDS_APPLIED).alias("ends"),
         F.col("value").cast("string").alias("value"),
     )
     since, until = (
@@ -275,7 +276,7 @@ def _of_offset(half: str) -> tuple[Sequence[Column], Column]:
         F.col("offset").alias("at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.col("value").cast("string").alias("value"),
-        _text(headers.VERSION).alias("version"),
+        header(headers.VERSION).alias("version"),
     )
     return named, (F.col("partition") == F.col("stored_in")) & (F.col("version") == "1")
 
@@ -348,12 +349,12 @@ def _of_discards() -> tuple[Sequence[Column], Sequence[Column], Column]:
         F.col("partition").alias("at_partition"),
         F.col("offset").alias("at_offset"),
         F.unix_millis("timestamp").alias("stamp"),
-        _text(headers.REASON).alias("reason"),
-        _text(headers.HALF_COORDINATES).alias("where"),
-        _text(headers.RECORD_SOURCE).alias("origin"),
-        _text(headers.ERROR).alias("error"),
-        _text(headers.END_POSITION).alias("end_position"),
-        _text(headers.CHECK_TIMES).alias("check_times"),
+        header(headers.REASON).alias("reason"),
+        header(headers.HALF_COORDINATES).alias("where"),
+        header(headers.RECORD_SOURCE).alias("origin"),
+        header(headers.ERROR).alias("error"),
+        header(headers.END_POSITION).alias("end_position"),
+        header(headers.CHECK_TIMES).alias("check_times"),
     )
     reason, where, origin = F.col("reason"), F.col("where"), F.col("origin")
     is_copy = reason.eqNullSafe("COPY")
@@ -396,16 +397,16 @@ def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
 def _of_copies() -> tuple[Column, Sequence[Column], Sequence[Column]]:
     # The worker adds these two, each once. One of several messages also gets its number.
     added = (headers.UNIQ_KEY, headers.HALF_COORDINATES)
-    users = _but(lambda name: name.isin(*added, headers.MESSAGE_NUMBER))
+    users = users_headers(lambda name: name.isin(*added, headers.MESSAGE_NUMBER))
     ours = F.array_contains("headers.key", headers.HALF_COORDINATES)
     named = (
         F.col("topic"),
         F.col("partition").alias("copy_partition"),
         F.col("offset").alias("copy_at"),
-        _text(headers.HALF_COORDINATES).alias("where"),
-        _text(headers.UNIQ_KEY).alias("id"),
-        _text(headers.MESSAGE_NUMBER).alias("told"),
-        _content(users, F.size("headers") - F.size(users) - len(added)),
+        header(headers.HALF_COORDINATES).alias("where"),
+        header(headers.UNIQ_KEY).alias("id"),
+        header(headers.MESSAGE_NUMBER).alias("told"),
+        content(users, F.size("headers") - F.size(users) - len(added)),
         F.when(F.col("timestampType") == _GIVEN_TIME, F.unix_millis("timestamp")).alias("dated"),
         F.when(F.length("key") > 0, murmur2.hashed(F.col("key"))).alias("hash"),
     )
@@ -449,10 +450,10 @@ def _of_checks() -> tuple[Sequence[Column], Column, Sequence[Column]]:
         F.col("topic"),
         F.col("partition").alias("check_partition"),
         F.col("offset").alias("check_at"),
-        _text(headers.HALF_COORDINATES).alias("where"),
-        _text(headers.UNIQ_KEY).alias("id"),
-        _text(headers.CHECK_TIMES).try_cast("bigint").alias("checks"),
-        _text(headers.END_POSITION).try_cast("bigint").alias("end_position"),
+        header(headers.HALF_COORDINATES).alias("where"),
+        header(headers.UNIQ_KEY).alias("id"),
+        header(headers.CHECK_TIMES).try_cast("bigint").alias("checks"),
+        header(headers.END_POSITION).try_cast("bigint").alias("end_position"),
     )
     where = F.col("where")
     told = (
@@ -467,41 +468,8 @@ def _of_checks() -> tuple[Sequence[Column], Column, Sequence[Column]]:
 def unknown_versions(raw: DataFrame) -> DataFrame:
     """Records of another version than ours among those that only workers write: topic, partition, offset, version."""
     version = F.col("version")
-    rows = raw.select("topic", "partition", "offset", _text(headers.VERSION).alias("version"))
+    rows = raw.select("topic", "partition", "offset", header(headers.VERSION).alias("version"))
     return rows.where(version.rlike(_DIGITS) & (version != headers.PROTOCOL_VERSION.decode()))
-
-
-def _but(is_ours: Callable[[Column], Column]) -> Column:
-    """The headers of a raw record that are not ours, in their order."""
-    return F.filter(F.coalesce("headers", F.array()), lambda header: ~is_ours(header["key"]))
-
-
-def _content(users: Column, more: Column) -> Column:
-    """A hash of the user's key, value and headers, in their order. `more` is the number of surplus headers of ours.
-
-    Equal contents have equal hashes, so a difference proves something. Two contents share a hash once in 2^64. Spark's
-    hash skips nulls, which differ from empty bytes, so it also gets whether each value is null.
-    """
-    told = F.transform(users, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]))
-    return _hash(F.col("key"), F.col("value"), told, more).alias("content")
-
-
-def _content_of_part(key: Column, value: Column, told: Column) -> Column:
-    """The same hash for one of several messages, whose copy has one more header of ours: its number."""
-    return _hash(key, value, told, F.lit(1))
-
-
-def _hash(key: Column, value: Column, told: Column, more: Column) -> Column:
-    return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told, more)
-
-
-def _text(name: str) -> Column:
-    """A header of a raw record by its name; of a repeated one the last; null when there is none.
-
-    Building a map of the headers took as long as reading the record. The names are reversed once for all look-ups.
-    """
-    place = F.size("headers") - F.array_position(F.reverse("headers.key"), name)
-    return F.get("headers", place)["value"].cast("string")
 
 
 def _forbidden(topic: Column) -> Column:

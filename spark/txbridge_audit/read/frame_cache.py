@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.read.spark_session import suit
@@ -39,28 +39,28 @@ class FrameCache:
         return frame
 
     def cut_off(self, frame: DataFrame, rows: int) -> DataFrame:
-        """The computed frame of about `rows` rows. Later queries do not plan its inputs again."""
+        """Hold the frame, and configure the session for its number of rows."""
         few = self.spark.sparkContext.defaultParallelism
-        computed = frame.coalesce(few).localCheckpoint()
+        computed = self.hold(frame, few)
         suit(self.spark, rows)
         return computed
 
     def hold(self, frame: DataFrame, tasks: int = 1) -> DataFrame:
-        """The computed frame, as `held`, until the `with` block ends."""
-        self._computed.append(held(frame, tasks))
+        """The computed frame, in memory until the `with` block ends. Later queries do not plan its inputs again.
+
+        With one task all rows are in one partition, so that queries need no shuffle either.
+        """
+        self._computed.append(frame.coalesce(tasks).localCheckpoint())
         return self._computed[-1]
 
-
-def held(frame: DataFrame, tasks: int = 1) -> DataFrame:
-    """The computed frame of few rows, in memory until `let_go`. Later queries do not plan its inputs again.
-
-    With one task all rows are in one partition, so that queries need no shuffle either.
-    """
-    return frame.coalesce(tasks).localCheckpoint()
+    def hand_over(self, frame: DataFrame) -> DataFrame:
+        """A frame from `hold`, which now stays in memory until the caller passes it to `let_go`."""
+        self._computed.remove(frame)
+        return frame
 
 
 def let_go(frame: DataFrame) -> None:
-    """Release a frame that was `held`. Spark itself would wait until the JVM collects garbage."""
+    """Release a frame from `hold`, and not one made from it. Spark itself would wait until the JVM collects garbage."""
     of_jvm: Any = frame._jdf  # noqa: SLF001  (PySpark cannot say it)
-    with suppress(Py4JError):
+    with suppress(Py4JNetworkError):  # The JVM has ended, and its memory with it.
         of_jvm.logicalPlan().rdd().unpersist(False)  # Java: do not wait

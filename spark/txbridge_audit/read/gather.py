@@ -156,7 +156,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
 
     # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
     # They keep records for an hour, so some may vanish while we read. No rule concludes from a missing one.
-    check_keys = context.check_partitions(names, cluster)
+    check_keys = context.check_partitions(names, cluster.partition_counts())
     check_starts = cluster.log_starts(check_keys)
     check_first = _resumed(seen, check_keys, check_starts)
     checks_since = _checks_since(source, check_starts, seen)

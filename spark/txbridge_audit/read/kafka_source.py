@@ -16,12 +16,19 @@ from txbridge_audit.read.kafka_config import KafkaSettings
 from txbridge_audit.read.literals import frame, nothing_like
 from txbridge_audit.read.spark_session import Progress
 
-#: Columns of every raw frame: those of Spark's Kafka source that are used.
-RAW_FIELDS = (
-    "topic: string, partition: int, offset: bigint, timestamp: timestamp, timestampType: int, "
-    "key: binary, value: binary, headers: array<struct<key: string, value: binary>>"
-)
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+#: Columns of every raw frame with their types: those of Spark's Kafka source that are used.
+_COLUMNS = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+}
+#: The same as text, for `literals.frame`.
+RAW_FIELDS = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
 
 #: Time-out of Spark's poll, ms. A task fails when no record comes for so long before the end of its range. A broker on
 #: an overloaded machine must answer within this time. The default of two minutes would hide a dead broker for too long.

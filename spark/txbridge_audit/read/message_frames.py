@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
+from txbridge_audit.read.let import let
+
 MOST_MESSAGES = 1_000
 #: Of each message: its real topic, the partition and the timestamp (ms) that it asks for, and the hash of the user's
 #: key, value and headers.
@@ -36,7 +38,7 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
 
     def data(at: Column) -> Column:
         """A length and its bytes: `bytes` (null when the length is -1), and the position after them (`next`)."""
-        return _let(
+        return let(
             number(at),
             lambda length: F.struct(
                 F.when(length >= 0, F.substr(value, at + 5, length.cast("int"))).alias("bytes"),
@@ -48,7 +50,7 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
 
     def header(told: Column, _: Column) -> Column:
         def with_value(name: Column) -> Column:
-            return _let(
+            return let(
                 data(name["next"]),
                 lambda text: F.struct(
                     text["next"].alias("at"),
@@ -63,13 +65,13 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
                 ),
             )
 
-        return _let(data(told["at"]), with_value)
+        return let(data(told["at"]), with_value)
 
     def headers(at: Column) -> Column:
         """The list of headers, and the position after them (`at`)."""
         begun = F.struct((at + 4).alias("at"), F.array().cast(_HEADERS).alias("list"))
         nowhere = F.struct(F.lit(None).cast("bigint").alias("at"), F.array().cast(_HEADERS).alias("list"))
-        return _let(
+        return let(
             number(at),
             lambda many: (
                 F.when(many == 0, begun)
@@ -100,15 +102,15 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
             )
 
         # Topic, partition (4 bytes), timestamp (8), key, value, headers.
-        return _let(
+        return let(
             data(told["at"]),
-            lambda topic: _let(
+            lambda topic: let(
                 number(topic["next"]),
-                lambda place: _let(
+                lambda place: let(
                     data(topic["next"] + 12),
-                    lambda key: _let(
+                    lambda key: let(
                         data(key["next"]),
-                        lambda body: _let(headers(body["next"]), lambda users: part(topic, place, key, body, users)),
+                        lambda body: let(headers(body["next"]), lambda users: part(topic, place, key, body, users)),
                     ),
                 ),
             ),
@@ -123,8 +125,3 @@ def parts(value: Column, count: Column, content: Callable[[Column, Column, Colum
         lambda told: F.when(told["at"] == F.octet_length(value), told["list"]),
     )
     return F.when(known, all_of_them)
-
-
-def _let(value: Column, use: Callable[[Column], Column]) -> Column:
-    """The result of `use`. The value is computed once, however often `use` refers to it."""
-    return F.get(F.transform(F.array(value), use), F.lit(0))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.read.let import let
 
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 #: Numbers of 32 bits are kept in 64, where their product with _FACTOR fits and none is negative.
@@ -16,7 +16,7 @@ _DIGITS = 8
 
 def hashed(key: Column) -> Column:
     """The hash without its sign, as the producer takes it modulo the number of partitions; null without a key."""
-    return _let(F.hex(key), lambda digits: _of_digits(digits, F.length(key)))
+    return let(F.hex(key), lambda digits: _of_digits(digits, F.length(key)))
 
 
 def _of_digits(digits: Column, length: Column) -> Column:
@@ -33,12 +33,8 @@ def _of_digits(digits: Column, length: Column) -> Column:
     )
     rest = _word(F.rpad(F.substring(digits, blocks * _DIGITS + 1, _DIGITS), _DIGITS, "0"))
     all_of_it = F.when(length % 4 > 0, _times(whole.bitwiseXOR(rest))).otherwise(whole)
-    folded = _let(all_of_it, lambda number: _times(_folded(number, 13)))
-    return _let(folded, lambda number: _folded(number, 15)).bitwiseAND(0x7FFFFFFF)
-
-
-def _let(value: Column, use: Callable[[Column], Column]) -> Column:
-    return F.get(F.transform(F.array(value), use), 0)
+    folded = let(all_of_it, lambda number: _times(_folded(number, 13)))
+    return let(folded, lambda number: _folded(number, 15)).bitwiseAND(0x7FFFFFFF)
 
 
 def _times(number: Column) -> Column:
@@ -57,4 +53,4 @@ def _word(digits: Column) -> Column:
         third, fourth = F.shiftright(number, 8).bitwiseAND(0xFF00), F.shiftright(number, 24)
         return first.bitwiseOR(second).bitwiseOR(third).bitwiseOR(fourth)
 
-    return _let(F.conv(digits, 16, 10).cast("bigint"), turned)
+    return let(F.conv(digits, 16, 10).cast("bigint"), turned)

@@ -351,8 +351,7 @@ def _start(
     conf.set("spark.driver.extraJavaOptions", options)
     if packages:
         conf.set("spark.jars.packages", ",".join(packages))
-        if not all(_fetched(package) for package in packages):
-            progress("fetching Spark's Kafka connector once (~25 s)")
+        _announce_fetching(packages, progress)
     if delta_lake.PACKAGE in packages:
         conf.setAll([*delta_lake.SESSION.items()])
     progress("starting Spark")
@@ -378,6 +377,17 @@ def _start(
             gateway.proc.wait()
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
         raise
+
+
+def _announce_fetching(packages: Sequence[str], progress: Progress) -> None:
+    """Tell the user about a longer start, if Spark's Ivy has to fetch any of the packages."""
+    missing = [
+        "Delta Lake" if package == delta_lake.PACKAGE else "Spark's Kafka connector"
+        for package in packages
+        if not _fetched(package)
+    ]
+    if missing:
+        progress(f"fetching {' and '.join(missing)} once (~25 s)")
 
 
 def _fetched(package: str) -> bool:

@@ -36,10 +36,10 @@ def refuse_existing_locally(path: str) -> None:
     """Raise CouldNotAuditError when a local folder holds a ledger of any format: it is not overwritten."""
     folder = local_folder(path)
     if folder is not None and next(folder.rglob("*.parquet"), None) is not None:
-        raise existing(path)
+        raise ledger_exists(path)
 
 
-def existing(path: str) -> CouldNotAuditError:
+def ledger_exists(path: str) -> CouldNotAuditError:
     """The error for a ledger that exists already."""
     return CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
 

@@ -20,7 +20,7 @@ from txbridge_audit.judge.mentions import KEY, decisions
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
-from txbridge_audit.report.formats import existing
+from txbridge_audit.report.formats import ledger_exists
 from txbridge_audit.report.model import Entry
 
 #: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
@@ -40,7 +40,7 @@ def refuse_existing(spark: SparkSession, path: str) -> None:
         if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
             return
         raise
-    raise existing(path)
+    raise ledger_exists(path)
 
 
 def write(rows: DataFrame, path: str) -> None:

@@ -45,7 +45,7 @@ A, B = ("orders", 0), ("orders", 1)
 
 
 class Offsets:
-    """A cluster whose last stable offsets move on every time they are asked for."""
+    """A cluster whose last stable offsets move on with every request for them."""
 
     def __init__(self, high: dict[TopicPartition, int], stable: list[dict[TopicPartition, int]]) -> None:
         self.high, self.stable, self.asked = high, stable, 0
@@ -74,7 +74,7 @@ class Clock:
 def test_settle_waits_until_everything_written_so_far_is_decided() -> None:
     offsets = Offsets({A: 10, B: 4}, [{A: 7, B: 4}, {A: 9, B: 5}, {A: 12, B: 6}])
     cut = settle(offsets, [A, B], timeout=30, clock=(clock := Clock()), sleep=clock.sleep)
-    # What came meanwhile is in the cut too; it does no harm.
+    # Records that came meanwhile are in the cut as well, which does no harm.
     assert (cut.ends, cut.unsettled) == ({A: 12, B: 6}, {})
     assert offsets.asked == 3
 
@@ -92,7 +92,7 @@ def test_settle_of_nothing() -> None:
 
 
 class Told:
-    """What a healthy cluster says of `orders`: its description, its offsets, and one entry of its configuration."""
+    """A healthy cluster's answers about `orders`: description, offsets, and one entry of its configuration."""
 
     topic_id, offset, value, leader_epoch = "id-1", 7, "compact", 3
     partitions: ClassVar[dict[int, object]] = {0: None, 1: None}
@@ -100,7 +100,10 @@ class Told:
 
 
 class Broken:
-    """An admin client that answers questions about a topic with these errors (0: with the truth), the last for ever."""
+    """An admin client that answers questions about a topic with these errors. 0 is the true answer.
+
+    The last one repeats.
+    """
 
     def __init__(self, *codes: int) -> None:
         self.codes, self.asked = codes, 0
@@ -142,7 +145,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[Cluster, Broke
 
 
 def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when half of the brokers are away; an election is waited for, and then the partition is named."""
+    """For example, half of the brokers are away. An election is waited for, and then the partition is named."""
     asked, client = broken(monkeypatch, KafkaError.LEADER_NOT_AVAILABLE)
     with pytest.raises(CouldNotAuditError, match=r"the offsets of orders/0 .*: no verdict .* its brokers are up"):
         asked.stable_offsets([A])
@@ -187,9 +190,9 @@ def test_every_question_to_a_busy_cluster_is_repeated(monkeypatch: pytest.Monkey
 
 
 class Leaders:
-    """Answers about the end of `orders/0`, each an offset and the epoch of the leader that gives it; the last for ever.
+    """Answers about the end of `orders/0`: offset and epoch of the leader. The last one repeats.
 
-    Each client takes the next one: the metadata of the one before is out of date.
+    Each client takes the next answer: the metadata of the previous client is out of date.
     """
 
     def __init__(self, *answers: tuple[int, int | None]) -> None:
@@ -200,7 +203,7 @@ class Leaders:
         return self
 
     def list_topics(self, **_: object) -> None:
-        """It has met a broker."""
+        """Return at once: the client has met a broker."""
 
     def list_offsets(self, wanted: dict[object, object], **_: object) -> dict[object, Future[object]]:
         offset, epoch = self.answers[min(self.clients, len(self.answers)) - 1]
@@ -216,7 +219,7 @@ def led(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int | None]) -> Cl
 
 
 def test_an_offset_that_is_none_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka's answer, without any error, for a partition whose leader has died."""
+    """librdkafka answers so, without an error, for a partition whose leader has died."""
     asked = led(monkeypatch, (-1001, None), (-1001, None), (7, 4))
     assert asked.high_watermarks([A]) == {A: 7}
     with pytest.raises(CouldNotAuditError, match=r"the offsets of orders/0"):
@@ -224,12 +227,12 @@ def test_an_offset_that_is_none_is_asked_for_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_leader_that_was_deposed_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells its old end, until it hears of its successor."""
+    """It answers with its old end until it hears of its successor."""
     asked = led(monkeypatch, (12, 5), (9, 4), (12, 5))
     assert asked.high_watermarks([A]) == {A: 12}
     asked._look_again()
     assert asked.high_watermarks([A]) == {A: 12}
-    asked.forget_leaders()  # and the topic is created again
+    asked.forget_leaders()  # The topic is created again.
     asked._look_again()
     assert asked.high_watermarks([A]) == {A: 12}
 
@@ -240,7 +243,7 @@ def test_a_cut_of_a_leader_that_has_a_successor_is_refused(monkeypatch: pytest.M
     with pytest.raises(ElectionError, match="orders/0 got another leader during the audit"):
         asked.refuse_moved([A, B])
     asked.refuse_moved([A, B])
-    old = led(monkeypatch, (9, None), (12, None))  # a broker that tells no epochs
+    old = led(monkeypatch, (9, None), (12, None))  # A broker that reports no epochs.
     assert old.high_watermarks([A]) == {A: 9}
     old.refuse_moved([A])
 
@@ -270,7 +273,7 @@ STORES = ["s3", "s3a", "s3n", "S3A", "gs", "abfs", "abfss", "wasb", "wasbs", "os
 
 @pytest.mark.parametrize("scheme", STORES)
 def test_an_object_store_holds_no_state(scheme: str) -> None:
-    """Neither Kafka nor Spark is asked first: there is none."""
+    """Neither Kafka nor Spark is asked first: both are absent here."""
     path, told = f"{scheme}://bucket/ledger", f"^{scheme.lower()}: is an object store, where a rename is not atomic"
     with pytest.raises(CouldNotAuditError, match=told):
         run_audit("127.0.0.1:1", ledger_path=path, continued=True)
@@ -279,7 +282,7 @@ def test_an_object_store_holds_no_state(scheme: str) -> None:
 
 
 def test_a_plain_path_on_an_object_store_holds_no_state() -> None:
-    """Where Hadoop's fs.defaultFS is one, as in some clusters."""
+    """In some clusters Hadoop's fs.defaultFS is an object store."""
     spark = MagicMock()
     spark.sparkContext._jvm.org.apache.hadoop.fs.Path().getFileSystem().getUri().getScheme.return_value = "s3a"
     with pytest.raises(CouldNotAuditError, match=r"^s3a: is an object store"):
@@ -385,7 +388,7 @@ def test_quiet_cluster_has_no_news() -> None:
 
 
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
-    """Where it may vanish at any time, the rest is read; a partition that is new begins at its log start."""
+    """In a topic whose records may vanish at any time, the rest is read. A new partition begins at its log start."""
     seen = State("ab12", "", positions={A: 10}).seen
     assert seen.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
     assert seen.start_of([A], {A: 15}, whole=False) == {A: 15}
@@ -536,11 +539,11 @@ def test_json_form() -> None:
 def test_exit_code() -> None:
     assert (report(delivered=1).clean, report(delivered=1).exit_code) == (True, 0)
     assert report(Tally({"LOST": 1}), LOST=1).exit_code == 1
-    # Only --strict minds findings, and of those none that say what others do with their records.
+    # Only --strict counts findings, except those about other applications' records.
     assert report(findings=Tally({"LATE": 1}), unverifiable=1).strict_exit_code == 1
     assert report(findings=Tally({"FOREIGN_COPY": 3, "HALF_GONE": 1}), pending=1).strict_exit_code == 0
     assert report(Tally({"LOST": 1}), LOST=1).strict_exit_code == 1
-    # Findings and what cannot be verified are no violations.
+    # Findings and unverifiable transactions are no violations.
     assert report(findings=Tally({"LATE": 1}), unverifiable=1).exit_code == 0
 
 
@@ -583,9 +586,9 @@ def test_every_verdict_has_an_anchor_in_the_docs() -> None:
 
 
 def test_every_fate_has_a_rule_and_says_something() -> None:
-    assert {rule.fate for rule in verdicts.RULES} == set(verdicts.FATES)
+    assert {rule.kind for rule in verdicts.RULES} == set(verdicts.FATES)
     assert all(rule.says for rule in verdicts.RULES)
-    assert verdicts.RULES[-1].fate == "pending"
+    assert verdicts.RULES[-1].kind == "pending"
 
 
 def test_what_differs_is_named() -> None:
@@ -605,7 +608,7 @@ def test_what_differs_is_named() -> None:
 
 
 def test_what_is_wrong_without_spark_is_said_before_it_starts(tmp_path: Path) -> None:
-    """Nobody is connected to either: the address is that of no broker."""
+    """No broker listens at the address, and no Spark is connected."""
     (tmp_path / "day=2026-11-23").mkdir()
     (tmp_path / "day=2026-11-23" / "part-0.parquet").touch()
     for path in (str(tmp_path), f"file://{tmp_path}"):

@@ -1,4 +1,4 @@
-"""docs/audit.md says which verdict covers each rule of docs/protocol.md, and leaves none out."""
+"""Check of docs/audit.md: it has the verdict for each rule of docs/protocol.md, and leaves none out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txbridge_audit.judge.summary import VIOLATIONS
 
 DOCS = Path(__file__).parents[3] / "docs"
 AUDIT = (DOCS / "audit.md").read_text(encoding="utf-8")
-#: What its examples show is said before.
+#: The rules of the page without the examples, which only repeat them.
 PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8").partition("## Examples")[0].partition("## Conventions")[2]
 TABLE = AUDIT.partition("## Rule by rule")[2].partition("\n## ")[0]
 ROWS = [(row[0].replace(r"\|", "|"), row[1]) for row in re.findall(r"^\| `` (.+?) `` \| (.+) \|$", TABLE, re.MULTILINE)]

@@ -1,4 +1,4 @@
-"""Telling plain transactions from the others: those left out must be what all rules would say of them."""
+"""The fast path that separates plain transactions from the others: its verdict must be that of all rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, 
 from tests.support.audit_memory import BORN, Memory
 
 pytestmark = [
-    # That an audit with it finds what was planted is asked in every gate (tests/integration/test_audit.py).
+    # Every gate checks that an audit with the fast path finds the planted violations (tests/integration/test_audit.py).
     pytest.mark.long,
     # py4j closes its sockets to the JVM in finalisers.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -43,7 +43,7 @@ def named(split: Split) -> set[tuple[int, int]]:
 
 
 def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
-    """Every oddity that the rules know is left to them, and what is left out has no verdict but the plain one."""
+    """The fast path leaves every oddity to the rules. The rules find nothing about transactions that it leaves out."""
     log = Memory()
     plant(log)
     facts = log.facts()
@@ -55,7 +55,7 @@ def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
     def rows(frame: DataFrame, known: list[Anchor]) -> dict[tuple[int | None, int | None], dict[str, object]]:
         with_proof = loss_evidence.add(spark, frame, (), known)
         told = findings.find(verdicts.assign(with_proof)).collect()
-        # Those of both ways may prove a little more.
+        # The anchors of both ways may prove a little more.
         return {(row.partition, row.half): row.asDict(recursive=True) | {"proof_above": None} for row in told}
 
     everything, left = rows(whole, anchors), rows(rest, together)
@@ -87,7 +87,7 @@ def _other_id(log: Memory, half: Half) -> None:
     log.transaction(log.copy(Half(half.partition, half.offset, "F" * 32, half.group, half.topic)))
 
 
-#: What makes a delivered transaction one for the rules.
+#: Oddities that leave a delivered transaction to the rules.
 ODDITIES: dict[str, Callable[[Memory, Half], object]] = {
     "a second copy": lambda log, half: log.transaction(log.copy(half)),
     "a forwarded copy": lambda log, half: log.transaction(
@@ -117,7 +117,7 @@ def test_any_other_record_leaves_it_to_the_rules(spark: SparkSession) -> None:
     found = told(spark, log)
     assert named(found) == {(PLAIN, half.offset) for name, half in halves.items() if name != "none"}
     assert found.counted.transactions == 1
-    # All of what belongs to them is left to the rules, and nothing else.
+    # All their records are left to the rules, and no others.
     assert {row.half for row in found.rest.entries.collect()} == {half for _, half in named(found)}
     assert {row.half for row in found.rest.copies.collect()} == {half for _, half in named(found)}
 
@@ -132,7 +132,7 @@ def test_lacking_or_different_records_leave_it_to_the_rules(spark: SparkSession)
     log.transaction(log.op("commit", invisible))
     log.end(leaked, ROLLBACK)
     log.deliver(leaked)
-    # The right record, but for one thing.
+    # The right record with one wrong field.
     log.end(Half(PLAIN, stranger.offset, "F" * 32, stranger.group, ORDERS), COMMIT)
     log.deliver(stranger)
     log.end(altered, COMMIT)
@@ -172,12 +172,12 @@ def test_only_those_asked_for_are_counted(spark: SparkSession) -> None:
     ):
         found = told(spark, log, selection)
         assert found.counted.transactions == count
-        # It proves something about others all the same.
+        # It is evidence about other transactions all the same.
         assert found.anchors == [Anchor(PLAIN, ORDERS, 0, 0, 0)]
 
 
 def test_facts_do_not_matter(spark: SparkSession) -> None:
-    """Why none is asked for: the same fate whatever was applied, removed, or hidden."""
+    """The fate is the same whatever was applied, removed, or hidden, so the fast path needs no facts."""
     log = Memory()
     half, refused = log.half(), log.half()
     log.end(half, COMMIT)

@@ -1,4 +1,4 @@
-"""What the audit takes from the worker's settings."""
+"""The worker's settings that the audit uses."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_kafka_options_are_merged_by_name_from_flag_environment_and_file(file: P
 
 
 def test_what_is_meant_for_the_audits_java_consumer_does_not_reach_librdkafka(file: Path) -> None:
-    """One file serves worker and audit."""
+    """One file serves both worker and audit."""
     assert "java.sasl.kerberos.service.name" not in load_settings({}, file, {}).librdkafka
 
 
 def test_the_limits_are_those_that_the_workers_are_told(file: Path) -> None:
     settings = load_settings({}, file, {"TXBRIDGE_TRANSACTION_MAX_AGE": "900000"})
     assert limits_of(settings, None, None) == Limits(5, 900_000)
-    # Less than the worker's own options would allow: they may be those of another time.
+    # Less than the worker's own options allow: they may have changed since.
     assert limits_of(settings, 3, 1_000) == Limits(3, 1_000)
 
 

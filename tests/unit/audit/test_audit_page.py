@@ -1,4 +1,4 @@
-"""The HTML page and the file for Prometheus: everything in them, nothing from outside, and nothing unescaped."""
+"""The HTML page and the file for Prometheus: they are complete, and have nothing from outside and nothing unescaped."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CLEAN = report(Tally(dict.fromkeys(VIOLATIONS, 0)), Tally(), delivered=1)
 
 
 class Page(HTMLParser):
-    """What is on the page: text, and the tags with their attributes."""
+    """The content of the page: text, and the tags with their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def test_page_tells_the_verdict_first_and_then_everything() -> None:
             "21 of 26 are shown",
         ),
         "decided after it had been discarded, and refused",
-        # What each kind means is text, not a hint that only a mouse shows.
+        # The meaning of each kind is text, not a hint that only a mouse shows.
         "committed, not visible",
         "2 held: decided, and the real topic cannot be written",
     ):

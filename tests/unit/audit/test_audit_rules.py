@@ -1,4 +1,4 @@
-"""Every rule of the audit on records in memory: what is planted is found, and nothing else. Spark, but no Kafka."""
+"""Every rule of the audit on records in memory: it finds only what is planted, and all of it. With Spark, no Kafka."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HOUR = 3_600_000
 
 
 def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothing(spark: SparkSession) -> None:
-    """Of every internal topic, the discard topic included; a number that is too large would end an ANSI query."""
+    """Damaged records of every internal topic and the discard topic. A too large number would end an ANSI query."""
     log, rng = Memory(), Random(11)
     names, setting = log.names, Setting(names=log.names, partition=PLAIN, group="billing", real_topic=ORDERS)
     half = log.half()
@@ -59,7 +59,7 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
         for _ in range(60):
             raw = damaged(kind, setting, rng)
             if kind in {"checkpoint", "parked"}:
-                # The same keys as the good records, and nothing that a worker would believe.
+                # The same keys as the good records, with values that no worker accepts.
                 key = names.checkpoint_key(PLAIN) if kind == "checkpoint" else names.parked_key(PLAIN, half.offset)
                 value = rng.choice([b"{", b"null", b"[" * 9_000, b'{"half":1e400,"end":"x"}', b'{"state":"odd"}'])
                 raw = Raw(key, value, [("TXB_V", b"1")])
@@ -75,9 +75,9 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
 
 
 class Judged:
-    """The judged ledger of a log, in Python. What a test does not ask for is not worked out: each is a query."""
+    """The judged ledger of a log, in Python. Each part is a query, so only parts that a test needs are computed."""
 
-    #: Those whose ledger Spark still keeps.
+    #: Instances whose ledger Spark still has.
     kept: ClassVar[list[Judged]] = []
 
     def __init__(
@@ -103,11 +103,11 @@ class Judged:
 
     @cached_property
     def unjudged(self) -> dict[tuple[str, tuple[int, int]], str]:
-        """Rule and half message, and why the rule cannot judge it."""
+        """Rules and half messages that cannot be judged, and the reasons."""
         found = {}
         alike = self._judged.where("fate is not null").withColumns(reach.group_columns())
         for row in alike.select("partition", "half", *reach.ALIKE).collect():
-            for key in reach.tell(reach.Group(*row[2:]), 1):
+            for key in reach.tell(reach.Alike(*row[2:]), 1):
                 rule, reason = key.split(" ")
                 if reason:
                     found[rule, (row.partition, row.half)] = reason
@@ -131,7 +131,7 @@ class Judged:
 
     @classmethod
     def let_go(cls) -> None:
-        """Spark forgets the ledgers: it compares each new query with all that it keeps."""
+        """Make Spark delete the ledgers: it compares each new query with all that it keeps."""
         while cls.kept:
             cls.kept.pop()._ledger.unpersist()
 
@@ -178,7 +178,7 @@ def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None
     _, judged = planted
     cases = [*CASES.values(), *TAIL.values()]
     fates = Counter(row.fate for row in judged.rows if row.valid)
-    # One half message of the case with two entries is not the case's own.
+    # The case with two entries has a second half message, which is rolled back.
     assert fates == Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])
     stray = Counter(kind for row in judged.rows if not row.valid for kind in row.findings) + Counter(judged.strays)
     stray += Counter(UNREADABLE_OP=judged.unreadable) + Counter(row.kind for row in judged.malformed)
@@ -189,7 +189,7 @@ def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None
 def test_what_is_kept_of_closed_transactions_is_enough_to_count_them(
     planted: tuple[dict[str, Half | None], Judged],
 ) -> None:
-    """Of those that something new reopens a continued audit takes back what it has counted before."""
+    """When new records reopen closed transactions, a continued audit subtracts what it has counted for them."""
     _, judged = planted
     assert summary.counts(judged._judged.select(*summary.COUNTED)) == judged.counted
 
@@ -227,13 +227,13 @@ def test_nothing_is_judged_above_the_earlier_cut(spark: SparkSession) -> None:
     log.transaction(log.copy(rolled_back))
     log.transaction(log.copy(doubled), log.copy(doubled), log.op("commit", doubled))
     log.transaction(log.copy(Half(PLAIN, 99, "F" * 32, "billing", ORDERS)))
-    # Not read by the worker yet: a discard may be on its way that makes this rollback late.
+    # The worker has not read it yet: a coming discard may make this rollback late.
     log.transaction(log.copy(unread))
     facts = log.facts(before={(ORDERS, 0): 0}, partitions=[PartitionFacts(PLAIN, 0, applied_to=2, low=0)])
     judged = Judged(spark, log, facts)
     assert (judged.fate(moving), judged.of(moving).pending_state) == ("pending", "moving")
     assert (judged.fate(unread), judged.of(unread).pending_state) == ("pending", "moving")
-    # A first decision never changes, and neither do copies that are there: these need no cut.
+    # A first decision never changes, and neither do existing copies: these need no cut.
     assert judged.fate(rolled_back) == "LEAKED"
     assert judged.fate(doubled) == "DUPLICATED"
     assert judged.strays == []
@@ -276,7 +276,7 @@ def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> N
     assert judged.fate(lost) == "LOST"
     closed = {name for name, half in halves.items() if judged.of(half).closed}
     assert closed == {"delivered", "rolled back", "discarded", "lost"}
-    # What an open Kafka transaction hides may prove something yet.
+    # Records that an open Kafka transaction hides may still be evidence.
     hidden = Judged(spark, log, log.facts(partitions=partitions, topics=[TopicFacts(ORDERS, settled=False)]))
     assert not any(hidden.of(half).closed for half in halves.values())
 
@@ -295,7 +295,7 @@ def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> N
     log = Memory()
     winner_gone, all_gone, finished, forgotten = log.half(), log.half(), log.half(), log.half()
     open_still, leaked = log.half(), log.half()
-    log.end(winner_gone, ROLLBACK)  # refused: an earlier commit was removed
+    log.end(winner_gone, ROLLBACK)  # Refused: an earlier commit was removed.
     log.deliver(winner_gone)
     log.transaction(log.copy(all_gone))
     log.transaction(log.op("rollback", finished))
@@ -304,7 +304,7 @@ def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> N
     old = [PartitionFacts(PLAIN, 0, applied_to=1, low=6, ends_since=BORN, outcomes_since=BORN)]
     judged = Judged(spark, log, log.facts(partitions=old))
     assert judged.fate(winner_gone) == "delivered"
-    # Visible, and nothing says whether it was committed.
+    # Visible, without any evidence of a commit.
     assert judged.fate(all_gone) == "unverifiable"
     assert judged.fate(finished) == "rolled_back"
     assert judged.fate(forgotten) == "unverifiable"
@@ -351,16 +351,16 @@ def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSe
     judged = Judged(spark, log, log.facts(topics=truncated), truncated=((ORDERS, 0),))
     assert judged.fate(gone) == "unverifiable"
     assert judged.fate(lost) == "LOST"
-    # Records of another half partition lie in an order of their own.
+    # Records of another half partition have an order of their own.
     assert judged.fate(other) == "unverifiable"
-    # The missing record may have gone to the other partition of the topic, where nothing proves anything.
+    # The missing record may have gone to the other partition of the topic, where there is no evidence.
     both = Judged(spark, log, log.facts(topics=truncated), truncated=((ORDERS, 0), (ORDERS, 1)))
     assert both.fate(lost) == "unverifiable"
 
 
 @pytest.mark.long
 def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> None:
-    """All that was delivered before is gone; what is missing behind a record that is there is lost."""
+    """All earlier deliveries are gone. A missing record after an existing one is lost."""
     log = Memory()
     gone, there, next_one, lost = log.half(), log.half(), log.half(), log.half()
     other = log.half(partition=PASSED)
@@ -373,7 +373,7 @@ def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> No
     log.transaction(log.op("commit", other))
     judged = Judged(spark, log, log.facts())
     assert [judged.fate(half) for half in (gone, there, lost)] == ["unverifiable", "delivered", "LOST"]
-    # Records of another half partition lie in an order of their own.
+    # Records of another half partition have an order of their own.
     assert (judged.fate(other), judged.of(other).findings) == ("unverifiable", ["NOT_IN_TOPIC"])
     assert judged.of(gone).findings == ["NOT_IN_TOPIC"]
 
@@ -441,7 +441,7 @@ def test_held_for_hours_although_its_topic_is_there_is_a_finding(spark: SparkSes
 
 @pytest.mark.long
 def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
-    """The progress names the entry: those before it are applied, it and what follows are not."""
+    """The progress names the entry: earlier ones are applied, it and later ones are not."""
     log = Memory()
     first, second, third = log.half(), log.half(), log.half()
     log.end_record("\n".join(half.entry(COMMIT) for half in (first, second, third)).encode())
@@ -485,7 +485,7 @@ def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> No
 
 @pytest.mark.long
 def test_a_phantom_below_the_log_start_of_another_namespace_is_one(spark: SparkSession) -> None:
-    """Their END is whole: it names each half message of theirs that was delivered, with its id."""
+    """Their END is complete: it names each of their delivered half messages by id."""
     log, other = Memory(), Memory()
     gone = other.half()
     other.end(gone, COMMIT)
@@ -519,7 +519,7 @@ BOTH = (PLAIN, PASSED)
 
 
 def without(log: Memory, name: str, **gone: object) -> tuple[Memory, Facts]:
-    """The log when retention has emptied a topic, and what is known then of each half partition."""
+    """The log after retention has emptied a topic, and the facts that are known then of each half partition."""
     left = Memory()
     left.records = [record for record in log.records if record.topic != name]
     left.end_position = log.end_position
@@ -549,7 +549,7 @@ TAKEN_AWAY = {
     "offset": {"parked_since": FOREVER, "checkpoint_gone": True, "applied_to": None, "low": None},
     "check": {},
 }
-#: Why a rule cannot judge a transaction then.
+#: Reasons why a rule cannot judge a transaction then.
 REASONS = {
     "end": {"END_GONE"},
     "op": {"OP_GONE"},
@@ -565,7 +565,7 @@ REASONS = {
 def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
     spark: SparkSession, planted: tuple[dict[str, Half | None], Judged], name: str
 ) -> None:
-    """Each violation that was planted is found, or its rule says of this very transaction why it cannot judge it."""
+    """The audit finds each planted violation, or its rule names the reason why it cannot judge this transaction."""
     log = Memory()
     plant(log)
     topic = {"check": log.names.check("billing")}.get(name) or getattr(log.names, name)
@@ -577,20 +577,20 @@ def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
     for kind, halves in found.items():
         for half in halves - now.get(kind, set()):
             assert unjudged.get((kind, half)) in REASONS[name], f"{kind} of {half} is passed over without a word"
-    # What is told of each is what the report counts.
+    # The reported reach of each rule equals the counted one.
     told = reach.with_records(judged.counted.reach, 0, facts)
     each = Counter((kind, reason) for (kind, _), reason in unjudged.items())
     counted = {
         (kind, reason): count
         for kind, reasons in reach.by_rule(told).items()
         for reason, count in reasons.items()
-        if kind != "EXPIRED"  # of half messages that are gone
+        if kind != "EXPIRED"  # Reasons about half messages that are gone.
     }
     assert each == counted
     for kind, halves in now.items():
         if kind not in {"LOST", "LEAKED", "WRONG_WINNER", "DUPLICATED"}:
             assert halves <= found.get(kind, set()), f"{kind} was not planted"
-        # What was one kind of wrong may be another now: a delivered copy is a phantom where it is known as a copy.
+        # A violation of one kind may become another one: a delivered copy is a phantom once it is known as a copy.
         first = planted[0]["both_copies_delivered"]
         assert first is not None
         assert halves <= set().union(*found.values(), {(PLAIN, first.offset + 1)}), f"{kind} was not planted"
@@ -630,7 +630,7 @@ def test_an_emptied_discard_topic_hides_only_what_was_discarded(spark: SparkSess
 
 
 class LastDiscard(Cluster):
-    """A cluster where retention has removed the first record of the discard topic, and the next one is of `at` ms."""
+    """A cluster where retention has removed the first record of the discard topic. The next one is of `at` (ms)."""
 
     def __init__(self, at: int) -> None:
         self._at = at
@@ -641,7 +641,7 @@ class LastDiscard(Cluster):
 
 @pytest.mark.long
 def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_before_it(spark: SparkSession) -> None:
-    """Only of a message whose own discard is the removed one it cannot be said which decisions came too late."""
+    """Only for the message whose own discard record was removed it is unknown which decisions came too late."""
     log, day = Memory(), 24 * HOUR
     leaked, undecided, forgotten, overruled, asked, recent, removed = (log.half() for _ in range(7))
     log.end(leaked, ROLLBACK)
@@ -673,7 +673,7 @@ def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_befor
         "LOST": {(PLAIN, forgotten.offset)},
         "WRONG_WINNER": {(PLAIN, overruled.offset)},
         "CHECKED_AFTER_DECISION": {(PLAIN, asked.offset)},
-        # Its rollback is applied, and OP has no outcome of it.
+        # Its rollback is applied, and OP has no outcome for it.
         "PROGRESS_AHEAD": {(PLAIN, leaked.offset)},
     }
     assert (judged.fate(recent), judged.of(recent).late_at) == ("discarded", late)
@@ -684,7 +684,7 @@ def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_befor
 
 @pytest.mark.long
 def test_a_copy_that_the_discard_topic_no_longer_tells_of_accuses_nobody(spark: SparkSession) -> None:
-    """The END names the copy, and decides the first; nothing but the discard record says which is which."""
+    """The END names the copy, and decides the first one. Only the discard record shows which is which."""
     log = Memory()
     first = log.half()
     again = log.half(UNIQ_KEY=first.id)
@@ -710,7 +710,7 @@ def test_a_rule_that_judges_nothing_is_blind(spark: SparkSession) -> None:
 
 
 def test_a_key_is_hashed_as_kafkas_java_producer_does(spark: SparkSession) -> None:
-    """The first ones are those of Kafka's own UtilsTest (without the sign), the others are of its Python twin."""
+    """The first values are those of Kafka's own UtilsTest (without the sign), the others are of its Python twin."""
     known = {
         b"21": -973932308,
         b"foobar": -790332482,

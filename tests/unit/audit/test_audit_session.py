@@ -1,24 +1,26 @@
-"""Which Spark sessions the audit takes."""
+"""The Spark sessions that the audit uses."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.read import decode
+from txbridge_audit.read import decode, delta_lake
 from txbridge_audit.read.beside import beside
-from txbridge_audit.read.frame_cache import FrameCache
+from txbridge_audit.read.frame_cache import FrameCache, let_go
 from txbridge_audit.read.jvm_names import remember
 from txbridge_audit.read.kafka_source import RAW_FIELDS
 from txbridge_audit.read.literals import frame
 from txbridge_audit.read.once import once
-from txbridge_audit.read.spark_session import FEW, spark_session, suit
+from txbridge_audit.read.spark_session import CONNECTOR, FEW, _announce_fetching, spark_session, suit
 
 pytestmark = [
     # py4j closes its sockets to the JVM in finalisers.
@@ -41,7 +43,7 @@ def test_spark_connect_is_refused_with_what_to_use_instead() -> None:
 
 
 def test_rules_that_few_rows_do_without_are_rules_of_this_spark(spark: SparkSession) -> None:
-    """Spark passes over a name that it does not know without a word."""
+    """Spark ignores an unknown rule name without a warning."""
     context: Any = spark.sparkContext
     suit(spark, FEW)
     excluded = spark.conf.get("spark.sql.optimizer.excludedRules")
@@ -105,20 +107,21 @@ def test_the_jvm_is_asked_once_for_a_function() -> None:
 def test_the_same_query_again_is_made_with_few_calls_into_the_jvm(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower makes the same queries in every step; a call takes longer than a record."""
+    """A follower makes the same queries in every step, and a call takes longer than a record."""
     raw = frame(spark, [], RAW_FIELDS)
     decode.halves(raw)
     calls, send = [], GatewayClient.send_command
 
     def counted(client: GatewayClient, command: str, *others: object, **more: object) -> object:
-        # "m" tells the JVM that Python has let go of something, whenever that was.
+        # "m" tells the JVM that Python has deleted an object, at any time.
         if not command.startswith("m"):
             calls.append(command)
         return send(client, command, *others, **more)
 
     monkeypatch.setattr(GatewayClient, "send_command", counted)
     decode.halves(raw)
-    # For each of 16 and 12 columns one, and a few for the two lists of them; to make the columns takes some hundred.
+    # One call for each of 16 and 12 columns, and a few for the two lists of them. Making the columns takes some
+    # hundred.
     assert len(calls) < 50
 
 
@@ -131,3 +134,54 @@ def test_what_is_held_is_read_as_often_as_one_likes_until_it_is_let_go(spark: Sp
         assert (three.count(), three.where("id > 0").count()) == (3, 2)
         assert set(kept()) - before
     assert set(kept()) <= before
+
+
+def test_a_frame_that_is_handed_over_outlives_the_block(spark: SparkSession) -> None:
+    context: Any = spark.sparkContext
+    kept = context._jsc.getPersistentRDDs
+    before = set(kept())
+    with FrameCache(spark) as cache:
+        three = cache.hand_over(cache.hold(spark.range(3)))
+    assert len(set(kept()) - before) == 1
+    assert three.where("id > 0").count() == 2
+    let_go(three)
+    assert set(kept()) <= before
+
+
+def test_only_a_held_frame_itself_can_be_let_go(spark: SparkSession) -> None:
+    """The rows of a frame made from it cannot be released, and an error tells so."""
+    with FrameCache(spark) as cache, pytest.raises(Py4JError, match="rdd"):
+        let_go(cache.hold(spark.range(3)).where("id > 0"))
+
+
+def test_a_frame_that_was_cut_off_is_let_go_at_the_end(spark: SparkSession) -> None:
+    context: Any = spark.sparkContext
+    kept = context._jsc.getPersistentRDDs
+    before = set(kept())
+    with FrameCache(spark) as cache:
+        assert cache.cut_off(spark.range(3), 3).count() == 3
+        assert len(set(kept()) - before) == 1
+    assert set(kept()) <= before
+
+
+@pytest.mark.parametrize(
+    ("fetched", "said"),
+    [
+        ([], ["fetching Spark's Kafka connector and Delta Lake once (~25 s)"]),
+        ([CONNECTOR], ["fetching Delta Lake once (~25 s)"]),
+        ([delta_lake.PACKAGE], ["fetching Spark's Kafka connector once (~25 s)"]),
+        ([CONNECTOR, delta_lake.PACKAGE], []),
+    ],
+)
+def test_the_packages_that_are_fetched_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fetched: list[str], said: list[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    jars = tmp_path / ".ivy2.5.2" / "jars"
+    jars.mkdir(parents=True)
+    for package in fetched:
+        group, name, version = package.split(":")
+        (jars / f"{group}_{name}-{version}.jar").touch()
+    told: list[str] = []
+    _announce_fetching([CONNECTOR, delta_lake.PACKAGE], told.append)
+    assert told == said
