@@ -255,7 +255,9 @@ def test_the_port_is_open_on_localhost_only_and_before_kafka_is_there(lonely: in
     with pytest.raises(ConnectionRefusedError):
         # Also this machine, but not the address that the worker listens on.
         socket.create_connection(("127.0.0.2", lonely), 5)
-    assert str(lonely) not in Path("/proc/net/tcp6").read_text()
+    sockets = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    # The second field is the local address, with the port in hexadecimal digits; the state 0A is LISTEN.
+    assert [fields[1] for fields in sockets if fields[3] == "0A" and fields[1].endswith(f":{lonely:04X}")] == []
 
 
 def test_a_taken_port_is_told_in_one_line(lonely: int) -> None:
