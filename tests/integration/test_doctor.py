@@ -203,6 +203,23 @@ def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bri
     assert f"`txbridge topics apply --namespace {bridge.namespace}` creates it" in output
 
 
+def test_a_group_and_a_real_topic_that_are_not_there_yet(bridge: Bridge) -> None:
+    """The rights on a missing topic are not known. They are no second problem."""
+    code, output = run(bridge, "--group", "new", "--real-topic", f"{bridge.namespace}-new", "--json")
+    assert code == 1
+    found = [one for one in json.loads(output)["findings"] if one["level"] in {"problem", "unknown"}]
+    assert {(one["check"], one["text"]) for one in found if one["check"] != "workers"} == {
+        ("topics", f"{bridge.names.check('new')} does not exist"),
+        (
+            "topics",
+            f"the real topic {bridge.namespace}-new does not exist: messages for it are held once they are committed",
+        ),
+    }
+    _, text = run(bridge, "--group", "new", "--real-topic", f"{bridge.namespace}-new")
+    assert f"`txbridge topics apply --namespace {bridge.namespace} --group new` creates it" in text
+    assert f"`txbridge topics apply --namespace {bridge.namespace} --real-topic {bridge.namespace}-new`" in text
+
+
 def test_partitions_that_do_not_match(bridge: Bridge) -> None:
     names = bridge.names
     bridge.admin.delete_topics([names.op])[names.op].result(120)

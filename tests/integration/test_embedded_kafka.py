@@ -436,7 +436,7 @@ def test_detached_start_status_stop(tmp_path):
         assert processes(tmp_path) == [pid], "Java alone, with no process of ours beside it"
         assert started.stdout == (
             f"Kafka 4.3.1 is ready on {report['bootstrap_servers']} (process {pid}, data in {folder}). "
-            "Stop it with `txbridge kafka stop`.\n"
+            f"Stop it with `txbridge kafka stop --data-dir {folder}`.\n"
         )
         assert {**report, "cluster_id": "", "bootstrap_servers": "", "pid": 0} == {
             "running": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -80,7 +81,8 @@ def start(
     try:
         kafka.start(timeout, may_detach=detach)
         if detach:
-            _say_ready(kafka, "Stop it with `txbridge kafka stop`")
+            where = f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else ""
+            _say_ready(kafka, f"Stop it with `txbridge kafka stop{where}`")
             kafka.detach()
             return
         _say_ready(kafka, "Ctrl-C stops it")

@@ -84,11 +84,11 @@ def _names(view: ClusterView, right: Right) -> list[str]:
     """The resources that a right is for and that exist."""
     if right.pattern is Pattern.LITERAL:
         # The rights on a missing topic cannot be known. The findings about topics name it.
-        missing = right.kind is Kind.TOPIC and right.name in view.seen and view.seen[right.name] is None
-        return [] if missing else [right.name]
+        sights = {**view.seen, **view.real}
+        return [] if right.kind is Kind.TOPIC and sights.get(right.name, right) is None else [right.name]
     match right.kind:
         case Kind.TOPIC:
-            return [name for name in view.seen if name.startswith(right.name)]
+            return [name for name, sight in view.seen.items() if name.startswith(right.name) and sight is not None]
         case Kind.TRANSACTIONAL_ID:
             if not right.name.startswith(view.names.half):
                 # Only the ledgers of the audits name the existing ids. Without a name the finding is `unknown`.

@@ -101,10 +101,11 @@ class ClusterView:
             groups=self.groups,
         )
 
-    @property
-    def apply(self) -> str:
+    def apply(self, option: str = "", value: str = "") -> str:
+        """The command that makes the topics of the namespace as they must be, perhaps with one more option."""
         namespace = self.settings.namespace
-        return f"`txbridge topics apply{namespace and ' --namespace '}{namespace}`"
+        more = f" {option} {value}" if option else ""
+        return f"`txbridge topics apply{namespace and ' --namespace '}{namespace}{more}`"
 
     @property
     def partitions(self) -> int:

@@ -81,8 +81,7 @@ def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], no
             Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
         )
     yield from runtime_checks.transactions(view, answers, now)
-    if view.questions.door:
-        yield from topic_checks.of_the_door(view)
+    yield from topic_checks.real_topics(view)
 
 
 def _backlog(view: ClusterView, now: int) -> tuple[runtime_checks.Backlog | None, str]:

@@ -50,7 +50,9 @@ def topics(view: ClusterView) -> Iterator[Finding]:
 def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterator[Finding]:
     sight = view.seen[topic]
     if sight is None:
-        yield problem(Check.TOPICS, f"{topic} does not exist", f"{view.apply} creates it")
+        checks = view.names.check("")
+        create = view.apply("--group", topic.removeprefix(checks)) if topic.startswith(checks) else view.apply()
+        yield problem(Check.TOPICS, f"{topic} does not exist", f"{create} creates it")
     elif isinstance(sight, MissingRight):
         doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"
         yield unknown(
@@ -72,7 +74,7 @@ def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterat
 
 
 def _remedy(view: ClusterView, wanted: Wanted) -> str:
-    return f"{view.apply} sets it" + ("" if wanted.vital else ", where the provider of the cluster lets it be set")
+    return f"{view.apply()} sets it" + ("" if wanted.vital else ", where the provider of the cluster lets it be set")
 
 
 def retention(view: ClusterView) -> Iterator[Finding]:
@@ -92,7 +94,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
             Check.RETENTION,
             f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)} "
             f"({option}): those that still wait would vanish",
-            f"{view.apply} raises retention.ms; or lower {option}",
+            f"{view.apply()} raises retention.ms; or lower {option}",
         )
     elif kept != _UNLIMITED and kept < age + LONGEST_OUTAGE_MS:
         fine = False
@@ -100,7 +102,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
             Check.RETENTION,
             f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)}: an outage of "
             f"more than {duration(kept - age)} loses messages",
-            f"{view.apply} raises retention.ms so that 4 days are survived",
+            f"{view.apply()} raises retention.ms so that 4 days are survived",
         )
     for wanted in wanted_topics(names, view.options, view.seen):
         sight = view.seen[wanted.name]
@@ -114,7 +116,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
                     Check.RETENTION,
                     f"{wanted.name} keeps its records for {duration(actual)}, shorter than {names.half}: finished "
                     f"messages would be asked about, and could be delivered, again",
-                    f"{view.apply} raises it",
+                    f"{view.apply()} raises it",
                 )
             continue
         for one in wanted.unmet(sight.config):
@@ -123,7 +125,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
                 yield warning(
                     Check.RETENTION,
                     f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
-                    f"{view.apply} raises it",
+                    f"{view.apply()} raises it",
                 )
     late = late_resume(
         names, half_retention_ms=half.config[_RETENTION], transaction_max_age=settings.transaction_max_age
@@ -220,7 +222,7 @@ def _copies(view: ClusterView, topic: str, usual: int) -> Iterator[Finding]:
             Check.REPLICATION,
             f"{topic}: min.insync.replicas is 1 with {copies} copies: what one broker has can be lost with it",
             # With two copies, 2 is safe but refuses writes while one broker is down. Three copies have neither problem.
-            f"{view.apply} sets {copies - 1}"
+            f"{view.apply()} sets {copies - 1}"
             if copies > 2
             else "have three copies; or set 2, and nothing can be written while one of both brokers is away",
         )
@@ -230,12 +232,20 @@ def _list(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
 
 
-def of_the_door(view: ClusterView) -> Iterator[Finding]:
-    """Findings about missing real topics. The front door creates none, and refuses messages to a missing one."""
+def real_topics(view: ClusterView) -> Iterator[Finding]:
+    """Findings about missing real topics that were named. Neither worker nor front door creates one."""
     for name, sight in view.real.items():
-        if sight is None:
+        if sight is not None:
+            continue
+        if view.questions.door:
             yield problem(
                 Check.DOOR,
                 f"the real topic {name} does not exist: the door answers TOPIC_NOT_EXIST",
                 "create it, with as many partitions as the topic of RocketMQ had queues",
+            )
+        else:
+            yield problem(
+                Check.TOPICS,
+                f"the real topic {name} does not exist: messages for it are held once they are committed",
+                f"create it, for example by {view.apply('--real-topic', name)}",
             )

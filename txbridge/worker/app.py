@@ -237,6 +237,10 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
     return app
 
 
+#: For a worker that waits for Kafka.
+_NEXT = "it keeps trying; if Kafka runs, check the address (--bootstrap-servers) and the security settings"
+
+
 def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings) -> Layout:
     """Wait until Kafka answers, then check the topics. Raises LayoutError, EnvironmentProblemError."""
     backoff, told = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S), False
@@ -249,7 +253,7 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings)
             if not told:
                 text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
                 servers = settings.bootstrap_servers
-                _log.warning("kafka_unreachable", servers=servers, error=text, note="will keep trying")
+                _log.warning("kafka_unreachable", servers=servers, error=text, next=_NEXT)
                 told = True
             time.sleep(backoff.next())
         else:

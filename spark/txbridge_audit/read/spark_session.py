@@ -29,6 +29,8 @@ from txbridge_audit.read.jvm_names import remember
 
 Progress = Callable[[str], None]
 
+#: The newest PySpark that the audit is tested with (docs/compatibility.md).
+_TESTED = "4.1.1"
 #: The connector must have Spark's own version, because it uses Spark's internals.
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
@@ -416,7 +418,8 @@ def _diagnosis(log: Path) -> str:
     if "unresolved dependency" in text or "UNRESOLVED DEPENDENCIES" in text or "download failed" in text:
         return (
             f"Spark's Kafka connector ({CONNECTOR}), or Delta Lake, could not be fetched: check that a Maven "
-            f"repository can be reached, or name one with spark.jars.ivySettings in spark-defaults.conf; see {log}"
+            f"repository can be reached and has it, or name one with spark.jars.ivySettings in spark-defaults.conf. A "
+            f"PySpark that was tested is installed by `pip install pyspark=={_TESTED}`; see {log}"
         )
     return f"Spark did not start; see {log}"
 
