@@ -149,7 +149,8 @@ class CheckMember:
     """A live member of a producer group, as Kafka's group membership sees it, that reads the group's checks."""
 
     def __init__(self, bootstrap_servers: str, names: Names, group: str) -> None:
-        self._checks: list[Message] = []
+        # By partition and offset. A member that has lost its session on a busy machine joins again, and reads again.
+        self._checks: dict[tuple[int | None, int | None], Message] = {}
         self._joined, self._left = threading.Event(), threading.Event()
         self._consumer = Consumer(
             {
@@ -171,7 +172,7 @@ class CheckMember:
         while not self._left.is_set():
             message = self._consumer.poll(0.05)
             if message is not None and message.error() is None:
-                self._checks.append(message)
+                self._checks.setdefault((message.partition(), message.offset()), message)
         self._consumer.close()
 
     @property
@@ -181,7 +182,7 @@ class CheckMember:
 
     def all_requests(self) -> list[Message]:
         """All checks that were received."""
-        return list(self._checks)
+        return list(self._checks.values())
 
     def requests(self, prepared: Prepared) -> list[Message]:
         """The checks of this half message that were received."""
