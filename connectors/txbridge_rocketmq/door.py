@@ -126,11 +126,10 @@ class Door:
         """Ask one of the members, preferably the one that has sent the message."""
         message, secret = request.message, self.setting.secret
         uniq_key = mapping.uniq_key_of(message)
-        known = "" if uniq_key is None else identity.transaction_id(secret, group, uniq_key)
         if uniq_key is not None and message.transaction_id == identity.delayed_id(secret, group, uniq_key):
             self._commit_delayed(group, message)
             return
-        if uniq_key is None or message.transaction_id != known:
+        if uniq_key is None or message.transaction_id != identity.transaction_id(secret, group, uniq_key):
             self.metrics.checks.labels("not_ours").inc()
             _log.warning(
                 "check_of_another_client",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -70,8 +69,8 @@ def require_positive(**options: int) -> None:
             raise UsageError(f"{name} must be at least 1, not {number!r}")
 
 
-def _require_seconds(name: str, seconds: float, longest: float = math.inf) -> None:
-    if not isinstance(seconds, int | float) or not 0 < seconds <= longest:
+def _require_seconds(name: str, seconds: float, below: float | None = None) -> None:
+    if not isinstance(seconds, int | float) or not seconds > 0 or (below is not None and seconds >= below):
         raise UsageError(f"{name} must be seconds, more than 0, not {seconds!r}")
 
 
