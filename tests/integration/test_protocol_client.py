@@ -414,7 +414,7 @@ def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join
     topic = bridge.create_topic("unknown", 4)
     client = join("unknown")
     user = [("trace", b"1"), ("nothing", None), ("trace", b"2")]
-    half = client.prepare(topic, b"value", key=b"abc", headers=user)
+    half = client.prepare(topic, b"value", key=b"abc", headers=user, TXB_BARRIER="the.orders-database")
     unknown = client.end((half, UNKNOWN))
     (check,) = wait_checks(client, half)
     assert check.topic() == f"{bridge.namespace}.RMQ_SYS_TRANS_CHECK.unknown"
@@ -426,6 +426,7 @@ def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join
         ("PGROUP", b"unknown"),
         ("REAL_TOPIC", topic.encode()),
         ("TRAN_MSG", b"true"),
+        ("TXB_BARRIER", b"the.orders-database"),
         ("TXB_V", b"1"),
         ("UNIQ_KEY", half[2].encode()),
     ]
@@ -730,6 +731,8 @@ def test_every_rule_of_the_page_broken_makes_a_record_malformed(bridge: Bridge, 
         "a time that is no number": {**half_headers, "BORN_TIMESTAMP": "now"},
         "a group of 201 characters": {**half_headers, "PGROUP": "g" * 201},
         "a group with a space": {**half_headers, "PGROUP": "a group"},
+        "a barrier of two words": {**half_headers, "TXB_BARRIER": "two words"},
+        "a barrier of 65 characters": {**half_headers, "TXB_BARRIER": "b" * 65},
         "a reserved name of ours": {**half_headers, "TXB_SOMETHING": "1"},
         "a reserved name of RocketMQ": {**half_headers, "__transactionId__": "1"},
         "a topic of RocketMQ": {**half_headers, "REAL_TOPIC": "RMQ_SYS_SOMETHING"},

@@ -85,8 +85,9 @@ PARKED_FIELDS = [
     st.none() | st.integers(0, 2**31 - 1),
     st.none() | st.integers(0, 10**6),
     st.none() | OFFSETS,
+    st.none() | st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True),
 )
-def test_half_messages(user_headers, transaction_id, group, topic, partition, immunity, timestamp):
+def test_half_messages(user_headers, transaction_id, group, topic, partition, immunity, timestamp, barrier_id):
     headers = half_headers(
         user_headers,
         transaction_id=transaction_id,
@@ -95,6 +96,7 @@ def test_half_messages(user_headers, transaction_id, group, topic, partition, im
         real_partition=partition,
         immunity_seconds=immunity,
         user_timestamp=timestamp,
+        barrier_id=barrier_id,
     )
     half = parse_half(5, 1_000, b"k", None, headers, Names())
     assert half == HalfMessage(

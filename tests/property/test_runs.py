@@ -124,7 +124,10 @@ def test_what_is_decided_in_runs_is_decided_as_if_one_by_one(turns):
         records = []
         for group, topic, size, later in halves:
             now += later
-            headers = half_headers((), transaction_id=id_of(offset), group=group, real_topic=topic)
+            barrier_id = "0123456789abcdef" if size % 2 else None
+            headers = half_headers(
+                (), transaction_id=id_of(offset), group=group, real_topic=topic, barrier_id=barrier_id
+            )
             records.append((offset, now, None, b"v" * size, headers))
             offset += 1
         for group, entries, is_plain in ends:

@@ -44,6 +44,9 @@ class _Coroutines(AsyncTransactionListener):
     async def check_local_transaction(self, message):
         return await self._call(self._listener.check_local_transaction, message)
 
+    async def barrier_id(self):
+        return await self._call(self._listener.barrier_id)
+
     @staticmethod
     async def _call(method, *arguments):
         answer, error = await asyncio.to_thread(_caught, method, *arguments)

@@ -675,6 +675,20 @@ def malformed_half_message(log: Log) -> None:
     log.transaction(log.set_aside(log.names.half, half.partition, half.offset), log.op("discard", half))
 
 
+@case("delivered")
+def delivered_of_a_barrier_table(log: Log) -> Half:
+    half = log.half(TXB_BARRIER="9f86d081884c7d65")
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case(None, strays=("MALFORMED",) * 2)
+def half_message_of_no_barrier_table(log: Log) -> None:
+    log.half(TXB_BARRIER="two words")
+    log.half(TXB_BARRIER="x" * 65)
+
+
 @case(None, strays=("MALFORMED",))
 def half_message_of_another_version(log: Log) -> None:
     log.half(TXB_V="2")

@@ -35,6 +35,10 @@ class AsyncTransactionListener(ABC):
     def check_local_transaction(self, message: MessageExt) -> Awaitable[Answer] | Answer:
         """Look up the outcome of the local transaction `message.transaction_id`, as in TransactionListener."""
 
+    def barrier_id(self) -> Awaitable[str | None] | str | None:
+        """Identity of the barrier table for the next half message, as in TransactionListener. It must not block."""
+        return None
+
 
 #: Gets the future of the thread that still runs the method when a call is cancelled. A thread cannot be cancelled.
 LeftRunning = Callable[["asyncio.Future[Any]"], object]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
 from txbridge.client.checks.event_loop import AsyncChecks
-from txbridge.client.errors import PrepareError, closed
+from txbridge.client.errors import PrepareError, barrier_failed, closed
 from txbridge.client.flow import process
 from txbridge.client.flow.back_pressure import Turns
 from txbridge.client.flow.loop_bridge import HandOver, Resolving
@@ -106,6 +106,7 @@ class AsyncTransactionProducer:
         self._options = ClientOptions.checked(
             group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
+        self._listener = listener
         self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
         self._checks = AsyncChecks(
             ListenerMethod(listener.check_local_transaction, check_failed), self, check_concurrency
@@ -188,6 +189,8 @@ class AsyncTransactionProducer:
         hand_over, runtime = await self._started()
         sends = runtime.sends
         transaction_id = sends.admit(message)
+        if execute is self._execute:
+            await self._ask_barrier(sends)
         size = len(message.value or b"")
         # A listener method that waited for a turn would wait for itself.
         epoch = await self._turns.take(size, waits=not is_called_by(self))
@@ -339,6 +342,22 @@ class AsyncTransactionProducer:
         report(logging.INFO, "client_closed", group=self._options.group)
 
     # --- an attempt -------------------------------------------------------------------------------------------------
+
+    async def _ask_barrier(self, sends: SendPath) -> None:
+        """Do as SendPath.ask_barrier, without blocking the loop."""
+        listener = self._listener
+        if type(listener).barrier_id in (TransactionListener.barrier_id, AsyncTransactionListener.barrier_id):
+            return
+        if isinstance(listener, TransactionListener):
+            await asyncio.to_thread(sends.ask_barrier, listener)
+            return
+        try:
+            found = listener.barrier_id()
+            if isinstance(found, Awaitable):
+                found = await found
+        except Exception as error:
+            raise barrier_failed(error) from error
+        sends.note_barrier(found)
 
     async def _prepare(self, hand_over: HandOver, sends: SendPath, message: Message, transaction_id: str) -> Prepared:
         """Do as SendPath.prepare, without blocking the loop."""

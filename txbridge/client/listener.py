@@ -50,6 +50,15 @@ class TransactionListener(ABC):
         and an exception count as unknown, and the worker will ask again.
         """
 
+    def barrier_id(self) -> str | None:
+        """Identity of the barrier table for the next half message; None if the listener has none.
+
+        A check carries it as `message.barrier_id`. So a process with another database can tell that it does not know
+        the answer. It is called before each half message is prepared, and may raise: then nothing is sent. A listener
+        that wraps one of txbridge's passes its value on.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

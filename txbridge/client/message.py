@@ -128,6 +128,11 @@ class MessageExt(Message):
     born_timestamp: int | None
     #: Number of this check, from 1; 0 in `execute_local_transaction`.
     check_times: int
+    #: Identity of the barrier table in which the sender writes the row of this transaction. None in
+    #: `execute_local_transaction`, and if the sender has not stated it.
+    barrier_id: str | None = None
+    #: Time at which Kafka stored this check, in ms since 1970-01-01 UTC; None in `execute_local_transaction`.
+    check_timestamp: int | None = None
 
     #: All messages of a transaction with several ones; else empty.
     _several = ()
@@ -136,6 +141,16 @@ class MessageExt(Message):
     def messages(self) -> tuple[Message, ...]:
         """All messages of the transaction, in the order of delivery."""
         return self._several or (self,)
+
+    @property
+    def age(self) -> float | None:
+        """Seconds from the birth of the message to this check, by the brokers' clocks; None outside a check.
+
+        A check that waited in Kafka for a process of the group has the age at which the worker sent it.
+        """
+        if self.check_timestamp is None or self.born_timestamp is None:
+            return None
+        return (self.check_timestamp - self.born_timestamp) / 1000
 
     def __init__(self) -> None:
         raise UsageError("txbridge makes these; an application sends a Message")
@@ -155,7 +170,15 @@ class MessageExt(Message):
         )
 
     @classmethod
-    def checked(cls, half: HalfMessage, partition: int, check_times: int, born: int | None) -> Self:
+    def checked(
+        cls,
+        half: HalfMessage,
+        partition: int,
+        check_times: int,
+        born: int | None,
+        barrier_id: str | None = None,
+        check_timestamp: int | None = None,
+    ) -> Self:
         """Return the message of a check request as the user sent it, without our headers."""
         immunity = _immunity(half.immunity)
         if half.messages is None:
@@ -181,6 +204,8 @@ class MessageExt(Message):
             half_offset=half.offset,
             born_timestamp=born,
             check_times=check_times,
+            barrier_id=barrier_id,
+            check_timestamp=check_timestamp,
         )
 
     @classmethod

@@ -187,6 +187,7 @@ class TransactionProducer:
     def _send(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
         sends = (self._life.runtime or self._life.started()).sends
         transaction_id = sends.admit(message)
+        sends.ask_barrier(listener)
         # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait for ever.
         running = calling(self)
         try:

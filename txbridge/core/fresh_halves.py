@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 from txbridge.core import names
 from txbridge.core.end_record import Decision, EndRecord, PlainEntries, Source
-from txbridge.core.half_message import LONGEST_NAME, PLAIN, Envelope, HalfMessage, coordinates, envelope_of
+from txbridge.core.half_message import (
+    LONGEST_NAME,
+    PLAIN,
+    Envelope,
+    HalfMessage,
+    coordinates,
+    envelope_of,
+    users_of_plain,
+)
 from txbridge.core.names import Headers
 from txbridge.core.states import TRANSITIONS, TransactionState, event_of
 
@@ -85,7 +93,7 @@ class FreshHalves:
         headers = self.headers[index]
         fields = (
             *(offset, name.decode(), group, real_topic, self.births[index], self.keys[index], self.values[index]),
-            *(headers, None, None, None, None, None, headers[:-PLAIN], self.sizes[index], False),
+            *(headers, None, None, None, None, None, users_of_plain(headers), self.sizes[index], False),
         )
         return tuple.__new__(HalfMessage, fields)
 
@@ -177,7 +185,7 @@ class Run(NamedTuple):
         for offset in self.commits:
             index = offset - start
             headers = fresh.headers[index]
-            copied = [*headers[:-PLAIN], headers[-1], (name, coordinates(partition, offset))]
+            copied = [*users_of_plain(headers), headers[-1], (name, coordinates(partition, offset))]
             yield fresh.envelopes[index].real_topic, values[index], keys[index], -1, births[index], copied
 
 
@@ -202,10 +210,10 @@ def read_plain(
             if envelope is None:
                 return None
             size = envelope.size
-            for name, value in found[: 1 - PLAIN]:
+            for name, _ in users_of_plain(one):
                 if len(name) > LONGEST_NAME or _is_reserved(name):
                     return None
-                size += len(name) + len(value or b"")
+            size += sum(len(name) + len(value or b"") for name, value in found[: 1 - PLAIN])
         assert envelope is not None
         envelopes.append(envelope)
         sizes.append(size)

@@ -166,6 +166,9 @@ def _parse_by_name(
         messages=ours.optional_number(names.MESSAGES),
         deliver_at=ours.optional_number(names.DELIVER_AT),
     )
+    barrier_id = ours.optional(names.BARRIER)
+    if barrier_id is not None and not names.is_barrier_id(barrier_id):
+        raise MalformedRecordError(f"header {names.BARRIER} is no identity of a table: {barrier_id[:40]!r}")
     return half if half.messages is None else _of_several(half)
 
 
@@ -206,7 +209,7 @@ def _parse_plain(
     Most records are such messages. They differ only in the id and the user's headers. To read them takes a third of the
     time of looking each header up.
     """
-    users, (id_name, transaction_id) = headers[:-PLAIN], headers[-1]
+    beside, users, (id_name, transaction_id) = headers[:-PLAIN], users_of_plain(headers), headers[-1]
     envelope = envelope_of(headers[-PLAIN:-1], topic_names.namespace)
     if envelope is None or id_name != names.UNIQ_KEY or transaction_id is None or _is_id(transaction_id) is None:
         return None
@@ -214,7 +217,7 @@ def _parse_plain(
         if len(name) > LONGEST_NAME or _is_reserved(name):
             return None
     real_group, real_topic, size = envelope
-    size += len(key or b"") + len(value or b"") + _size_of(users)
+    size += len(key or b"") + len(value or b"") + _size_of(beside)
     transaction = transaction_id.decode()
     return tuple.__new__(
         HalfMessage,
@@ -223,6 +226,22 @@ def _parse_plain(
             *(None, None, None, None, None, users, size, False),
         ),
     )
+
+
+def users_of_plain(headers: Headers) -> Headers:
+    """The user's headers of a plain half message: those before ours, the first of which may be its barrier."""
+    users = headers[:-PLAIN]
+    if users and users[-1][0] == names.BARRIER:
+        barrier_id = users[-1][1]
+        # Cached values must be small, as in `envelope_of`.
+        if barrier_id and len(barrier_id) <= LONGEST_NAME and _is_barrier_id(barrier_id):
+            return users[:-1]
+    return users
+
+
+@lru_cache(_SHARED)
+def _is_barrier_id(value: bytes) -> bool:
+    return names.is_barrier_id(value.decode("ascii", "replace"))
 
 
 def _parse_several(
@@ -321,10 +340,12 @@ def half_headers(
     user_timestamp: int | None = None,
     messages: int | None = None,
     deliver_at: int | None = None,
+    barrier_id: str | None = None,
 ) -> list[tuple[str, bytes | None]]:
     """The headers of a half message: the user's, then ours."""
     headers = [
         *user_headers,
+        *(() if barrier_id is None else (_header(names.BARRIER, barrier_id),)),
         _VERSION_HEADER,
         _TRAN_MSG_HEADER,
         _header(names.REAL_TOPIC, real_topic),
@@ -346,7 +367,7 @@ def half_headers(
 
 @lru_cache(_SHARED)
 def _header(name: str, text: str) -> tuple[str, bytes]:
-    """A header that many messages share: that of a topic or a group."""
+    """A header that many messages share: that of a topic, a group or a barrier table."""
     return name, text.encode()
 
 

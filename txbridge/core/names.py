@@ -23,6 +23,7 @@ BORN_TIMESTAMP = "BORN_TIMESTAMP"
 MESSAGES = "TXB_MESSAGES"
 MESSAGE_NUMBER = "TXB_MESSAGE"
 DELIVER_AT = "TXB_DELIVER_AT"
+BARRIER = "TXB_BARRIER"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 SOURCE = "SOURCE"
 CLIENT_ID = "CLIENT_ID"
@@ -53,6 +54,7 @@ HALF_HEADERS = frozenset(
         BORN_TIMESTAMP,
         MESSAGES,
         DELIVER_AT,
+        BARRIER,
     },
 )
 
@@ -61,6 +63,7 @@ _RESERVED_PREFIX = "TXB_"
 
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
+_BARRIER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
 #: Size of the caches for checked names. Names are checked for every message, and messages share a few.
 _KNOWN_NAMES = 1_000
@@ -105,6 +108,12 @@ def _split(real_topics: str) -> tuple[str, ...]:
 def is_transaction_id(text: str) -> bool:
     """Whether this is a transaction id: 128 bits as 32 upper-case hexadecimal digits."""
     return _TRANSACTION_ID.match(text) is not None
+
+
+@lru_cache(_KNOWN_NAMES)
+def is_barrier_id(text: str) -> bool:
+    """Whether this can be the identity of a barrier table. Ours are 64 random bits; another client's may be a name."""
+    return _BARRIER_ID.match(text) is not None
 
 
 def short_id(transaction_id: str) -> str:

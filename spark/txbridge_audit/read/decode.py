@@ -26,6 +26,7 @@ _GIVEN_TIME = 0
 
 _GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
 _TOPIC = r"\A[A-Za-z0-9._-]{1,249}\z"
+_BARRIER = r"\A[A-Za-z0-9._-]{1,64}\z"
 _ID = r"\A[0-9A-F]{32}\z"
 _DIGITS = r"\A[0-9]+\z"
 _ENTRY = r"\A[0-9]+,[0-9A-F]{32},(0|8|12)(,[0-9]*(,.*)?)?\z"
@@ -57,7 +58,7 @@ def _of_halves() -> tuple[Sequence[Column], Sequence[Column]]:
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
     own |= {"messages": headers.MESSAGES}
-    own |= {"time": headers.DELIVER_AT}
+    own |= {"time": headers.DELIVER_AT, "barrier": headers.BARRIER}
     born = F.unix_millis("timestamp").alias("born")
     texts = (header(own[name]).alias(name) for name in own)
     reserved = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
@@ -65,7 +66,7 @@ def _of_halves() -> tuple[Sequence[Column], Sequence[Column]]:
     several = header(headers.MESSAGES).try_cast("int")
     parts = F.when(several.isNotNull(), message_frames.parts(F.col("value"), several, content_of_part)).alias("parts")
     named = (F.col("partition"), F.col("offset").alias("half"), born, content(users, F.lit(0)), parts, *texts)
-    version, tran_msg, identity, group, topic, fixed, stamp, messages, time = (F.col(column) for column in own)
+    version, tran_msg, identity, group, topic, fixed, stamp, messages, time, barrier = (F.col(column) for column in own)
     first = F.get("parts", F.lit(0))
     fault = _first_fault(
         (version == "1", "TXB_V is not 1"),
@@ -81,6 +82,7 @@ def _of_halves() -> tuple[Sequence[Column], Sequence[Column]]:
         (messages.isNull() | _may_all_be(F.col("parts")), "a message has no topic that it may go to"),
         (messages.isNull() | (fixed.isNull() & stamp.isNull()), "a header that each of several messages has itself"),
         (time.isNull() | time.rlike(_DIGITS), "TXB_DELIVER_AT is not a time"),
+        (barrier.isNull() | barrier.rlike(_BARRIER), "TXB_BARRIER is no identity of a table"),
     )
     told = (
         *map(F.col, ("partition", "half", "born", "id", "group", "real_topic")),

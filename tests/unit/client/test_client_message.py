@@ -155,7 +155,7 @@ def test_extended_message_shows_everything_but_the_transaction_id():
     assert repr(extended) == (
         "MessageExt(topic='t', value=b'v', key=b'k', headers=(('a', None),), timestamp=5, partition=2, "
         "check_immunity_time=30, deliver_at=None, half_partition=3, half_offset=17, born_timestamp=1700000000000, "
-        "check_times=0)"
+        "check_times=0, barrier_id=None, check_timestamp=None)"
     )
     with pytest.raises(UsageError, match="txbridge makes these"):
         MessageExt()

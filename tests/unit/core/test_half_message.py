@@ -124,6 +124,32 @@ def test_the_users_headers_may_stand_before_ours_or_among_them():
     assert [header for header in delivered_headers(first, 1) if header[0] not in {"UNIQ_KEY", "TXB_HALF"}] == users
 
 
+def test_a_barrier_table_may_be_named_anywhere_and_is_not_delivered():
+    users, barrier = [("trace", b"00-1")], ("TXB_BARRIER", b"9f86d081884c7d65")
+    where_we_write_it = parse([*users, barrier, *PLAIN])
+    assert where_we_write_it.users == users
+    # 11 and 16 bytes for the header.
+    assert where_we_write_it.size == parse([*users, *PLAIN]).size + 27
+    for headers in ([barrier, *users, *PLAIN], [*users, *PLAIN, barrier]):
+        half = parse(headers)
+        assert half._replace(headers=()) == where_we_write_it._replace(headers=())
+        assert delivered_headers(half, 1)[0] == ("trace", b"00-1")
+
+
+@pytest.mark.parametrize("value", [b"", b"x" * 65, b"two words", b"\xff", b"x" * 100_000])
+@pytest.mark.parametrize("place", [0, 5])
+def test_what_can_not_be_the_identity_of_a_table_is_malformed(value, place):
+    headers = [*PLAIN[:place], ("TXB_BARRIER", value), *PLAIN[place:]]
+    with pytest.raises(MalformedRecordError, match="header TXB_BARRIER is n"):
+        parse(headers)
+
+
+def test_two_barrier_tables_are_malformed():
+    barrier = ("TXB_BARRIER", b"9f86d081884c7d65")
+    with pytest.raises(MalformedRecordError, match="header TXB_BARRIER is there 2 times"):
+        parse([barrier, barrier, *PLAIN])
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [

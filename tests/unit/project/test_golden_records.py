@@ -104,6 +104,29 @@ def test_a_half_message_that_names_a_time() -> None:
     assert delivered_headers(half, 2) == [("UNIQ_KEY", FIRST.encode()), ("TXB_HALF", b"2:7")]
 
 
+def test_a_half_message_that_names_its_barrier_table() -> None:
+    golden = Golden("of a barrier table")
+    half = parse_half(7, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
+    written = half_headers(
+        [("trace", b"00-abc-01")],
+        transaction_id=FIRST,
+        group="orders",
+        real_topic="orders.placed",
+        barrier_id="9f86d081884c7d65",
+    )
+    assert written == golden.headers
+    # Consumers do not get it, and the process that is asked does.
+    assert delivered_headers(half, 2) == [
+        ("trace", b"00-abc-01"),
+        ("UNIQ_KEY", FIRST.encode()),
+        ("TXB_HALF", b"2:7"),
+    ]
+    check = FakeRecord(timestamp=1_700_000_006_500, value=golden.value, headers=check_headers(half, 2, 1, 40))
+    message = parse_check(check, "orders", NAMES, 4).message
+    assert (message.barrier_id, message.age) == ("9f86d081884c7d65", 6.5)
+    assert message.headers == (("trace", b"00-abc-01"),)
+
+
 def test_an_end() -> None:
     golden = Golden("end")
     entries = (

@@ -35,11 +35,13 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
         raise MalformedRecordError(f"{names.HALF_COORDINATES} names partition {partition}, there are {partitions}")
     # Only headers of the half message. Other reserved headers belong to the request, or to a later version of it.
     copied = [header for header in headers if header[0] in names.HALF_HEADERS or not is_reserved_header(header[0])]
-    half = parse_half(offset, record.timestamp()[1], record.key(), record.value(), copied, topic_names)
+    stored = record.timestamp()[1]
+    half = parse_half(offset, stored, record.key(), record.value(), copied, topic_names)
     if half.group != group:
         raise MalformedRecordError(f"it is for group {half.group!r}")
     check_times = whole_number(ours.required(names.CHECK_TIMES), names.CHECK_TIMES)
     if check_times < 1:
         raise MalformedRecordError(f"{names.CHECK_TIMES} is {check_times}, the first check has 1")
     born = ours.optional_number(names.BORN)
-    return CheckRequest(MessageExt.checked(half, partition, check_times, born), half.size)
+    barrier_id = ours.optional(names.BARRIER)
+    return CheckRequest(MessageExt.checked(half, partition, check_times, born, barrier_id, stored), half.size)

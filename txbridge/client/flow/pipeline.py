@@ -94,6 +94,7 @@ class Pipeline:
         try:
             # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait for ever.
             self._enter(attempt)
+            sends.ask_barrier(self._listener)
             sends.begin(transaction_id)
             writer = sends.half_writer(gathers=True, in_order=True)
             sends.write(writer, message, transaction_id, attempt, self._start_jobs)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from txbridge.client.errors import PrepareError, started_before_a_fork
+from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
 from txbridge.client.flow import process
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
@@ -14,7 +14,9 @@ from txbridge.client.message import Limits, Message, MessageExt, check_limits
 from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 from txbridge.client.result import TransactionSendResult
 from txbridge.core.end_record import EndEntry, Source
+from txbridge.core.names import is_barrier_id
 from txbridge.deadline import Deadline
+from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.decide.end_batcher import Ticket
@@ -49,11 +51,12 @@ class SendPath:
     """The steps of a transaction, in this order. Each API waits between them in its own way. Thread-safe.
 
     1. `admit` refuses a message that these topics cannot take, and returns the transaction id.
-    2. `begin` notes that the transaction runs, so that a check finds it running.
-    3. `half_writer` chooses the writer of the half message, and `hand_over` gives it the message.
-    4. `prepared` takes Kafka's report. Without an acknowledgement it gives the transaction up.
-    5. The local transaction runs. `end` sends its decision. If it was interrupted, `interrupted` sends unknown.
-    6. `finish` ends the attempt in every case.
+    2. `ask_barrier` asks the listener for the barrier table that the half message names.
+    3. `begin` notes that the transaction runs, so that a check finds it running.
+    4. `half_writer` chooses the writer of the half message, and `hand_over` gives it the message.
+    5. `prepared` takes Kafka's report. Without an acknowledgement it gives the transaction up.
+    6. The local transaction runs. `end` sends its decision. If it was interrupted, `interrupted` sends unknown.
+    7. `finish` ends the attempt in every case.
     """
 
     def __init__(
@@ -77,6 +80,8 @@ class SendPath:
         self._metrics = metrics
         self._tracing = tracing
         self._ids = TransactionIds()
+        #: Identity of the listener's barrier table, for every half message; None while the listener states none.
+        self._barrier_id: str | None = None
         self._process = process.generation()
 
     @property
@@ -96,6 +101,30 @@ class SendPath:
         self.require_this_process()
         check_limits(message, self._limits)
         return self._ids.new()
+
+    def ask_barrier(self, listener: TransactionListener) -> None:
+        """Ask the listener for the barrier table that half messages name. The first time it may read its database.
+
+        Raises PrepareError if it cannot tell, and UsageError for a listener that cannot work.
+        """
+        if type(listener).barrier_id is TransactionListener.barrier_id:
+            # Most listeners have none. An exception of a signal handler must not count as one of theirs.
+            return
+        try:
+            found = listener.barrier_id()
+        except Exception as error:
+            raise barrier_failed(error) from error
+        self.note_barrier(found)
+
+    def note_barrier(self, found: str | None) -> None:
+        """Name this barrier table in half messages from now on. Raises UsageError if that is no identity."""
+        if found is None:
+            return
+        if not isinstance(found, str) or not is_barrier_id(found):
+            raise UsageError(
+                f"barrier_id() returned {found!r}: it takes None, or 1 to 64 characters of A-Z a-z 0-9 . _ -"
+            )
+        self._barrier_id = found
 
     def begin(self, transaction_id: str, running: threading.Lock | None = None) -> None:
         """See Attempts.begin."""
@@ -230,4 +259,4 @@ class SendPath:
             self._watch.note(one.topic)
         measured = self._metrics.preparing(transaction_id, on_done)
         carried, traced = self._tracing.preparing(transaction_id, message, measured)
-        writer.write(carried, transaction_id, traced, after_reports, deadline.at + REPORT_MARGIN_S)
+        writer.write(carried, transaction_id, traced, after_reports, deadline.at + REPORT_MARGIN_S, self._barrier_id)

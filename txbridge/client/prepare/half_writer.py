@@ -138,6 +138,7 @@ class HalfWriter:
         on_done: Report,
         after_reports: AfterReports | None = None,
         deadline: float = math.inf,
+        barrier_id: str | None = None,
     ) -> None:
         """Begin an attempt. Raises BufferError when too much is in flight already, else `on_done` will be called.
 
@@ -157,6 +158,7 @@ class HalfWriter:
             user_timestamp=message.timestamp,
             messages=len(message.messages) if isinstance(message, Several) else None,
             deliver_at=message.deliver_at,
+            barrier_id=barrier_id,
         )
         size = len(message.value or b"") + message.key_and_headers_size
         delivery = _Delivery(self._on_delivery, transaction_id, size, on_done, deadline)
