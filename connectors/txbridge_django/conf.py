@@ -10,6 +10,8 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.db import connections
 
+from txbridge.client.barrier import Barrier
+from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 
 
@@ -26,6 +28,8 @@ class Options:
     database: str = "default"
     #: Seconds that a check waits for a transaction that still runs, before it answers "unknown" (PostgreSQL).
     check_wait: float = 3.0
+    #: Age of a message in seconds from which on a check that finds no row rolls it back.
+    patience: float = DEFAULT_PATIENCE_S
     #: Number of checks that are answered at the same time.
     check_threads: int = 1
     #: Further arguments of TransactionProducer.
@@ -50,6 +54,11 @@ def problems() -> list[str]:
         found.append(f"TXBRIDGE['DATABASE'] names {given['DATABASE']!r}, which is not in DATABASES")
     if not found and options().check_wait <= 0:
         found.append("TXBRIDGE['CHECK_WAIT'] must be positive")
+    if not found:
+        try:
+            Barrier(options().patience)
+        except UsageError as error:
+            found.append(f"TXBRIDGE['PATIENCE']: {error}")
     return found
 
 

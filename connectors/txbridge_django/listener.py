@@ -10,19 +10,25 @@ from typing import Any
 from django.db import DatabaseError, IntegrityError, OperationalError, close_old_connections, connections, transaction
 
 from txbridge import LocalTransactionState, MessageExt, TransactionListener
+from txbridge.client.barrier import (
+    ANSWERS,
+    BARRIER_ROW,
+    COMMITTED,
+    NEVER_PURGED,
+    ROLLED_BACK,
+    Barrier,
+    new_barrier_id,
+)
 from txbridge.client.log import report
+from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
-from txbridge_django.models import COMMITTED, ROLLED_BACK, Transaction
+from txbridge_django.models import Transaction
 from txbridge_django.rollback import Rollback
 
 #: The `arg` of a message: the application's function and its argument.
 Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
 
-_ANSWERS = {
-    COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
-    ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
-}
 #: SQLSTATEs as in txbridge_sqlalchemy: a lock or statement time-out, a deadlock, a serialization failure.
 _BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
 _BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
@@ -40,24 +46,31 @@ class DjangoTransactionListener(TransactionListener):
     """Runs local transactions in one of Django's databases, and answers every check from its table.
 
     The rules are those of txbridge_sqlalchemy.SqlTransactionListener (docs/sqlalchemy.md). The row is written first, in
-    the transaction of the function. A check that finds no row writes one that says "rolled back", and only then answers
-    rollback.
+    the transaction of the function. A check that finds no row, although the message is older than `patience` (s),
+    writes one that says "rolled back", and only then answers rollback.
     """
 
-    def __init__(self, database: str, check_wait: float) -> None:
+    def __init__(self, database: str, check_wait: float, patience: float = DEFAULT_PATIENCE_S) -> None:
         self._database = database
         self._check_wait_ms = max(1, round(check_wait * 1000))
+        self._barrier = Barrier(patience)
 
     def verify(self) -> None:
-        """Raise UsageError if the table is not there."""
+        """Read the identity of the table, or give it one. Raises UsageError if the table is not there."""
         try:
-            self._state("")
+            self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id())
         except OperationalError as error:
             if "no such table" not in str(error):
                 raise
             raise UsageError(_MIGRATE) from None
         except DatabaseError as error:
             raise UsageError(f"{_MIGRATE} ({error})") from None
+
+    def barrier_id(self) -> str | None:
+        """Identity of the table, which half messages carry."""
+        if self._barrier.id is None:
+            self.verify()
+        return self._barrier.id
 
     def execute_local_transaction(self, message: MessageExt, arg: Call) -> LocalTransactionState:
         function, given = arg
@@ -74,13 +87,18 @@ class DjangoTransactionListener(TransactionListener):
                 topic=message.topic,
                 hint="the function caught an error that ended its transaction: use atomic(), or let it through",
             )
+        except BaseException:
+            self._barrier.note_failed(message.transaction_id)
+            raise
         return self._decided(message)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         # This thread serves no request, so Django does not close its old connections.
         close_old_connections()
         try:
-            return self._decided(message)
+            found = self._states(message.transaction_id, BARRIER_ROW)
+            answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
+            return self._decided(message) if answer is None else answer
         except DatabaseError as error:
             if not _is_busy(error):
                 raise
@@ -102,7 +120,7 @@ class DjangoTransactionListener(TransactionListener):
         try:
             with transaction.atomic(using=self._database, durable=True):
                 # The row comes first: a check waits for it from now on, and SQLite takes its lock where it can wait.
-                self._write(message, COMMITTED)
+                self._write(message.transaction_id, COMMITTED)
                 commits = function(message, given)
                 if commits is not None and not isinstance(commits, bool):
                     raise UsageError(
@@ -126,8 +144,9 @@ class DjangoTransactionListener(TransactionListener):
         except DatabaseError as error:
             raise _LostError from error
 
-    def _write(self, message: MessageExt, state: str) -> None:
-        row = Transaction(id=message.transaction_id, state=state, created_at=time.time_ns() // 1_000_000)
+    def _write(self, row_id: str, state: str) -> None:
+        created_at = NEVER_PURGED if row_id == BARRIER_ROW else time.time_ns() // 1_000_000
+        row = Transaction(id=row_id, state=state, created_at=created_at)
         try:
             row.save(using=self._database, force_insert=True)
         except IntegrityError as error:
@@ -135,25 +154,28 @@ class DjangoTransactionListener(TransactionListener):
 
     def _decided(self, message: MessageExt) -> LocalTransactionState:
         """Return the decision in the table. If there is none, write a rollback first."""
-        state = self._state(message.transaction_id)
-        if state is None:
+        return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK)]
+
+    def _state_or_new(self, row_id: str, new: str) -> str:
+        """Return the state of a row. If there is none, write it with this state."""
+        found = self._states(row_id)
+        if not found:
             try:
                 with transaction.atomic(using=self._database, durable=True):
                     self._bound_waits()
-                    self._write(message, ROLLED_BACK)
-                state = ROLLED_BACK
+                    self._write(row_id, new)
             except _DecidedError as error:
-                state = self._state(message.transaction_id)
-                if state is None:
+                found = self._states(row_id)
+                if not found:
                     raise error.__cause__ or error from None
-        return _ANSWERS[state]
+        return found.get(row_id, new)
 
-    def _state(self, transaction_id: str) -> str | None:
+    def _states(self, *ids: str) -> dict[str, str]:
+        """The states in the table by id. An id without a row is left out."""
         with transaction.atomic(using=self._database, durable=True):
             self._bound_waits()
-            rows = Transaction.objects.using(self._database).filter(id=transaction_id)
-            state: str | None = rows.values_list("state", flat=True).first()
-            return state
+            rows = Transaction.objects.using(self._database).filter(id__in=ids)
+            return dict(rows.values_list("id", "state"))
 
     def _bound_waits(self) -> None:
         connection = connections[self._database]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from django.db import models
 
-COMMITTED = "committed"
-ROLLED_BACK = "rolled back"
-
 
 class Transaction(models.Model):
-    """A decided transaction. While a transaction is open, its id is the right to decide it: keep it secret."""
+    """A decided transaction. While a transaction is open, its id is the right to decide it: keep it secret.
+
+    One more row, with the id `barrier`, has the identity of the table as its state.
+    """
 
     id = models.CharField(max_length=32, primary_key=True)
     state = models.CharField(max_length=16)

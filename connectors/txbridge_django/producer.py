@@ -82,7 +82,7 @@ def _listener() -> DjangoTransactionListener:
     from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
 
     options = valid_options()
-    listener = DjangoTransactionListener(options.database, options.check_wait)
+    listener = DjangoTransactionListener(options.database, options.check_wait, options.patience)
     listener.verify()
     return listener
 

@@ -9,10 +9,18 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt
+from txbridge.client.barrier import (
+    ANSWERS,
+    BARRIER_ROW,
+    COMMITTED,
+    ROLLED_BACK,
+    Barrier,
+    new_barrier_id,
+)
+from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.async_probe import async_probe
 from txbridge_sqlalchemy.async_work import begin_async, checked_async_database
 from txbridge_sqlalchemy.decisions import (
-    ANSWERS,
     DecidedError,
     Rollback,
     Waits,
@@ -23,7 +31,7 @@ from txbridge_sqlalchemy.decisions import (
     report_lost,
 )
 from txbridge_sqlalchemy.probe import probe_id
-from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, row_of, transactions
+from txbridge_sqlalchemy.table import row_of, transactions
 from txbridge_sqlalchemy.work import LostTransactionError
 
 _S = TypeVar("_S", bound=AsyncSession)
@@ -42,7 +50,8 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         execute: a coroutine function, awaited as `execute(connection, message, arg)`, with an AsyncSession instead of
             the connection when an async_sessionmaker was given. SqlTransactionListener describes what it may do and
             return.
-        check_wait: seconds that a check waits for the lock of a running transaction, as in SqlTransactionListener.
+        check_wait: seconds, as in SqlTransactionListener.
+        patience: seconds, as in SqlTransactionListener.
 
     """
 
@@ -53,6 +62,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         execute: Callable[[AsyncConnection, MessageExt, Any], Awaitable[bool | None]],
         *,
         check_wait: float = ...,
+        patience: float = ...,
     ) -> None: ...
 
     @overload
@@ -62,6 +72,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         execute: Callable[[_S, MessageExt, Any], Awaitable[bool | None]],
         *,
         check_wait: float = ...,
+        patience: float = ...,
     ) -> None: ...
 
     def __init__(
@@ -70,11 +81,12 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         execute: Callable[[Any, MessageExt, Any], Awaitable[bool | None]],
         *,
         check_wait: float = 3.0,
+        patience: float = DEFAULT_PATIENCE_S,
     ) -> None:
         self._database = checked_async_database(database, "a SqlTransactionListener")
         self._execute = execute
         self._waits = Waits(check_wait)
-        self._verified = False
+        self._barrier = Barrier(patience)
 
     async def verify(self) -> None:
         """Make sure that the table is there and that a rollback works.
@@ -83,7 +95,12 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         """
         level = await async_probe(self._database, row_of(probe_id(), ROLLED_BACK), self._waits.isolation_level)
         refuse_dirty_reads(level)
-        self._verified = True
+        self._barrier.id = await self._state_or_new(BARRIER_ROW, new_barrier_id())
+
+    async def barrier_id(self) -> str | None:
+        """Identity of the table, which half messages carry. Read once, and made where the table has none."""
+        await self._verify_once()
+        return self._barrier.id
 
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         """Run the application's function and write the transaction's row, all or nothing.
@@ -99,6 +116,9 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         except LostTransactionError:
             report_lost(message)
             answer = None
+        except BaseException:
+            self._barrier.note_failed(message.transaction_id)
+            raise
         if answer is not None:
             return answer
         return await self._decided(message)
@@ -110,7 +130,9 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         """
         try:
             await self._verify_once()
-            return await self._decided(message)
+            found = await self._states(message.transaction_id, BARRIER_ROW)
+            answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
+            return await self._decided(message) if answer is None else answer
         except DBAPIError as error:
             if not is_busy(error):
                 raise
@@ -118,7 +140,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
             return LocalTransactionState.UNKNOW
 
     async def _verify_once(self) -> None:
-        if not self._verified:
+        if self._barrier.id is None:
             await self.verify()
 
     async def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
@@ -139,25 +161,28 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
             if commits is False:
                 await work.transaction.rollback()
         if commits is False:
-            return ANSWERS[await self._state(message.transaction_id) or ROLLED_BACK]
+            return ANSWERS[(await self._states(message.transaction_id)).get(message.transaction_id, ROLLED_BACK)]
         return LocalTransactionState.COMMIT_MESSAGE
 
     async def _decided(self, message: MessageExt) -> LocalTransactionState:
         """Return the decision in the table. If there is none, write a rollback first."""
-        state = await self._state(message.transaction_id)
-        if state is None:
-            row = row_of(message.transaction_id, ROLLED_BACK)
+        return ANSWERS[await self._state_or_new(message.transaction_id, ROLLED_BACK)]
+
+    async def _state_or_new(self, row_id: str, new: str) -> str:
+        """Return the state of a row. If there is none, write it with this state."""
+        found = await self._states(row_id)
+        if not found:
+            row = row_of(row_id, new)
             try:
                 async with begin_async(self._database, transactions) as work:
                     await work.connection.run_sync(self._waits.bound)
                     await work.connection.run_sync(lambda _: work.sync.write(row))
-                state = ROLLED_BACK
             except IntegrityError:
-                state = await self._state(message.transaction_id)
-                if state is None:
+                found = await self._states(row_id)
+                if not found:
                     raise
-        return ANSWERS[state]
+        return found.get(row_id, new)
 
-    async def _state(self, transaction_id: str) -> str | None:
+    async def _states(self, *ids: str) -> dict[str, str]:
         async with begin_async(self._database, transactions) as work:
-            return await work.connection.run_sync(self._waits.state_of, transaction_id)
+            return await work.connection.run_sync(self._waits.states_of, *ids)

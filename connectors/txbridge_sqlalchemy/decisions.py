@@ -1,4 +1,4 @@
-"""Common parts of both listeners: the decision that a row stands for, and the longest wait of a check."""
+"""Common parts of both listeners: the longest wait of a check, mistakes, and log lines."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from typing import Any
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from txbridge import LocalTransactionState, MessageExt
+from txbridge import MessageExt
 from txbridge.client.log import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import ask
-from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, transactions
-
-ANSWERS = {
-    COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
-    ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
-}
+from txbridge_sqlalchemy.table import transactions
 
 #: SQLSTATEs of a conflict with another transaction: a lock or statement time-out, a deadlock, a serialization failure.
 #: For SQLite, the names of its error codes.
@@ -50,11 +45,11 @@ class Waits:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._ms}")
 
-    def state_of(self, connection: Connection, transaction_id: str) -> str | None:
-        """The state in the table; None if there is no row."""
+    def states_of(self, connection: Connection, *ids: str) -> dict[str, str]:
+        """The states in the table by id. An id without a row is left out."""
         self.bound(connection)
-        found = select(transactions.c.state).where(transactions.c.id == transaction_id)
-        return ask(connection, found).scalar_one_or_none()
+        found = select(transactions.c.id, transactions.c.state).where(transactions.c.id.in_(ids))
+        return {row.id: row.state for row in ask(connection, found)}
 
     def isolation_level(self, connection: Connection) -> str | None:
         """The isolation level; None if the dialect does not report it."""

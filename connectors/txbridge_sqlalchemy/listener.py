@@ -10,8 +10,16 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import LocalTransactionState, MessageExt, TransactionListener
-from txbridge_sqlalchemy.decisions import (
+from txbridge.client.barrier import (
     ANSWERS,
+    BARRIER_ROW,
+    COMMITTED,
+    ROLLED_BACK,
+    Barrier,
+    new_barrier_id,
+)
+from txbridge.core.check_policy import DEFAULT_PATIENCE_S
+from txbridge_sqlalchemy.decisions import (
     DecidedError,
     Rollback,
     Waits,
@@ -22,7 +30,7 @@ from txbridge_sqlalchemy.decisions import (
     report_lost,
 )
 from txbridge_sqlalchemy.probe import probe, probe_id
-from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, row_of, transactions
+from txbridge_sqlalchemy.table import row_of, transactions
 from txbridge_sqlalchemy.work import LostTransactionError, begin, checked_database
 
 _S = TypeVar("_S", bound=Session)
@@ -32,10 +40,11 @@ class SqlTransactionListener(TransactionListener):
     """Runs local transactions in one SQL database, and answers every check from it.
 
     The application's function and a row with the transaction's id are committed together, so a check only has to look
-    for the row. Where there is none, the check first writes one that says "rolled back": from then on a transaction
-    that stands still in some process cannot commit any more. docs/sqlalchemy.md has the details.
+    for the row. Where there is none, a check first writes one that says "rolled back", unless the message is young.
+    From then on a transaction that stands still in some process cannot commit. docs/sqlalchemy.md has the details.
 
-    Thread-safe. All processes of the producer group must use the same database, its primary, not a replica.
+    Thread-safe. All processes of the producer group must use the same database, its primary, not a replica. A check
+    of a message whose sender uses another database is answered "unknown", and logged as an error.
     For an AsyncEngine use AsyncSqlTransactionListener.
 
     Args:
@@ -48,6 +57,13 @@ class SqlTransactionListener(TransactionListener):
         check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
             "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
             `timeout` of the connection, 5 s).
+        patience: age in seconds of a message from which on a check that finds no row may roll it back. Before that it
+            answers "unknown", because the sender may still wait for a connection or a lock. So it must be longer than
+            `pool_timeout` (30 s) and the lock time-outs of the database together. The worker's checks must go on for
+            longer than that (docs/sqlalchemy.md). A lost commit is found at once, whatever this is.
+
+    Raises:
+        UsageError: an argument cannot work.
 
     """
 
@@ -58,6 +74,7 @@ class SqlTransactionListener(TransactionListener):
         execute: Callable[[Connection, MessageExt, Any], bool | None],
         *,
         check_wait: float = ...,
+        patience: float = ...,
     ) -> None: ...
 
     @overload
@@ -67,6 +84,7 @@ class SqlTransactionListener(TransactionListener):
         execute: Callable[[_S, MessageExt, Any], bool | None],
         *,
         check_wait: float = ...,
+        patience: float = ...,
     ) -> None: ...
 
     def __init__(
@@ -75,11 +93,12 @@ class SqlTransactionListener(TransactionListener):
         execute: Callable[[Any, MessageExt, Any], bool | None],
         *,
         check_wait: float = 3.0,
+        patience: float = DEFAULT_PATIENCE_S,
     ) -> None:
         self._database = checked_database(database, "an AsyncSqlTransactionListener")
         self._execute = execute
         self._waits = Waits(check_wait)
-        self._verified = False
+        self._barrier = Barrier(patience)
 
     def verify(self) -> None:
         """Make sure that the table is there and that a rollback works.
@@ -93,7 +112,12 @@ class SqlTransactionListener(TransactionListener):
 
         """
         refuse_dirty_reads(probe(self._database, row_of(probe_id(), ROLLED_BACK), self._waits.isolation_level))
-        self._verified = True
+        self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id())
+
+    def barrier_id(self) -> str | None:
+        """Identity of the table, which half messages carry. Read once, and made where the table has none."""
+        self._verify_once()
+        return self._barrier.id
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         """Run the application's function and write the transaction's row, all or nothing.
@@ -110,6 +134,9 @@ class SqlTransactionListener(TransactionListener):
         except LostTransactionError:
             report_lost(message)
             answer = None
+        except BaseException:
+            self._barrier.note_failed(message.transaction_id)
+            raise
         if answer is not None:
             return answer
         return self._decided(message)
@@ -117,12 +144,15 @@ class SqlTransactionListener(TransactionListener):
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.
 
-        The answer is "unknown" while the transaction still runs in some process. If the database cannot be asked, its
-        exception is raised. The client logs it and counts it as unknown, too.
+        The answer is "unknown" while the transaction still runs in some process, while it may still begin (`patience`),
+        and if the sender uses another database. If the database cannot be asked, its exception is raised. The client
+        logs it and counts it as unknown, too.
         """
         try:
             self._verify_once()
-            return self._decided(message)
+            found = self._states(message.transaction_id, BARRIER_ROW)
+            answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
+            return self._decided(message) if answer is None else answer
         except DBAPIError as error:
             if not is_busy(error):
                 raise
@@ -130,7 +160,7 @@ class SqlTransactionListener(TransactionListener):
             return LocalTransactionState.UNKNOW
 
     def _verify_once(self) -> None:
-        if not self._verified:
+        if self._barrier.id is None:
             self.verify()
 
     def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
@@ -154,27 +184,30 @@ class SqlTransactionListener(TransactionListener):
                 work.transaction.rollback()
         if commits is False:
             # The rollback was too late if the function has sent COMMIT past SQLAlchemy, or a statement that commits.
-            return ANSWERS[self._state(message.transaction_id) or ROLLED_BACK]
+            return ANSWERS[self._states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
         return LocalTransactionState.COMMIT_MESSAGE
 
     def _decided(self, message: MessageExt) -> LocalTransactionState:
         """Return the decision in the table. If there is none, write a rollback first."""
+        return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK)]
+
+    def _state_or_new(self, row_id: str, new: str) -> str:
+        """Return the state of a row. If there is none, write it with this state."""
         # Usually the row is there, and reading needs no lock.
-        state = self._state(message.transaction_id)
-        if state is None:
+        found = self._states(row_id)
+        if not found:
             # Of two inserts of one id, one fails on the primary key, at any isolation level.
             try:
                 with begin(self._database, transactions) as work:
                     self._waits.bound(work.connection)
-                    work.write(row_of(message.transaction_id, ROLLED_BACK))
-                state = ROLLED_BACK
+                    work.write(row_of(row_id, new))
             except IntegrityError:
                 # Read in a new transaction, whose snapshot has the row that the insert collided with.
-                state = self._state(message.transaction_id)
-                if state is None:
+                found = self._states(row_id)
+                if not found:
                     raise
-        return ANSWERS[state]
+        return found.get(row_id, new)
 
-    def _state(self, transaction_id: str) -> str | None:
+    def _states(self, *ids: str) -> dict[str, str]:
         with begin(self._database, transactions) as work:
-            return self._waits.state_of(work.connection, transaction_id)
+            return self._waits.states_of(work.connection, *ids)

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, insert, literal, select
 from sqlalchemy.engine import Dialect
 
+from txbridge.client.barrier import BARRIER_ROW, NEVER_PURGED
 from txbridge_sqlalchemy.row import Row, now_ms
 from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-COMMITTED = "committed"
-ROLLED_BACK = "rolled back"
 
 #: For Alembic and the like: `target_metadata = [Base.metadata, txbridge_sqlalchemy.metadata]`.
 metadata = MetaData()
@@ -23,7 +21,7 @@ metadata = MetaData()
 transactions = Table(
     "txbridge_transactions",
     metadata,
-    # 128 bits as hexadecimal digits.
+    # 128 bits as hexadecimal digits; or BARRIER_ROW, whose state is the identity of the table.
     Column("id", String(32), primary_key=True),
     Column("state", String(16), nullable=False),
     # Milliseconds since 1970-01-01 UTC, as everywhere in txbridge: the same in every database, whatever its time zone.
@@ -38,11 +36,12 @@ PURGE_AFTER = timedelta(days=36)
 
 
 def row_of(transaction_id: str, state: str) -> Row:
-    """The row of a transaction in this state."""
+    """The row of a transaction in this state, or of the identity of the table."""
     the_id = transactions.c.id == transaction_id
+    created_at = NEVER_PURGED if transaction_id == BARRIER_ROW else now_ms()
     return Row(
         transactions,
-        insert(transactions).values(id=transaction_id, state=state, created_at=now_ms()),
+        insert(transactions).values(id=transaction_id, state=state, created_at=created_at),
         select(literal(1)).where(the_id, transactions.c.state == state),
         transactions.delete().where(the_id),
     )

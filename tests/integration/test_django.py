@@ -106,7 +106,7 @@ def post(port, number):
 def test_the_tests_of_the_project_pass(environment):
     # One of the tests waits this long for a lock.
     said = manage({**environment, "SHOP_SQLITE_TIMEOUT": "2"}, "test", "--noinput")
-    assert "Ran 14 tests" in said
+    assert "Ran 17 tests" in said
     assert said.rstrip().splitlines()[-2] == "OK" or "\nOK\n" in said
 
 
@@ -131,6 +131,7 @@ def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, 
         "SHOP_TOPIC": topic,
         "SHOP_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
         "SHOP_NAMESPACE": bridge.namespace,
+        "SHOP_PATIENCE": "2",
     }
     manage(environment, "migrate", "--verbosity", "0")
     port = free_port()
@@ -143,7 +144,7 @@ def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, 
     for number in ("committed", "lost"):
         done = subprocess.run([sys.executable, "-c", DYING, number], cwd=PROJECT, env=environment, check=False)
         assert done.returncode == -signal.SIGKILL
-    bridge.worker(transaction_check_max=30)
+    bridge.worker(transaction_check_max=100)
     with managing(environment, "txbridge_answer_checks") as answering:
         expected = [["commit"]] * 3 + [["rollback"]] * 2
         eventually(lambda: sorted(bridge.outcomes().values()) == expected, 120)
@@ -165,9 +166,10 @@ def test_p2_p4_a_web_process_that_lives_answers_for_those_that_died(bridge, envi
         "SHOP_TOPIC": bridge.create_topic("orders"),
         "SHOP_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
         "SHOP_NAMESPACE": bridge.namespace,
+        "SHOP_PATIENCE": "2",
     }
     manage(environment, "migrate", "--verbosity", "0")
-    bridge.worker(transaction_check_max=30)
+    bridge.worker(transaction_check_max=100)
     port = free_port()
 
     def told(outcome):

@@ -78,6 +78,9 @@ class Application(TransactionListener):
     def check_local_transaction(self, message):
         return self._listener.check_local_transaction(message)
 
+    def barrier_id(self):
+        return self._listener.barrier_id()
+
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:

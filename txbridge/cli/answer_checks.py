@@ -8,6 +8,7 @@ import typer
 
 from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
+from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge.extras import needs
 from txbridge.subject import about
@@ -34,6 +35,15 @@ def answer_checks(
             f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users cannot read.",
         ),
     ] = None,
+    patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Age of a message from which on a check that finds no row rolls it back. Give the value of the "
+            "application's listener, so that no sender still waits for a connection or a lock then.",
+        ),
+    ] = DEFAULT_PATIENCE_S,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Checks of a group that are looked up at once.")] = 4,
     metrics_port: Annotated[
         str | None, typer.Option(metavar="N", help="Port for /metrics, /livez and /readyz (default 0: none).")
@@ -59,4 +69,4 @@ def answer_checks(
     settings = cluster.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
-        answer_checks_program.run(list(dict.fromkeys(group)), database_url, threads, settings)
+        answer_checks_program.run(list(dict.fromkeys(group)), database_url, patience, threads, settings)

@@ -7,14 +7,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from txbridge_sqlalchemy import SqlTransactionListener, transactions
 
-from txbridge import ClientMetrics, LocalTransactionState, MessageExt, TransactionListener, TransactionProducer
+from txbridge import ClientMetrics, MessageExt, TransactionProducer
 from txbridge.cli.interrupts import unwatch
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import LocalProblemError, UsageError
@@ -26,28 +25,12 @@ _logger = logging.getLogger("txbridge.answer_checks")
 _CLOSE_S = 15.0
 
 
-class TableListener(TransactionListener):
-    """Answers checks as every process of the application would; it has no local transactions of its own."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._listener = SqlTransactionListener(engine, _nothing)
-
-    def verify(self) -> None:
-        """See SqlTransactionListener.verify."""
-        self._listener.verify()
-
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG002
-        raise AssertionError("this process sends nothing")
-
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        return self._listener.check_local_transaction(message)
-
-
 def _nothing(_work: object, _message: MessageExt, _arg: object) -> None:
+    """Stand-in for the application's function."""
     raise AssertionError("this process sends nothing")
 
 
-def run(groups: list[str], database_url: str, threads: int, settings: WorkerSettings) -> None:
+def run(groups: list[str], database_url: str, patience: float, threads: int, settings: WorkerSettings) -> None:
     """Answer checks until a signal ends the process.
 
     Raises UsageError, LocalProblemError for the database, and what starting a client raises.
@@ -57,7 +40,7 @@ def run(groups: list[str], database_url: str, threads: int, settings: WorkerSett
     engine = _engine(database_url, threads * len(groups))
     registry = CollectorRegistry()
     metrics = ClientMetrics(registry)
-    listener = TableListener(engine)
+    listener = SqlTransactionListener(engine, _nothing, patience=patience)
     running: list[TransactionProducer] = []
 
     def why_not_ready() -> list[str]:
@@ -90,7 +73,7 @@ def run(groups: list[str], database_url: str, threads: int, settings: WorkerSett
         # Until here there is nothing to clean up, and a start may wait long for a Kafka that does not answer.
         unwatch()
         signal.signal(signal.SIGINT, lambda *_: ended.set())
-        _logger.info("answering checks of %s", ", ".join(groups))
+        _logger.info("answering checks of %s from barrier table %s", ", ".join(groups), listener.barrier_id())
         ended.wait()
         _logger.info("ending")
 
@@ -112,7 +95,7 @@ def _engine(url: str, size: int) -> Engine:
 _EXAMPLE = "it is written like postgresql+psycopg://user:password@host/database or sqlite:////path/to/file"
 
 
-def _verify(listener: TableListener, engine: Engine) -> None:
+def _verify(listener: SqlTransactionListener, engine: Engine) -> None:
     try:
         listener.verify()
     except SQLAlchemyError as error:

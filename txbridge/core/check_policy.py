@@ -13,6 +13,9 @@ _LEEWAY_MS = 60_000
 #: that was just created is found within a second. One that stays missing costs one attempt a minute.
 _FIRST_RETRY_MS = 1_000
 _LONGEST_RETRY_MS = 60_000
+#: Age (s) from which on a check that finds no row in a barrier table may roll the message back. Until then its sender
+#: may wait for a connection or a lock: SQLAlchemy's pool gives up after 30 s, MySQL's lock wait after 50 s.
+DEFAULT_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class CheckPolicy:
     def next_check(self, sent: int) -> int:
         """Time (ms) of the check after one sent at `sent`. After the last check: time of the discard."""
         return sent + self.transaction_check_interval
+
+    @property
+    def last_check(self) -> int:
+        """Age (ms) of a message at its last check, if every check is sent when it is due."""
+        return self.transaction_timeout + (self.transaction_check_max - 1) * self.transaction_check_interval
 
     def is_exhausted(self, checks: int) -> bool:
         """Whether every check has been sent."""

@@ -35,4 +35,6 @@ TXBRIDGE = {
     "GROUP": "shop",
     "KAFKA": {"bootstrap.servers": os.environ.get("SHOP_BOOTSTRAP_SERVERS", "127.0.0.1:9092")},
     "NAMESPACE": os.environ.get("SHOP_NAMESPACE", ""),
+    # Longer than a request may wait for a connection or a lock.
+    "PATIENCE": float(os.environ.get("SHOP_PATIENCE", "60")),
 }

@@ -146,6 +146,44 @@ class LocalTransactions(TransactionTestCase):
         self.assertIs(self.check(), COMMIT)
         connection.close()
 
+    def asked(self, barrier_id, age_s=90):
+        """The message of a check, `age_s` seconds after the birth of the message."""
+        made = message()
+        object.__setattr__(made, "barrier_id", barrier_id)
+        object.__setattr__(made, "check_timestamp", made.born_timestamp + age_s * 1000)
+        return made
+
+    def test_a_young_message_without_a_row_is_not_judged(self):
+        another = DjangoTransactionListener("default", 0.3)
+        self.assertIs(another.check_local_transaction(self.asked(self.listener.barrier_id(), 59)), UNKNOWN)
+        self.assertIs(self.execute(), COMMIT)
+        self.assertIs(another.check_local_transaction(self.asked(self.listener.barrier_id(), 59)), COMMIT)
+        Transaction.objects.filter(id=ID).delete()
+        self.assertIs(another.check_local_transaction(self.asked(self.listener.barrier_id(), 60)), ROLLBACK)
+        self.assertIs(self.execute(), ROLLBACK)
+
+    def test_a_process_whose_transaction_failed_answers_for_itself_at_once(self):
+        def fail(message, number):
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            self.execute(fail)
+        self.assertIs(self.listener.check_local_transaction(self.asked(self.listener.barrier_id(), 6)), ROLLBACK)
+
+    def test_another_database_is_not_answered_for(self):
+        its = self.listener.barrier_id()
+        self.assertEqual(Transaction.objects.get().state, its)
+        self.assertEqual(DjangoTransactionListener("default", 0.3).barrier_id(), its)
+        with self.assertLogs("txbridge.client", "ERROR") as logged:
+            self.assertIs(self.listener.check_local_transaction(self.asked("another")), UNKNOWN)
+        self.assertIn("barrier_of_message=another barrier_here=" + its, logged.output[0])
+        # The purge leaves the identity, and an emptied table has lost it with its rows.
+        call_command("txbridge_purge", "--days=1", stdout=StringIO())
+        self.assertEqual(Transaction.objects.get().state, its)
+        Transaction.objects.all().delete()
+        self.assertIs(self.listener.check_local_transaction(self.asked(its)), UNKNOWN)
+        self.assertNotEqual(self.listener.barrier_id(), its)
+
     def test_purge(self):
         now = time.time_ns() // 1_000_000
         for number, days in enumerate((1, 35, 37, 100)):
@@ -181,6 +219,7 @@ class Settings(TransactionTestCase):
             ({"GROUP": "a", "KAFKA": kafka, "NAMESPASE": ""}, "TXBRIDGE['NAMESPASE'] does not exist: NAMESPACE?"),
             ({"GROUP": "a", "KAFKA": kafka, "DATABASE": "x"}, "names 'x', which is not in DATABASES"),
             ({"GROUP": "a", "KAFKA": kafka, "CHECK_WAIT": 0}, "TXBRIDGE['CHECK_WAIT'] must be positive"),
+            ({"GROUP": "a", "KAFKA": kafka, "PATIENCE": "60"}, "TXBRIDGE['PATIENCE']: patience must be a number"),
         ):
             with self.subTest(said), override_settings(TXBRIDGE=given):
                 self.assertIn(said, "\n".join(error.msg for error in check_settings()))

@@ -1,0 +1,119 @@
+"""The rule by which a barrier table answers a check. The listeners for SQLAlchemy and Django share it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+import time
+from collections import OrderedDict
+
+from txbridge.client.listener import LocalTransactionState
+from txbridge.client.log import report
+from txbridge.client.message import MessageExt
+from txbridge.core.names import short_id
+from txbridge.errors import UsageError
+
+#: The states of a row.
+COMMITTED = "committed"
+ROLLED_BACK = "rolled back"
+ANSWERS = {
+    COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
+    ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
+}
+#: Id of the row whose state is the identity of the table. It is in the table itself, so that a table whose rows are
+#: deleted loses its identity with them.
+BARRIER_ROW = "barrier"
+#: `created_at` of that row (ms): no purge reaches it.
+NEVER_PURGED = 2**63 - 1
+#: Seconds between two log lines about the same foreign table. Every check of its messages meets it.
+_REPORT_EVERY_S = 60.0
+#: Most foreign tables that are remembered for that. Few are confused, but anyone may write names into a check topic.
+_MOST_FOREIGN = 100
+#: Most failed local transactions that are remembered. One that is forgotten is rolled back after `patience`.
+_MOST_FAILED = 10_000
+
+
+def new_barrier_id() -> str:
+    """A random identity for a table: 64 bits, as many as a state has room for."""
+    return secrets.token_hex(8)
+
+
+class Barrier:
+    """What a listener knows of its barrier table, and the rule for its checks. Thread-safe.
+
+    Attributes:
+        id: identity of the table when it was last read; None before that.
+
+    """
+
+    def __init__(self, patience: float) -> None:
+        """`patience` is in seconds. Raises UsageError if it is negative or no number."""
+        if not isinstance(patience, int | float) or not 0 <= patience < math.inf:
+            raise UsageError(f"patience must be a number of seconds, 0 or more, not {patience!r}")
+        self.id: str | None = None
+        self._patience = patience
+        self._failed: OrderedDict[str, None] = OrderedDict()
+        self._next_reports: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def note_failed(self, transaction_id: str) -> None:
+        """Note that the local transaction has ended in this process with an error: its row comes now or never."""
+        with self._lock:
+            self._failed[transaction_id] = None
+            if len(self._failed) > _MOST_FAILED:
+                self._failed.popitem(last=False)
+
+    def answer(self, message: MessageExt, state: str | None, barrier_id: str | None) -> LocalTransactionState | None:
+        """The answer to a check by the row of its transaction. None: write "rolled back", then answer rollback.
+
+        `state` is that of the row, and `barrier_id` the identity of the table, both as just read; None if there is no
+        such row.
+        """
+        # A process that runs while its table is emptied or replaced sends the new identity from now on.
+        self.id = barrier_id
+        if state == COMMITTED:
+            # The row was committed with the data. That also holds for a row that came here with a copy of the table.
+            return LocalTransactionState.COMMIT_MESSAGE
+        if message.barrier_id is not None and message.barrier_id != barrier_id:
+            # The row may be in the other table. A rollback would lose the message of a committed transaction.
+            self._report_foreign(message, message.barrier_id, barrier_id)
+            return LocalTransactionState.UNKNOW
+        if state is not None:
+            return ANSWERS[state]
+        age = message.age
+        if age is not None and age < self._patience and message.transaction_id not in self._failed:
+            # Its sender, in another process, may wait for a connection or a lock.
+            report(
+                logging.DEBUG,
+                "check_waits_for_a_row",
+                transaction=short_id(message.transaction_id),
+                topic=message.topic,
+                check_times=message.check_times,
+                age_s=age,
+                patience_s=self._patience,
+            )
+            return LocalTransactionState.UNKNOW
+        return None
+
+    def _report_foreign(self, message: MessageExt, its: str, ours: str | None) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if now < self._next_reports.get(its, 0.0):
+                return
+            if len(self._next_reports) >= _MOST_FOREIGN:
+                self._next_reports.clear()
+            self._next_reports[its] = now + _REPORT_EVERY_S
+        report(
+            logging.ERROR,
+            "check_for_another_database",
+            transaction=short_id(message.transaction_id),
+            topic=message.topic,
+            check_times=message.check_times,
+            barrier_of_message=its,
+            barrier_here=ours or "none",
+            next="answered unknown; the worker asks again, and may ask another process",
+            hint="this process has another table txbridge_transactions than the sender: give all processes of the "
+            "producer group the same database, or each service a group of its own",
+        )
