@@ -19,6 +19,7 @@ from tests.simulator.__main__ import report
 from tests.simulator.load import choose_load
 from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
+from txbridge.client.barrier import Barrier
 from txbridge.core import half_message, parked_table, states
 from txbridge.core.batch import Batch
 from txbridge.core.dedup import DeduplicationWindow
@@ -561,6 +562,25 @@ def a_schedule_is_early() -> None:
     Timers.take_timers_due = lambda self, now, limit: take(self, now + 1_000, limit)
 
 
+def a_check_without_a_row_rolls_back_at_once() -> None:
+    """A check that finds no row rolls the message back, however young it is. Its sender may wait for a connection."""
+    MORE_FAULTS["sender waits before its row"] = 1.0
+    made = Barrier.__init__
+    Barrier.__init__ = lambda self, _patience: made(self, 0)
+
+
+def a_check_answers_for_any_database() -> None:
+    """A check that finds no row rolls the message back, although its sender has another database."""
+    MORE_FAULTS["two stores under one group"] = 1.0
+    answer = Barrier.answer
+
+    def answer_for_any(self, message, state, barrier_id):
+        object.__setattr__(message, "barrier_id", None)
+        return answer(self, message, state, barrier_id)
+
+    Barrier.answer = answer_for_any
+
+
 def a_defect_that_does_not_fit() -> None:
     """A replacement with other arguments than the worker gives. The run must refuse it instead of finding it."""
     Draft.park = lambda _self, _limit: None
@@ -628,6 +648,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
         a_take_over_forgets_what_is_scheduled,
         what_is_scheduled_is_not_parked,
         a_schedule_is_early,
+        a_check_without_a_row_rolls_back_at_once,
+        a_check_answers_for_any_database,
     )
 }
 

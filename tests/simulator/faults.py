@@ -53,6 +53,9 @@ RARE = {
     "OFFSET lost its tail": 1.0,
     "OP lost its tail": 1.0,
     "Produce answered late": 0.1,
+    # Of a service with SQL transactions, which runs have only with one of these.
+    "sender waits before its row": 1.0,
+    "two stores under one group": 1.0,
 }
 _RARE_SHARE = 0.1
 

@@ -78,7 +78,7 @@ def text_headers(stored: Stored) -> dict[str, str]:
 
 
 _OURS = {"TXB_V", "TRAN_MSG", "REAL_TOPIC", "REAL_QID", "PGROUP", "UNIQ_KEY", "CHECK_IMMUNITY_TIME_IN_SECONDS"}
-_OURS |= {"TXB_DELIVER_AT"}
+_OURS |= {"TXB_DELIVER_AT", "TXB_BARRIER"}
 
 
 def _messages(stored: Stored, headers: dict[str, str]) -> list[frames.Framed] | None:

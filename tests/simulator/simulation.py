@@ -20,6 +20,8 @@ from tests.simulator.load import choose_load
 from tests.simulator.lost_tails import LostTails
 from tests.simulator.model import Times
 from tests.simulator.process import Process
+from tests.simulator.sql_services import GROUP as SQL_GROUP
+from tests.simulator.sql_services import sql_services
 from tests.simulator.transactional_sender import TransactionalSender
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
@@ -31,6 +33,8 @@ _REST_WITHIN = 240_000
 _REST_TURNS = 20_000
 #: A large clock error (ms), which may be longer than the greatest age of a message.
 _FAR = 73 * 3_600_000
+#: Number of applications beside the SQL services.
+_APPLICATIONS = 3
 #: Number of I/O calls that an owner makes before another may run: mostly few, sometimes enough for a whole take-over.
 _FUEL = (1, 1, 2, 3, 4, 6, 8, 12, 20, 60)
 
@@ -84,7 +88,7 @@ class Simulation:
             world.max_batch = sys.maxsize
         self.applications = [
             Application(world, self.names, f"app{number}", f"group{number % 2}", self.partitions, load)
-            for number in range(3)
+            for number in range(_APPLICATIONS)
         ]
         self.stranger = TransactionalSender(world, self.names, self.applications)
         times = Times(
@@ -112,6 +116,10 @@ class Simulation:
             # Rare here, as in reality: a copy makes the worker read all records of its batch one by one.
             world.faults["half message sent twice"] /= 10
         world.faults.update(more_faults)
+        # After the stranger has got its applications: it decides against what they know.
+        self.applications = [*self.applications, *sql_services(world, self.names, self.partitions, load)]
+        if len(self.applications) > _APPLICATIONS:
+            world.cluster.create_topic(self.names.check(SQL_GROUP), 1)
 
     def _create_topics(self) -> None:
         cluster: Cluster = self.world.cluster
@@ -333,13 +341,15 @@ class Simulation:
         self.world.now = max(before + 1, min(nearest, before + milliseconds))
         if not self._is_resting and self.world.random.random() < 0.3:
             self.world.now += milliseconds
+        if not self._is_resting:
+            self.world.longest_stall = max(self.world.longest_stall, self.world.now - before)
         for process in self.processes:
             # The machine hung meanwhile: its processes could not notice what has become old.
             if not process.actor.is_paused and self.world.now - before > 10_000:
                 process.witness.paused += self.world.now - before
 
     def _update_members(self) -> None:
-        for group in ("group0", "group1"):
+        for group in {one.group: None for one in self.applications}:
             self.world.cluster.members[self.names.check(group)] = sum(
                 one.is_alive or (one.dies_for_the_group_at or 0) > self.world.now
                 for one in self.applications

@@ -42,6 +42,8 @@ class World:
         self.refused: set[str] = set()
         #: max.message.bytes of the real topics, counted in values only. It limits the batch.
         self.max_batch = 150
+        #: Longest time (ms) that passed in one step of the scheduler, before faults stopped.
+        self.longest_stall = 0
         #: Bytes of records that the link carries within the produce time-out.
         self.link = sys.maxsize
         #: By partition: end of the log when its former leader lost it, and the time until which readers still ask that
