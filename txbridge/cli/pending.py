@@ -91,7 +91,7 @@ def _table(listing: Listing, *, show_ids: bool) -> Table:
             Text(message.coordinates),
             Text(message.transaction_id if show_ids else message.short_id),
             Text(message.state.value, style=_STYLE[message.state]),
-            Text(message.group),
+            Text(message.group if message.barrier_id is None else f"{message.group} ({message.barrier_id[:8]})"),
             Text(message.real_topic),
             Text(plain(shown_key(message.key), _KEY)),
             Text(duration(max(listing.now - message.born, 0))),
@@ -127,6 +127,8 @@ def _block(message: OpenMessage, now: int, width: int, *, show_ids: bool) -> Ite
     where = [f"group {message.group}", f"topic {message.real_topic}"]
     if message.key is not None:
         where.append(f"key {plain(shown_key(message.key), _KEY)}")
+    if message.barrier_id is not None:
+        where.append(f"barrier {message.barrier_id}")
     yield from _flow(what, width, _GAP, _INDENT)
     for line in _flow(where, width - len(_INDENT), _GAP, ""):
         yield _INDENT + line

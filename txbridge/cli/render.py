@@ -37,6 +37,7 @@ def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[st
         "group": message.group,
         "topic": message.real_topic,
         **_key_record(message.key),
+        "barrier_id": message.barrier_id,
         "size": message.size,
         "state": message.state.value,
         "parked": message.parked,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Any
 
 from confluent_kafka import ConsumerGroupState, KafkaError
@@ -16,6 +17,7 @@ from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
+from txbridge.operations.details import with_keys
 from txbridge.operations.model import NextStep
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
@@ -28,6 +30,8 @@ _OVERDUE_MS = 60_000
 _ABORTED_AFTER_MS = 10_000
 #: States of a transaction that has not ended. The coordinator keeps the start time of a past transaction, too.
 _UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
+#: Most half messages of a partition that are read for their barrier tables.
+_MOST_BODIES = 100
 _NO_RIGHT = {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
 
 
@@ -84,6 +88,8 @@ class Backlog:
     #: By partition, the error when it could not be read.
     unread: dict[int, str] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
+    #: By group, the barrier tables that messages name whose checks have not decided them.
+    barriers: dict[str, set[str]] = field(default_factory=dict)
 
 
 def read_backlog(view: ClusterView, now: int) -> Backlog:
@@ -95,7 +101,24 @@ def read_backlog(view: ClusterView, now: int) -> Backlog:
             found.unread[partition] = str(partition_view)
         else:
             _count(found, partition_view, now)
+            _note_barriers(found, connection, partition_view)
     return found
+
+
+def _note_barriers(found: Backlog, connection: Connection, view: PartitionView) -> None:
+    """Note the barrier tables of the oldest messages that were asked about without success. A few are enough."""
+    pending = (one for one in view.messages() if one.state is TransactionState.PENDING and one.checks)
+    oldest = nsmallest(_MOST_BODIES, pending, key=lambda one: one.born)
+    if not oldest:
+        return
+    try:
+        detailed = with_keys(connection, view.partition, oldest)
+    except TxBridgeError as error:
+        found.odd.append(f"messages of partition {view.partition} could not be read from the half topic: {error}")
+        return
+    for message in detailed:
+        if message.barrier_id is not None:
+            found.barriers.setdefault(message.group, set()).add(message.barrier_id)
 
 
 def _count(found: Backlog, view: PartitionView, now: int) -> None:
@@ -144,6 +167,20 @@ def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | N
             )
         else:
             dead.append(group)
+    for group, barriers in sorted(backlog.barriers.items() if backlog is not None else ()):
+        named = ", ".join(sorted(barriers))
+        if len(barriers) > 1:
+            yield warning(
+                Check.PRODUCERS,
+                f"undecided messages of the producer group {group} come from {len(barriers)} databases (barrier tables "
+                f"{named}): only a process with the same one can answer a check",
+                "give all processes of a producer group the same database, or each service a group of its own; see "
+                "docs/sqlalchemy.md",
+            )
+        else:
+            yield note(
+                Check.PRODUCERS, f"undecided messages of the producer group {group} come from the barrier table {named}"
+            )
     if alive:
         names = ", ".join(f"{group} ({count})" for group, count in alive.items())
         yield ok(Check.PRODUCERS, f"alive, with so many processes: {names}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txbridge.config.worker import WorkerSettings
+from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.doctor.cluster_view import KAFKAS_OWN, ClusterView
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import UNCLEAN, MissingRight, TopicFacts
@@ -132,6 +133,15 @@ def retention(view: ClusterView) -> Iterator[Finding]:
     )
     if late is not None:
         yield note(Check.RETENTION, late.what, late.do)
+    if (last := settings.check_policy.last_check) < DEFAULT_PATIENCE_S * 1000:
+        yield note(
+            Check.RETENTION,
+            f"the last check of a message comes at an age of {duration(last)}. A listener for SQL rolls a message "
+            f"without a row back from {DEFAULT_PATIENCE_S:.0f} s on (its patience): before that such a message is "
+            f"discarded",
+            "with SQL: raise transaction_check_max or transaction_check_interval, or give the listeners a patience "
+            "below that age",
+        )
     if fine:
         keeps = "for ever" if kept == _UNLIMITED else f"for {duration(kept)}"
         yield ok(Check.RETENTION, f"{budget}; {names.half} keeps messages {keeps}, END and OP no less")

@@ -1,4 +1,4 @@
-"""Details of open messages that the view of their partition does not have: keys, lost bodies, the last remarks."""
+"""Details of open messages that the view of their partition does not have: keys, barriers, the last remarks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from urllib.parse import unquote
 
+from txbridge.core.half_message import HalfMessage
+from txbridge.core.headers import OurHeaders
+from txbridge.core.names import BARRIER
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.connection import Connection, kafka_errors
@@ -20,7 +23,10 @@ _REMARK = re.compile(rb"^(\d{1,19}),([0-9A-F]{32}),0,\d*,(.+)$", re.MULTILINE)
 
 
 def with_keys(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> list[OpenMessage]:
-    """The same messages of one partition with their keys, and whether their bodies are gone. Raises as `read_view`."""
+    """The same messages of one partition with keys and barriers, and whether their bodies are gone.
+
+    Raises as `read_view`.
+    """
     with kafka_errors(f"reading {connection.names.half}[{partition}]"):
         reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
         # A budget of 0 bytes: each body is used once.
@@ -32,9 +38,14 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
     return [
         replace(message, gone=True)
         if (half := bodies.get(message.half_offset)) is None
-        else replace(message, key=half.key)
+        else replace(message, key=half.key, barrier_id=barrier_of(half))
         for message in messages
     ]
+
+
+def barrier_of(half: HalfMessage) -> str | None:
+    """Identity of the barrier table that a half message names."""
+    return OurHeaders(half.headers).optional(BARRIER)
 
 
 def last_remarks(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> dict[int, str]:

@@ -27,6 +27,7 @@ from txbridge.kafka.headers import copyable_headers, headers_of
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.address import parse_place
 from txbridge.operations.connection import Connection, kafka_errors
+from txbridge.operations.details import barrier_of
 from txbridge.operations.reading import never, read_view
 from txbridge.operations.since import admin_client, start_since
 from txbridge.text import counted
@@ -112,7 +113,9 @@ def read_history(connection: Connection, target: str) -> History:
 
 def _prepared(half: HalfMessage) -> str:
     several = "" if half.messages is None else f", {counted(half.messages, 'message')}"
-    return f"{half.size} bytes{several} for {half.real_topic}, by group {half.group}"
+    barrier_id = barrier_of(half)
+    where = "" if barrier_id is None else f", barrier table {barrier_id}"
+    return f"{half.size} bytes{several} for {half.real_topic}, by group {half.group}{where}"
 
 
 def _now() -> int:

@@ -80,6 +80,8 @@ class OpenMessage:
     stored: StoredCommand | None = None
     #: The user's key; None if it was not read, or if the message has none.
     key: bytes | None = None
+    #: Identity of the barrier table in which its sender writes; None if it was not read, or if the message names none.
+    barrier_id: str | None = None
     #: Whether its body is gone from HALF: then it cannot be delivered any more.
     gone: bool = False
 

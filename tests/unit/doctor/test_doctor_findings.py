@@ -328,3 +328,32 @@ def test_whoever_writes_half_or_end_in_kafka_transactions_is_named() -> None:
 )
 def test_exit_codes(levels: list[Level], code: int) -> None:
     assert exit_code(Report(Subject("", "a:1"), [Finding(Check.TOPICS, level, "text") for level in levels])) == code
+
+
+@pytest.mark.parametrize(
+    ("settings", "noted"),
+    [
+        # 6 s + 14 * 30 s
+        ({}, []),
+        ({"transaction_check_max": 3}, []),
+        # 6 s + 1 * 30 s
+        ({"transaction_check_max": 2}, ["the last check of a message comes at an age of 36s. A listener for SQL"]),
+        ({"transaction_check_interval": 3_000}, ["the last check of a message comes at an age of 48s. A listener"]),
+    ],
+)
+def test_checks_that_end_before_the_patience_of_a_listener(settings: dict[str, int], noted: list[str]) -> None:
+    found = topic_checks.retention(with_retention("604800000", **settings))
+    said = [text for level, text in lines(found) if level == "note" and text.startswith("the last check")]
+    assert [text[: len(begin)] for text, begin in zip(said, noted, strict=True)] == noted
+
+
+def test_undecided_messages_of_two_databases_are_a_warning() -> None:
+    one = cluster_view([])
+    one.groups = ("billing", "shop")
+    backlog = runtime_checks.Backlog(barriers={"shop": {"bb", "aa"}, "billing": {"cc"}})
+    found = [line for line in lines(runtime_checks.producers(one, {}, backlog, 0)) if "undecided" in line[1]]
+    assert [level for level, _ in found] == ["note", "warning"]
+    assert found[0][1] == "undecided messages of the producer group billing come from the barrier table cc"
+    assert found[1][1].startswith(
+        "undecided messages of the producer group shop come from 2 databases (barrier tables aa, bb)"
+    )

@@ -131,6 +131,7 @@ def test_a_message_as_json_shows_its_short_id_only():
         "group": "orders",
         "topic": "orders.placed",
         "key": "customer 42",
+        "barrier_id": None,
         "size": 10,
         "state": "pending",
         "parked": True,
@@ -217,6 +218,14 @@ def test_a_table_of_open_messages_where_it_is_wide_enough(shown):
     )
     assert "MAX_CHECKS; database is away" in second
     assert rest == ["shown: the oldest 2 of 5; --limit 5 shows all"]
+
+
+def test_the_barrier_table_of_a_message_is_shown(shown):
+    message = replace(PENDING, barrier_id="9f86d081884c7d65")
+    [row] = [line for line in shown(listing(message), 200) if "ABCDEF00" in line]
+    assert "orders (9f86d081)" in row
+    [line] = [line for line in shown(listing(message), 80) if "group orders" in line and "topic" in line]
+    assert line.strip() == "group orders  topic orders.placed  key customer 42  barrier 9f86d081884c7d65"
 
 
 def test_a_block_for_each_message_on_a_terminal_of_80_columns(shown):
