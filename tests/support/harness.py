@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,9 @@ FAST = {
     "transaction_check_max": 3,
     "session_timeout": 3_000,
 }
+
+#: The signal at which a worker of tests.support.failing_worker fails.
+FAIL = signal.SIGRTMIN
 
 #: With a load of 30 on two cores everything takes many times as long. On a quiet machine no test waits longer because
 #: of it.
@@ -122,8 +126,16 @@ class Prepared:
 class WorkerProcess(workers.WorkerProcess):
     """A `txbridge worker` in a process of its own, as an operator starts it."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        super().__init__([sys.executable, "-m", "txbridge.cli.main", "worker", *arguments], log, environment)
+    def __init__(
+        self, arguments: Sequence[str], log: Path, environment: dict[str, str], failing: str | None = None
+    ) -> None:
+        """`failing` is a fault of tests.support.failing_worker."""
+        program = ["txbridge.cli.main"] if failing is None else ["tests.support.failing_worker", failing]
+        super().__init__([sys.executable, "-m", *program, "worker", *arguments], log, environment)
+
+    def fail(self) -> None:
+        """Let the fault happen that it was started with."""
+        self._process.send_signal(FAIL)
 
     def wait_logged(self, text: str, timeout: float = 30.0) -> None:
         super().wait_logged(text, timeout * _BUSY)
@@ -316,12 +328,19 @@ class Bridge:
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def worker(
-        self, fault: str = "", app_id: str | None = None, *, wait: int | None = None, **options: object
+        self,
+        fault: str = "",
+        app_id: str | None = None,
+        *,
+        wait: int | None = None,
+        failing: str | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        **options: object,
     ) -> WorkerProcess:
         """Start a worker and wait for its partitions.
 
-        `fault` is a fault point at which it dies. `wait` is the partitions to wait for (default: all). Options are
-        those of FAST unless given.
+        `fault` is a fault point at which it dies, `failing` a fault of tests.support.failing_worker. `wait` is the
+        partitions to wait for (default: all). Options are those of FAST unless given.
         """
         settings: dict[str, object] = {**FAST, **options}
         if app_id is not None:
@@ -330,7 +349,8 @@ class Bridge:
         worker = WorkerProcess(
             [f"--bootstrap-servers={self.bootstrap_servers}", f"--namespace={self.namespace}", *flags],
             Path(self._folder.name) / f"worker-{next(self._log_number)}.log",
-            {"TXBRIDGE_FAULT_POINT": fault, "TXBRIDGE_LOG_FORMAT": "json"},
+            {"TXBRIDGE_FAULT_POINT": fault, "TXBRIDGE_LOG_FORMAT": "json", **environment},
+            failing,
         )
         self.workers.append(worker)
         if wait is None:

@@ -11,6 +11,7 @@ import typer
 
 from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import Config
+from txbridge.config.foreign_variables import forget_foreign_variables
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, Option
 from txbridge.extras import needs
@@ -58,6 +59,7 @@ def make_command() -> Callable[..., None]:
         Ctrl-C and SIGTERM end it: it finishes the Kafka transactions at hand and leaves its group. Exit code 0: ended
         so; 130: interrupted before it served; 2: it cannot work.
         """
+        forget_foreign_variables()
         # Faust takes seconds to import: --help and a mistyped option do without it.
         with needs("worker", "a worker runs on Faust"):
             from txbridge import log  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Translation of librdkafka's security properties into credentials for Faust, whose consumer is aiokafka."""
+"""Translation of librdkafka's security properties into arguments of aiokafka, which is also Faust's client."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-import faust
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from txbridge.errors import UsageError
 from txbridge.kafka.config import canonical_name
@@ -52,14 +49,14 @@ REFUSED = {
 }
 
 
-def credentials(kafka: Mapping[str, Any]) -> Any:
-    """Credentials for `faust.App`, or None for a plain connection. Raises UsageError if Faust cannot do it."""
+def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for aiokafka's clients; none for a plain connection. Raises UsageError if aiokafka cannot do it."""
     protocol = str(kafka.get("security.protocol", "plaintext")).upper()
     if protocol == "PLAINTEXT":
-        return None
-    context = _ssl_context(kafka) if protocol in {"SSL", "SASL_SSL"} else None
+        return {}
+    tls = {"ssl_context": _ssl_context(kafka)} if protocol in {"SSL", "SASL_SSL"} else {}
     if protocol == "SSL":
-        return faust.SSLCredentials(context=context)
+        return {"security_protocol": protocol, **tls}
     if protocol not in {"SASL_PLAINTEXT", "SASL_SSL"}:
         raise UsageError(f"security.protocol {protocol!r} is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL")
     named = {canonical_name(name): value for name, value in kafka.items()}
@@ -68,18 +65,13 @@ def credentials(kafka: Mapping[str, Any]) -> Any:
         raise UsageError(
             f"sasl.mechanism {mechanism!r} cannot be used by a worker; use one of {', '.join(_MECHANISMS)}"
         )
-    return faust.SASLCredentials(
-        username=str(kafka.get("sasl.username", "")),
-        password=str(kafka.get("sasl.password", "")),
-        mechanism=mechanism,
-        ssl_context=context,
-    )
-
-
-def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """The same credentials as arguments of aiokafka's clients. Raises UsageError."""
-    found = credentials(kafka)
-    return {} if found is None else credentials_to_aiokafka_auth(found)
+    return {
+        "security_protocol": protocol,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": str(kafka.get("sasl.username", "")),
+        "sasl_plain_password": str(kafka.get("sasl.password", "")),
+        **tls,
+    }
 
 
 def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:

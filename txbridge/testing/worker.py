@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from txbridge import log
+from txbridge.config.foreign_variables import forget_foreign_variables
 from txbridge.config.sources import load_settings
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.environment import Outside
-from txbridge.worker.app import run
 
 
 class ShiftedClock(Outside):
@@ -35,6 +35,9 @@ class ShiftedClock(Outside):
 
 def main() -> None:
     """Run until a signal ends it. A mistake in the options prints one line to stderr; the exit code is 2."""
+    forget_foreign_variables()
+    from txbridge.worker.app import run  # noqa: PLC0415 - it imports the libraries that read them
+
     try:
         settings = load_settings({})
         log.configure(settings.log_format, settings.log_level)

@@ -9,27 +9,22 @@ import asyncio
 import gc
 import logging
 import os
-import secrets
 import signal
-import socket
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any, NoReturn
 
 import faust
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from faust.types import TP
-from yarl import URL
 
 from txbridge.backoff import Backoff
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.end_record import EndEvent
 from txbridge.core.names import Names
-from txbridge.kafka.aiokafka_security import credentials
+from txbridge.errors import TxBridgeError
 from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -40,6 +35,7 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
 from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout
 from txbridge.worker.faust.log_throttle import calm_down
+from txbridge.worker.faust.settings import faust_settings
 from txbridge.worker.faust.transport import TolerantTransport
 from txbridge.worker.http.monitor import Monitor
 from txbridge.worker.partition_state import PartitionContext
@@ -55,19 +51,6 @@ _RAN_WELL_S = 60.0
 _LEAVE_TIMEOUT_S = 5.0
 #: One metadata answer of a healthy cluster takes milliseconds.
 _PROBE_TIMEOUT_S = 5.0
-#: Longest time between two heartbeats; Kafka advises a third of the session. By its heartbeat a worker learns that
-#: another has left or wants to join. Until then nobody serves the partitions of the other one. With two seconds that
-#: was a good part of the pause in a rolling restart. The request is a few dozen bytes.
-_LONGEST_HEARTBEAT_S = 0.5
-#: Time that each member of the group has to join again. It learns of the rebalance by its heartbeats, within half a
-#: second, and joins at once: its owners stop in parallel. The rest is for a machine that stands still.
-_REBALANCE_TIMEOUT_S = 15.0
-#: Kafka answers a join request once all members have joined, or after the rebalance time-out, or after the session
-#: time-out of a dead member. It answers all other requests in milliseconds. So Faust waits this much longer for an
-#: answer. It also waits this long for a broker that accepts connections and never answers, once in each of its clients.
-#: Faust's defaults are 90 s in its consumer, and 20 minutes in its producer, which it always starts and txbridge never
-#: uses.
-_ANSWER_MARGIN_S = 5.0
 #: Thresholds of Python's garbage collector. By default it searches the youngest objects for cycles whenever there are
 #: 700 more of them. That is after about 100 messages, and no message is part of a cycle. The 10,000 messages of one
 #: Kafka transaction are some 130,000 objects, which should need no search. Cycles that Faust leaves behind may wait for
@@ -77,8 +60,20 @@ COLLECT_SELDOM = 200_000, 20, 20
 _log = get_logger("txbridge.worker")
 
 
+class GroupLostError(TxBridgeError):
+    """The workers' group does without this process, although Faust runs."""
+
+
+class _Boot(faust.App.BootStrategy):  # type: ignore[misc]
+    """Faust's services for a worker: no producer, because our own writes everything."""
+
+    enable_kafka_producer = False
+
+
 class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy here
     """A Faust app that also runs the owners of the partitions."""
+
+    BootStrategy = _Boot
 
     def __init__(self, *args: Any, settings: WorkerSettings, monitor: Monitor, outside: Outside, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -93,6 +88,13 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
     def _new_transport(self) -> Any:
         return TolerantTransport(self.conf.broker_consumer, self)
 
+    def _init_fixups(self) -> list[Any]:
+        """None: DJANGO_SETTINGS_MODULE must not load a Django project, nor an installed package extend Faust."""
+        return []
+
+    def _create_directories(self) -> None:
+        """Create none: nothing is stored on disk."""
+
     async def on_start(self) -> None:
         """Before anything is consumed, wait for Kafka, and check topics and rights."""
         self.own_monitor.start()
@@ -100,7 +102,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             self._started_by_faust = time.monotonic()
             log_start(self.settings)
             await asyncio.to_thread(self.prepare)
-        self.own_monitor.health.look_after_loop(asyncio.get_running_loop())
+        self.own_monitor.health.look_after_loop(asyncio.get_running_loop(), self._rejoin)
         await super().on_start()
 
     async def on_stop(self) -> None:
@@ -111,6 +113,10 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         await super().on_stop()
         if self._started_by_faust is not None:
             log_end(time.monotonic() - self._started_by_faust)
+
+    def _rejoin(self, reason: str) -> None:
+        """Let Faust end, so that it is started again and joins the group anew."""
+        self.add_future(self.crash(GroupLostError(reason)))
 
     def prepare(self) -> None:
         """Wait for Kafka, then check topics and rights. Raises LayoutError, EnvironmentProblemError."""
@@ -171,35 +177,12 @@ class BridgeWorker(faust.Worker):  # type: ignore[misc]
 def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside: Outside = OUTSIDE) -> BridgeApp:
     """Create the worker as a Faust app, without a connection yet. Without a monitor it gets one of its own."""
     names = Names(settings.namespace)
-    servers = [URL(f"aiokafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]
-    session_s = settings.session_timeout / 1_000
-    answer_s = max(_REBALANCE_TIMEOUT_S, session_s) + _ANSWER_MARGIN_S
     app = BridgeApp(
         settings.app_id,
         settings=settings,
         monitor=monitor or Monitor(settings),
         outside=outside,
-        broker=servers,
-        broker_credentials=credentials(settings.librdkafka),
-        # Unique in the group: after a fence, an owner finds this process by it in the coordinator's answer.
-        broker_client_id=f"txbridge-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
-        broker_session_timeout=session_s,
-        broker_rebalance_timeout=_REBALANCE_TIMEOUT_S,
-        broker_request_timeout=answer_s,
-        producer_request_timeout=answer_s,
-        broker_heartbeat_interval=min(session_s / 3, _LONGEST_HEARTBEAT_S),
-        # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
-        processing_guarantee="at_least_once",
-        # The checkpoint says where to begin: a new group does not need the whole history of END.
-        consumer_auto_offset_reset="latest",
-        # Faust only hands events over, so nothing is lost without this wait. The wait could last for ever.
-        stream_wait_empty=False,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        web_enabled=False,
-        store="memory://",
-        datadir=str(Path(tempfile.gettempdir()) / f"txbridge-faust-{os.getuid()}"),
-        worker_redirect_stdouts=False,
+        **faust_settings(settings),
     )
     end_topic = app.topic(
         names.end,
@@ -302,12 +285,14 @@ def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
         try:
             worker.execute_from_commandline()
         except SystemExit:
-            if worker.told_to_end or worker.crash_reason is None:
+            if worker.told_to_end:
                 raise
+        monitor.health.look_after(None)
         if time.monotonic() - started > _RAN_WELL_S:
             backoff.reset()
         monitor.metrics.failed("faust_crashed")
-        _log.error("faust_crashed", error=repr(worker.crash_reason), retry_seconds=backoff.pause)
+        error = repr(worker.crash_reason or "Faust has ended by itself")
+        _log.error("faust_crashed", error=error, retry_seconds=backoff.pause)
         _end_when_told()
         time.sleep(backoff.next())
 

@@ -7,12 +7,11 @@ import ssl
 from contextlib import suppress
 from pathlib import Path
 
-import faust
 import pytest
 
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.aiokafka_security import HONOURED, REFUSED, credentials
+from txbridge.kafka.aiokafka_security import HONOURED, REFUSED, aiokafka_auth
 
 #: A certificate by itself for 127.0.0.1, valid from 2020 to 2120, made for these tests and used nowhere else.
 CERTIFICATE = """\
@@ -56,13 +55,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def name_seen(kafka: dict[str, object], files: Path) -> str | None:
     """The name in the certificate that a server sees which demands a client's certificate."""
-    found = credentials({"security.protocol": "ssl", "ssl.ca.pem": CERTIFICATE, **kafka})
-    assert isinstance(found, faust.SSLCredentials)
+    found = aiokafka_auth({"security.protocol": "ssl", "ssl.ca.pem": CERTIFICATE, **kafka})
+    assert found["security_protocol"] == "SSL"
     demanding = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=CERTIFICATE)
     demanding.load_cert_chain(files / "certificate.pem", files / "key.pem")
     demanding.verify_mode = ssl.CERT_REQUIRED
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = found.context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    client = found["ssl_context"].wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
     server = demanding.wrap_bio(to_server, to_client, server_side=True)
     for _ in range(4):
         for side in (client, server):
@@ -98,7 +97,7 @@ def test_the_broker_sees_the_worker_s_certificate(
 
 def test_no_key_is_left_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    credentials({"security.protocol": "ssl", "ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": KEY})
+    aiokafka_auth({"security.protocol": "ssl", "ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": KEY})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,7 +119,7 @@ def test_what_can_not_be_honoured_is_refused_by_name_with_what_to_use_instead(
     protocol: str, name: str, instead: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        credentials({"security.protocol": protocol, "sasl.mechanism": "PLAIN", name: "something"})
+        aiokafka_auth({"security.protocol": protocol, "sasl.mechanism": "PLAIN", name: "something"})
     assert str(caught.value).startswith(f"{name} cannot be used by a worker")
     assert instead in str(caught.value)
     assert "something" not in str(caught.value)
@@ -128,12 +127,12 @@ def test_what_can_not_be_honoured_is_refused_by_name_with_what_to_use_instead(
 
 @pytest.mark.parametrize("name", ["sasl.mechanism", "sasl.mechanisms"])
 def test_both_of_librdkafka_s_names_of_the_mechanism_mean_the_same(name: str) -> None:
-    found = credentials({"security.protocol": "sasl_plaintext", name: "SCRAM-SHA-512", "sasl.username": "worker"})
-    assert (found.mechanism.value, found.username) == ("SCRAM-SHA-512", "worker")
+    found = aiokafka_auth({"security.protocol": "sasl_plaintext", name: "SCRAM-SHA-512", "sasl.username": "worker"})
+    assert (found["sasl_mechanism"], found["sasl_plain_username"]) == ("SCRAM-SHA-512", "worker")
 
 
 def test_a_property_of_tls_means_nothing_without_tls() -> None:
-    assert credentials({"security.protocol": "plaintext", "ssl.keystore.location": "x"}) is None
+    assert aiokafka_auth({"security.protocol": "plaintext", "ssl.keystore.location": "x"}) == {}
 
 
 def test_every_property_of_tls_is_honoured_or_refused() -> None:
@@ -161,21 +160,23 @@ def test_every_property_of_tls_is_honoured_or_refused() -> None:
 )
 def test_what_can_not_be_read_is_a_sentence_without_secrets(given: dict[str, object], problem: str) -> None:
     with pytest.raises(UsageError) as caught:
-        credentials({"security.protocol": "ssl", **given})
+        aiokafka_auth({"security.protocol": "ssl", **given})
     assert str(caught.value).startswith(problem)
     assert "PRIVATE KEY" not in str(caught.value)
 
 
 def test_ciphers_revocation_and_folders_of_authorities_are_honoured(tmp_path: Path) -> None:
-    context = credentials({"security.protocol": "ssl", "ssl.cipher.suites": "ECDHE-ECDSA-AES128-GCM-SHA256"}).context
+    context = aiokafka_auth({"security.protocol": "ssl", "ssl.cipher.suites": "ECDHE-ECDSA-AES128-GCM-SHA256"})[
+        "ssl_context"
+    ]
     assert {one["name"] for one in context.get_ciphers() if one["protocol"] == "TLSv1.2"} == {
         "ECDHE-ECDSA-AES128-GCM-SHA256"
     }
     (tmp_path / "ca.pem").write_text(CERTIFICATE, "utf-8")
-    context = credentials({"security.protocol": "ssl", "ssl.crl.location": str(tmp_path / "ca.pem")}).context
+    context = aiokafka_auth({"security.protocol": "ssl", "ssl.crl.location": str(tmp_path / "ca.pem")})["ssl_context"]
     assert context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
-    assert credentials({"security.protocol": "ssl", "ssl.ca.location": str(tmp_path)}) is not None
-    assert credentials({"security.protocol": "ssl", "ssl.ca.location": "probe"}) is not None
+    assert aiokafka_auth({"security.protocol": "ssl", "ssl.ca.location": str(tmp_path)}) is not None
+    assert aiokafka_auth({"security.protocol": "ssl", "ssl.ca.location": "probe"}) is not None
 
 
 def test_the_page_about_security_lists_every_property() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -64,8 +65,14 @@ def clock():
 
 
 @pytest.fixture
-def health(clock):
-    return Health(6_000, 10_000, clock=lambda: clock.now)
+def ended():
+    """Exit codes with which the process was ended."""
+    return []
+
+
+@pytest.fixture
+def health(clock, ended):
+    return Health(6_000, 10_000, 20.0, clock=lambda: clock.now, end=ended.append)
 
 
 def ready(health, worker):
@@ -144,7 +151,7 @@ def test_an_answer_counts_for_the_session_time_out_only(health, clock, error, te
 
 @pytest.mark.parametrize(("session", "limit"), [(1_000, 6), (10_000, 10), (1_800_000, 30)])
 def test_neither_a_hasty_nor_a_patient_group_makes_old_answers_true(clock, session, limit):
-    health = Health(session, 10_000, clock=lambda: clock.now)
+    health = Health(session, 10_000, 20.0, clock=lambda: clock.now)
     assert ready(health, FakeWorker()) == []
     clock.now += limit
     assert health.not_ready() == []
@@ -172,10 +179,124 @@ class FakeLoop:
     def __init__(self):
         self.calls, self.closed = [], False
 
-    def call_soon_threadsafe(self, call):
+    def call_soon_threadsafe(self, call, *args):
         if self.closed:
             raise RuntimeError
-        self.calls.append(call)
+        self.calls.append(functools.partial(call, *args))
+
+
+def look(health, clock, loop, seconds):
+    """What the thread does every two seconds, for this long. The loop runs."""
+    for _ in range(seconds // 2):
+        clock.now += 2
+        health.ask()
+        health.act()
+        while loop.calls:
+            loop.calls.pop(0)()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "reason"),
+    [
+        ({"member": False, "partitions": frozenset()}, "the group does not have this process as a member"),
+        ({"partitions": frozenset({0, 3})}, "Faust has passed on partitions [0], not [0, 3] as assigned"),
+        ({"partitions": frozenset()}, "Faust has passed on partitions [0], not [] as assigned"),
+    ],
+)
+def test_faust_is_started_again_when_the_group_does_without_this_process(health, clock, ended, assignment, reason):
+    """For longer than joining takes, by the coordinator's own answers: whatever task of a library it was."""
+    loop, rejoined = FakeLoop(), []
+    health.look_after_loop(loop, rejoined.append)
+    worker = FakeWorker(FakeOwner(0))
+    health.look_after(worker)
+    look(health, clock, loop, 20)
+    joined, worker.answer = worker.answer, Assignment(**{"stable": True, "member": True, **assignment})
+    look(health, clock, loop, 20)
+    assert (rejoined, health.not_live()) == ([], [])
+    # One good answer, and the time counts anew.
+    worker.answer, left = joined, worker.answer
+    look(health, clock, loop, 2)
+    worker.answer = left
+    look(health, clock, loop, 20)
+    assert rejoined == []
+    look(health, clock, loop, 4)
+    assert (rejoined, health.not_live(), ended) == ([reason], [reason], [])
+    # Faust was started again.
+    health.look_after(FakeWorker(FakeOwner(0)))
+    assert health.not_live() == []
+    look(health, clock, loop, 60)
+    assert (rejoined, ended) == ([reason], [])
+
+
+def test_a_process_that_the_group_lost_and_that_faust_does_not_leave_ends(health, clock, ended):
+    loop = FakeLoop()
+    health.look_after_loop(loop, lambda _reason: None)
+    health.look_after(FakeWorker(member=False))
+    with capture_logs() as logs:
+        look(health, clock, loop, 46)
+        assert ended == []
+        look(health, clock, loop, 4)
+    assert set(ended) == {1}
+    assert (logs[0]["event"], logs[0]["log_level"]) == ("worker_hangs", "error")
+    assert logs[0]["reasons"] == ["the group does not have this process as a member"]
+
+
+def test_no_answer_of_the_group_is_no_reason_to_do_anything(health, clock, ended):
+    loop, rejoined = FakeLoop(), []
+    health.look_after_loop(loop, rejoined.append)
+    worker = FakeWorker(member=False)
+    health.look_after(worker)
+    for _ in range(10):
+        left, worker.answer = worker.answer, TimeoutError()
+        look(health, clock, loop, 600)
+        worker.answer = left
+        look(health, clock, loop, 18)
+    assert (rejoined, ended, health.not_live()) == ([], [], [])
+
+
+def test_the_first_join_has_more_time(health, clock):
+    loop, rejoined = FakeLoop(), []
+    health.look_after_loop(loop, rejoined.append)
+    worker = FakeWorker(member=False)
+    worker.was_assigned = False
+    health.look_after(worker)
+    look(health, clock, loop, 78)
+    assert rejoined == []
+    look(health, clock, loop, 4)
+    assert len(rejoined) == 1
+
+
+def test_a_process_that_stood_still_gets_time_to_show_progress(health, clock, ended):
+    """SIGSTOP for ten minutes: at first every thread seems to have hung that long."""
+    loop, owner = FakeLoop(), FakeOwner(0)
+    health.look_after_loop(loop)
+    health.look_after(FakeWorker(owner))
+    look(health, clock, loop, 10)
+    clock.now, owner.silent_for = clock.now + 600, 600
+    health.act()
+    assert health.not_live() != []
+    owner.silent_for = 0
+    look(health, clock, loop, 60)
+    assert ended == []
+    owner.alive = False
+    look(health, clock, loop, 30)
+    assert 1 in ended
+
+
+def test_faust_that_does_not_come_to_an_end_is_not_alive(health, clock, ended):
+    loop, worker = FakeLoop(), FakeWorker(FakeOwner(0))
+    health.look_after(worker)
+    health.look_after_loop(None)
+    worker.stopped = True
+    look(health, clock, loop, 30)
+    assert health.not_live() == []
+    look(health, clock, loop, 2)
+    assert health.not_live() == ["Faust has not ended for 32 s"]
+    look(health, clock, loop, 26)
+    assert 1 in ended
+    # It has ended, and the process waits for Kafka to start it again.
+    health.look_after(None)
+    assert health.not_live() == []
 
 
 def test_an_event_loop_that_stands_still_is_not_alive(health, clock):

@@ -12,6 +12,7 @@ from faust.exceptions import ConsumerNotStarted
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
 
+from txbridge.kafka.config import BOOTSTRAP_SERVERS
 from txbridge.log import get_logger
 
 #: Pause after a failed fetch, whatever the error was: it is not tried again in a tight loop.
@@ -57,6 +58,11 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
         """
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - there is no setting of Faust's for it
+        # aiokafka leaves the group, and never joins again, when it has fetched nothing for max_poll_interval. A member
+        # without a partition has nothing to fetch. One fetch that lasts for ever makes it stay; Health watches the
+        # membership itself.
+        consumer._subscription._fetch_count += 1  # noqa: SLF001 - no interval is long enough
+        consumer._client._bootstrap_servers = self.app.settings.librdkafka[BOOTSTRAP_SERVERS]  # noqa: SLF001
         pace_metadata(consumer._client)  # noqa: SLF001
         return consumer
 

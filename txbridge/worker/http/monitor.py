@@ -6,6 +6,7 @@ from prometheus_client import disable_created_metrics
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.log import get_logger
+from txbridge.worker.faust.settings import longest_join_s
 from txbridge.worker.http.pages import status_pages
 from txbridge.worker.http.server import Page, Web
 from txbridge.worker.http.status import StatusBoard
@@ -21,20 +22,29 @@ class Monitor:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self.metrics = WorkerMetrics(settings.metrics_max_groups)
-        self.health = Health(settings.session_timeout, settings.commit_timeout)
-        self._web: Web | None = None
+        self.health = Health(
+            settings.session_timeout, settings.commit_timeout, longest_join_s(settings.session_timeout)
+        )
+        self._is_started = False
 
     def start(self) -> None:
-        """Listen, if a port was given; does nothing the second time. Raises EnvironmentProblemError."""
+        """Watch the worker, and listen if a port was given; does nothing the second time.
+
+        Raises EnvironmentProblemError.
+        """
         settings = self._settings
-        if self._web is not None or not settings.metrics_port:
+        if self._is_started:
+            return
+        self._is_started = True
+        self.health.start()
+        if not settings.metrics_port:
             return
         pages: dict[str, Page] = {}
         if settings.status_page != "off":
             board = StatusBoard(settings, self.metrics, self.health)
             board.start()
             pages = status_pages(settings, board)
-        self._web = Web(
+        web = Web(
             settings.metrics_host,
             settings.metrics_port,
             self.metrics.registry,
@@ -44,9 +54,8 @@ class Monitor:
         # The start time of each counter would be a second series, and of use to nobody here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.metrics.watch(self._facts, lambda: not self.health.not_ready())
-        self.health.start()
-        self._web.start()
-        _log.info("metrics_served", host=settings.metrics_host, port=self._web.port)
+        web.start()
+        _log.info("metrics_served", host=settings.metrics_host, port=web.port)
 
     def _facts(self) -> list[PartitionFacts] | None:
         return self.health.facts()

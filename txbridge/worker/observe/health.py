@@ -1,19 +1,25 @@
-"""Liveness and readiness of this worker, never from memory alone.
+"""Liveness and readiness of this worker, never from memory alone, and the end of one that serves no more.
 
 Ready means two things. A recent answer of the group's coordinator says that this process is a member. And every
 partition that the process has is restored and served. So a worker that was paused, cut off or overtaken is not ready,
 whatever its own state says.
+
+Faust and aiokafka have many tasks, and each may end or wait for ever while the process lives. Whatever it was, in the
+end the group does without this process. So the coordinator's answers are the watchdog: when they say so for longer than
+joining takes, Faust is started again. If that does not help, or only a restart can, the process ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
+from txbridge.kafka.agreement import Agreement
 from txbridge.log import get_logger
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partitions import Assignment, Worker
@@ -32,6 +38,19 @@ _LOOP_HANGS_AFTER_S = 60.0
 #: without a record (10 s). It rests after a refused take-over (30 s). It writes, flushes, commits and aborts one Kafka
 #: transaction (below).
 _OWNER_HANGS_AFTER_S = 105.0
+#: Faust needs at most 20 s to end: 15 s for the owners' Kafka transactions, and one request to leave the group.
+_ENDS_WITHIN_S = 30.0
+#: Faust joins the group within seconds of its start; a busy machine may need ten times as long.
+_FIRST_JOIN_S = 60.0
+#: Least number of the coordinator's answers that say that the group does without this process, and the longest time
+#: between two of them: the interval, and one answer that came late.
+_LEAST_ANSWERS = 5
+_MOST_APART_S = 8.0
+#: A process that needs a restart ends after this long. Before that Faust may end by itself, which takes 20 s at most,
+#: and after a pause (SIGSTOP) the threads and the event loop have shown progress again.
+_END_AFTER_S = 25.0
+#: The exit code then: not 0, which is for an end on request, and not 2, which is for a worker that cannot work.
+_EXIT_HANGS = 1
 #: The steps of a Kafka transaction, each bounded by the commit time-out.
 _STEPS = 4
 
@@ -42,9 +61,15 @@ class Health:
     """Asks the coordinator in a thread of its own. Thread-safe."""
 
     def __init__(
-        self, session_timeout_ms: int, commit_timeout_ms: int, clock: Callable[[], float] = time.monotonic
+        self,
+        session_timeout_ms: int,
+        commit_timeout_ms: int,
+        longest_join_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        end: Callable[[int], object] = os._exit,
     ) -> None:
         self._clock = clock
+        self._end = end
         self._fresh_for = min(max(session_timeout_ms / 1000, _LEAST_FRESH_S), _LONGEST_FRESH_S)
         self._owner_limit = _OWNER_HANGS_AFTER_S + _STEPS * commit_timeout_ms / 1000
         self._worker: Worker | None = None
@@ -53,6 +78,12 @@ class Health:
         #: Monotonic time (s) of the question, and the last answer.
         self._answer: tuple[float, Assignment] | None = None
         self._error = ""
+        #: Answers that say that the group does without this process; their text once there are enough of them.
+        self._absences = Agreement(longest_join_s, _LEAST_ANSWERS, _MOST_APART_S)
+        self._lost = ""
+        self._rejoin: Callable[[str], object] | None = None
+        self._looked_after_at = 0.0
+        self._needs_restart = Agreement(_END_AFTER_S, _LEAST_ANSWERS, _MOST_APART_S)
 
     # --- worker and event loop --------------------------------------------------------------------------------------
 
@@ -60,15 +91,23 @@ class Health:
     def worker(self) -> Worker | None:
         return self._worker
 
-    def look_after(self, worker: Worker) -> None:
-        """Take the worker to look after. It has reached Kafka, and its topics are right."""
+    def look_after(self, worker: Worker | None) -> None:
+        """Take the worker to look after, which has reached Kafka, or None when Faust has ended."""
         self._answer = None
+        self._lost = ""
+        self._absences.contradict()
+        self._looked_after_at = self._clock()
         self._worker = worker
 
-    def look_after_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Take Faust's running event loop, or None when it has ended."""
+    def look_after_loop(
+        self, loop: asyncio.AbstractEventLoop | None, rejoin: Callable[[str], object] | None = None
+    ) -> None:
+        """Take Faust's running event loop, or None when it has ended.
+
+        `rejoin` is called in the loop, with the reason, when the group has lost this process.
+        """
         self._loop_answered = self._clock()
-        self._loop = loop
+        self._loop, self._rejoin = loop, rejoin
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="txbridge-health", daemon=True).start()
@@ -77,6 +116,7 @@ class Health:
         while True:
             self.ask()
             self.look_at_topics()
+            self.act()
             time.sleep(_ASK_EVERY_S)
 
     def look_at_topics(self) -> None:
@@ -104,6 +144,7 @@ class Health:
         try:
             # The age of an answer counts from its question: it may not know of later events.
             self._answer = (asked, worker.assignment())
+            self._compare_with_group(asked, worker, self._answer[1])
         except KafkaException as error:
             self._error = error.args[0].str()
         except TimeoutError:
@@ -113,6 +154,32 @@ class Health:
 
     def _note_loop(self) -> None:
         self._loop_answered = self._clock()
+
+    def _compare_with_group(self, asked: float, worker: Worker, assignment: Assignment) -> None:
+        if not worker.was_assigned and asked - self._looked_after_at < _FIRST_JOIN_S:
+            return
+        owned = {owner.partition for owner in worker.owners()}
+        if not assignment.member:
+            problem = "the group does not have this process as a member"
+        elif assignment.stable and assignment.partitions != owned:
+            problem = f"Faust has passed on partitions {sorted(owned)}, not {sorted(assignment.partitions)} as assigned"
+        else:
+            self._absences.contradict()
+            self._lost = ""
+            return
+        if self._absences.note(asked) and not self._lost:
+            self._lost = problem
+            if self._loop is not None and self._rejoin is not None:
+                self._loop.call_soon_threadsafe(self._rejoin, problem)
+
+    def act(self) -> None:
+        """End the process if it has needed a restart for _END_AFTER_S: not every worker has a supervisor that asks."""
+        reasons = self.not_live()
+        if not reasons:
+            self._needs_restart.contradict()
+        elif self._needs_restart.note(self._clock()):
+            _log.error("worker_hangs", reasons=reasons, note="the process ends; Kafka aborts its open transactions")
+            self._end(_EXIT_HANGS)
 
     def facts(self) -> list[PartitionFacts] | None:
         """Facts of the owners; None while the partitions are not known."""
@@ -127,7 +194,11 @@ class Health:
         silent = self._clock() - self._loop_answered
         if self._loop is not None and silent > _LOOP_HANGS_AFTER_S:
             reasons.append(f"Faust's event loop has not answered for {silent:.0f} s")
+        if self._lost:
+            reasons.append(self._lost)
         worker = self._worker
+        if worker is not None and worker.stopped and silent > _ENDS_WITHIN_S:
+            reasons.append(f"Faust has not ended for {silent:.0f} s")
         for owner in () if worker is None else worker.owners():
             if not owner.is_alive():
                 reasons.append(f"partition {owner.partition}: its thread has ended")
