@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
+from txbridge.kafka.bootstrap_servers import canonical_servers
 
 ENVIRONMENT_PREFIX = "TXBRIDGE_"
 
@@ -182,7 +183,8 @@ class WorkerSettings(BaseSettings):
     def librdkafka(self) -> dict[str, Any]:
         """The properties for the functions of `txbridge.kafka.config`, bootstrap.servers included."""
         native = {name: value for name, value in self.kafka.items() if not name.startswith(kafka_config.JAVA_PREFIX)}
-        return {**native, kafka_config.BOOTSTRAP_SERVERS: self.bootstrap_servers}
+        servers = canonical_servers(self.bootstrap_servers, native.get("security.protocol"))
+        return {**native, kafka_config.BOOTSTRAP_SERVERS: servers}
 
     @property
     def longest_wait(self) -> int:

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException, Producer
 
 from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS
 from txbridge.errors import UsageError
+from txbridge.kafka.bootstrap_servers import canonical_servers
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
 #: Properties of the Java consumer in the audit's Spark, for which librdkafka has no name. In a file that worker and
@@ -156,8 +157,8 @@ def canonical_name(name: str) -> str:
 def user_config(user: Mapping[str, Any]) -> dict[str, Any]:
     """Check the user's settings, and return them under canonical names.
 
-    Raises UsageError for a missing `bootstrap.servers`, and for a property that is unknown, refused or given twice. The
-    text has the reason, and the nearest name of an unknown property.
+    Raises UsageError for missing or unclear `bootstrap.servers`, and for a property that is unknown, refused or given
+    twice. The text has the reason, and the nearest name of an unknown property.
     """
     config: dict[str, Any] = {}
     for given, value in user.items():
@@ -173,6 +174,7 @@ def user_config(user: Mapping[str, Any]) -> dict[str, Any]:
         config[name] = value
     if not config.get(BOOTSTRAP_SERVERS):
         raise UsageError(f"Kafka property {BOOTSTRAP_SERVERS!r} is missing: give it as host:port,host:port")
+    config[BOOTSTRAP_SERVERS] = canonical_servers(config[BOOTSTRAP_SERVERS], config.get("security.protocol"))
     return config
 
 

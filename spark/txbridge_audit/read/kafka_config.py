@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from txbridge.errors import UsageError
+from txbridge.kafka.bootstrap_servers import canonical_servers
 from txbridge_audit.errors import CouldNotAuditError
 
 JAVA_PREFIX = "java."
@@ -66,9 +68,13 @@ def kafka_settings(bootstrap_servers: str, options: Mapping[str, str] | None = N
         raise CouldNotAuditError(f"the audit sets {', '.join(refused)} itself: remove the option")
     java = {name.removeprefix(JAVA_PREFIX): value for name, value in options.items() if name.startswith(JAVA_PREFIX)}
     native = {name: value for name, value in options.items() if not name.startswith(JAVA_PREFIX)}
-    spark = {**_translated(native), **java, "bootstrap.servers": bootstrap_servers}
+    try:
+        servers = canonical_servers(bootstrap_servers, native.get("security.protocol"))
+    except UsageError as error:
+        raise CouldNotAuditError(str(error)) from None
+    spark = {**_translated(native), **java, "bootstrap.servers": servers}
     return KafkaSettings(
-        librdkafka={**native, "bootstrap.servers": bootstrap_servers},
+        librdkafka={**native, "bootstrap.servers": servers},
         spark={f"kafka.{name}": value for name, value in spark.items()},
     )
 
