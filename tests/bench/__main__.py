@@ -41,6 +41,7 @@ BENCHES = (
     "audit",
     "follow",
     "imports",
+    "descriptors",
 )
 #: Options of the benches that `--quick` runs. Their ratios have a spread after a few short rounds.
 QUICK: dict[str, dict[str, object]] = {

@@ -61,7 +61,7 @@ def test_p10_a_worker_whose_faust_fails_joins_again_or_ends_with_a_word(bridge: 
         bridge.decide(bridge.prepare(topic, value, partition=partition), COMMIT)
     eventually(lambda: set(bridge.visible(topic)) == set(values) or failing.returncode is not None, 60)
     if failing.returncode is None:
-        assert failing.owned() == {0, 1}
+        eventually(lambda: failing.owned() == {0, 1}, 20, lambda: failing.log[-5000:])
         assert http.ask(f"http://127.0.0.1:{failing.events('metrics_served')[0]['port']}/livez", 5)[0] == 200
     else:
         assert failing.returncode == 1

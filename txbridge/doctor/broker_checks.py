@@ -15,12 +15,15 @@ from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, 
 from txbridge.kafka.admin import NO_RIGHT, Greeting
 from txbridge.kafka.broker_clock import BOUND_MS
 from txbridge.kafka.broker_features import REMEDY
+from txbridge.kafka.descriptors import needed
 from txbridge.text import counted
 
 #: Largest difference without a finding. Births are by the brokers' clocks, and `txbridge pending` compares them with
 #: this machine's. Nobody notices a second; NTP keeps machines within milliseconds.
 _SKEW_MS = 1_000
 
+#: The usual soft limit of file descriptors, and the hard limit where somebody has lowered it.
+_USUAL_DESCRIPTORS = 1_024
 #: Limits of a broker that can refuse an option of a worker: the limit, the option, and which side the limit bounds.
 _LIMITS = (
     ("transaction.max.timeout.ms", "commit_timeout", "most"),
@@ -106,6 +109,18 @@ def clock(answers: Answers) -> Iterator[Finding]:
             Check.CLOCK,
             f"{text}: ages that commands show here are wrong by as much; workers go by the brokers' time",
             do,
+        )
+
+
+def descriptors(view: ClusterView) -> Iterator[Finding]:
+    """The file descriptors of a worker, if they may be too many. Its limit is known on its own machine only."""
+    brokers = len(view.brokers)
+    if (most := needed(view.partitions, brokers)) > _USUAL_DESCRIPTORS:
+        yield note(
+            Check.LIMITS,
+            f"a worker that takes over all {view.partitions} partitions may have {most} file descriptors open "
+            f"(with {counted(brokers, 'broker')})",
+            "give it this hard limit at least (ulimit -Hn, LimitNOFILE); it raises its soft limit itself",
         )
 
 

@@ -68,6 +68,7 @@ def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], no
     yield from topic_checks.retention(view)
     yield from topic_checks.replication(view)
     yield from broker_checks.limits(view)
+    yield from broker_checks.descriptors(view)
     yield from acl_checks.granted(view, answers, groups)
     yield from runtime_checks.workers(view, groups)
     backlog, why = _backlog(view, now)

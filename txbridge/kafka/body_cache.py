@@ -104,9 +104,6 @@ class BodyCache:
         if len(self._yielding) > 2 * len(self._bodies) + _FEW:
             self._yielding = deque(offset for offset in self._yielding if offset in self._bodies)
 
-    def close(self) -> None:
-        self._reader.close()
-
     def drop(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
             half = self._bodies.pop(offset, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -65,8 +66,8 @@ _FETCH_ON_DEMAND_MS = 1
 #: Most bytes of one fetch of a reader on demand: thousands of messages, as many as a large Kafka transaction has. The
 #: default is 1 MiB.
 _FETCH_ON_DEMAND_BYTES = 4 * 1024 * 1024
-#: Time (ms) for which a broker delays an empty answer, in case records come; the default is 500. Readers of committed
-#: records read to the end once, and only an empty answer tells that the end is reached.
+#: Time (ms) for which a broker delays an empty answer, in case records come; the default is 500. A reader that reads to
+#: the end once learns by an empty answer that the end is reached. Any other request of the reader waits for the answer.
 _END_WAIT_MS = 10
 
 
@@ -101,7 +102,7 @@ class PartitionReader:
         else:
             config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)
         config.setdefault("logger", librdkafka_logger())
-        if committed and not follows:
+        if not follows:
             config["fetch.wait.max.ms"] = _END_WAIT_MS
         self._consumer = outside.consumer(config)
         #: Offset of the next record to read.
@@ -111,6 +112,13 @@ class PartitionReader:
         # Answers that the log ends below a reached offset: of `end_from`, by topic, and of fetches.
         self._short: dict[str, Agreement] = {}
         self._fetch_short = cut_agreement()
+
+    def on_same_connection(self, topic: str) -> PartitionReader:
+        """A reader of another topic. Only one of the two may be started at a time; `close` this one."""
+        other = copy(self)
+        other.topic, other.position = topic, -1
+        other._fetch_short = cut_agreement()  # noqa: SLF001 - of this class
+        return other
 
     def start(self, offset: int) -> None:
         """Read from this offset on."""

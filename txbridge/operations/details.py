@@ -29,12 +29,11 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
     """
     with kafka_errors(f"reading {connection.names.half}[{partition}]"):
         reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
-        # A budget of 0 bytes: each body is used once.
-        cache = BodyCache(0, connection.names, reader)
         try:
-            bodies = cache.load(message.half_offset for message in messages)
+            # A budget of 0 bytes: each body is used once.
+            bodies = BodyCache(0, connection.names, reader).load(message.half_offset for message in messages)
         finally:
-            cache.close()
+            reader.close()
     return [
         replace(message, gone=True)
         if (half := bodies.get(message.half_offset)) is None

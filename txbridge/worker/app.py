@@ -40,7 +40,7 @@ from txbridge.worker.faust.transport import TolerantTransport
 from txbridge.worker.http.monitor import Monitor
 from txbridge.worker.partition_state import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
-from txbridge.worker.startup import log_end, log_start, require_rights
+from txbridge.worker.startup import log_end, log_start, require_rights, slots_for
 
 #: Back-off while Kafka cannot be reached at start, and after a crash of Faust.
 _FIRST_RETRY_S = 0.5
@@ -144,6 +144,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             check_rate=settings.transaction_check_rate,
             metrics=self.own_monitor.metrics,
             outside=self.outside,
+            slots=slots_for(layout.partitions, len(admin.list_topics(timeout=_PROBE_TIMEOUT_S).brokers)),
         )
         self.own_monitor.metrics.found_partitions(layout.partitions)
         self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)

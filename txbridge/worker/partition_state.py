@@ -24,6 +24,7 @@ from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.ingest.offset_gaps import Gaps
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.observe.no_longer_held import NoLongerHeld
+from txbridge.worker.slots import PartitionSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class PartitionContext:
     outside: Outside = OUTSIDE
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
     no_longer_held: NoLongerHeld = field(default_factory=NoLongerHeld)
+    slots: PartitionSlots = field(default_factory=PartitionSlots)
 
 
 @dataclass(slots=True)
@@ -59,7 +61,8 @@ class PartitionState:
     bodies: BodyCache
     writer: TransactionalWriter
     half_reader: PartitionReader
-    #: The first reader sees the end of END. Decisions are read by the second one, which skips aborted records.
+    #: The first reader sees where logs end, and `bodies` reads HALF by its connection. Decisions are read by the second
+    #: one, which skips aborted records.
     end_reader: PartitionReader
     decision_reader: PartitionReader
     half_gaps: Gaps
@@ -79,4 +82,3 @@ class PartitionState:
         self.half_reader.close()
         self.end_reader.close()
         self.decision_reader.close()
-        self.bodies.close()

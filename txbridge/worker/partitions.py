@@ -122,7 +122,8 @@ class PartitionOwner(threading.Thread):
         while not self._told_to_stop():
             try:
                 self._wait_for_confirmation()
-                self._own()
+                with self._context.slots.one_slot():
+                    self._own()
             except Exception as error:  # noqa: BLE001 - nothing may end the partition silently, a defect of ours included
                 pause = self._explain(error)
                 # Free the state before the pause: the traceback still refers to it.

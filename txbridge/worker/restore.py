@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.half_queue import HalfQueue
@@ -70,18 +70,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     readers: list[PartitionReader] = []
     offset_topic: OffsetTopic | None = None
 
-    def reader(topic: str, *, on_demand: bool = False, committed: bool = False) -> PartitionReader:
-        readers.append(
-            PartitionReader(
-                kafka,
-                topic,
-                partition,
-                committed=committed,
-                on_demand=on_demand,
-                follows=committed,
-                outside=outside,
-            )
-        )
+    def reader(topic: str, **how: Any) -> PartitionReader:
+        readers.append(PartitionReader(kafka, topic, partition, outside=outside, **how))
         return readers[-1]
 
     try:
@@ -93,7 +83,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         offset_topic = read_offset_topic(context, partition, stopping)
         if offset_topic.newer is not None:
             refuse_newer(names.offset, partition, *offset_topic.newer)
-        half_reader, end_reader = reader(names.half, on_demand=True), reader(names.end)
+        half_reader = reader(names.half, committed=False, on_demand=True, follows=True)
+        end_reader = reader(names.end, committed=False, on_demand=True)
         bounds = {
             "half": half_reader.watermarks(),
             "end": end_reader.watermarks(),
@@ -134,11 +125,12 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             partition=partition,
             names=names,
             queue=queue,
-            bodies=BodyCache(context.payload_memory, names, reader(names.half, on_demand=True)),
+            # Each connection takes file descriptors. END's reader is never started from here on.
+            bodies=BodyCache(context.payload_memory, names, end_reader.on_same_connection(names.half)),
             writer=writer,
             half_reader=half_reader,
             end_reader=end_reader,
-            decision_reader=reader(names.end, committed=True),
+            decision_reader=reader(names.end, committed=True, follows=True),
             half_gaps=gaps_of_half(names.half, partition, context.metrics),
             end_gaps=gaps_of_end(names.end, partition, context.metrics),
             checkpoint=replace(checkpoint, read=half_read),

@@ -6,6 +6,7 @@ topics are checked at delivery, because the topics' names are not known before.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as NoAnswer
 from importlib.metadata import version
@@ -19,7 +20,9 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.denied import missing_right
+from txbridge.kafka.descriptors import capacity, needed, refusal
 from txbridge.log import get_logger
+from txbridge.worker.slots import PartitionSlots
 
 #: The longest time-out that librdkafka accepts: it must not give up a request to a coordinator by itself
 #: (group_membership.py says why).
@@ -43,6 +46,24 @@ def log_start(settings: WorkerSettings) -> None:
 def log_end(seconds: float) -> None:
     """Log that the worker has ended on request, `seconds` after its start."""
     _log.info("worker_ended", seconds=round(seconds, 3))
+
+
+def slots_for(partitions: int, brokers: int) -> PartitionSlots:
+    """Raise the soft limit of file descriptors to what all partitions need, and return the room that there is.
+
+    Not to the hard limit: with a million descriptors every start of a child process may close each of them.
+    """
+    wanted = needed(partitions, brokers)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return PartitionSlots()
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit == wanted:
+        return PartitionSlots()
+    text = refusal(limit, partitions, brokers)
+    _log.warning("few_file_descriptors", limit=limit, needed=wanted, note=text)
+    return PartitionSlots(capacity(limit, brokers), text)
 
 
 def require_rights(admin: AdminClient, coordinator: AdminClient, names: Names, app_id: str) -> None:
