@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -55,3 +57,26 @@ def test_sigterm_hands_the_partitions_over_to_the_other_worker(bridge: Bridge) -
 def _transactions(bridge: Bridge, ids: list[str]) -> set[str]:
     """States of these transactional ids at their coordinator."""
     return {one.state for one in ask({"bootstrap.servers": bridge.bootstrap_servers}, ids, {}).transactions.values()}
+
+
+def test_sighup_of_a_closed_terminal_leaves_the_group_as_sigterm_does(bridge: Bridge) -> None:
+    worker = bridge.worker(session_timeout=_PATIENT_MS)
+    os.kill(worker.pid, signal.SIGHUP)
+    assert worker.wait_dead() == 0
+    assert worker.events("worker_ended") != []
+    group = bridge.names.worker_group
+    assert bridge.admin.describe_consumer_groups([group])[group].result(120).members == []
+
+
+def test_under_nohup_a_worker_stays_after_sighup(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        worker = bridge.worker()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    os.kill(worker.pid, signal.SIGHUP)
+    bridge.decide(bridge.prepare(topic, b"value"), COMMIT)
+    bridge.wait_visible(topic, [b"value"])
+    assert worker.returncode is None
+    assert worker.stop() == 0

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.interrupts import ends_at_once
+from txbridge.cli.interrupts import end_at_hangup, ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
@@ -54,8 +54,9 @@ def answer_checks(
 ) -> None:
     """Answer the checks of producer groups from their table txbridge_transactions, without the application.
 
-    Ctrl-C and SIGTERM end it. Exit code 0: ended so; 2: it cannot work.
+    Ctrl-C, SIGTERM and SIGHUP (not under nohup) end it. Exit code 0: ended so; 2: it cannot work.
     """
+    end_at_hangup()
     if not group:
         raise UsageError("--group is missing: whose checks are to be answered?")
     if not database_url:

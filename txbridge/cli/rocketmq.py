@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txbridge.cli.interrupts import ends_at_once
+from txbridge.cli.interrupts import end_at_hangup, ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.extras import needs
 from txbridge.subject import about
@@ -116,9 +116,10 @@ def rocketmq(
 ) -> None:
     """Run a front door: unmodified RocketMQ producers send transactional messages into Kafka through it.
 
-    Ctrl-C and SIGTERM end it: it answers the requests at hand and leaves its groups. Exit code 0: ended so; 2: it
-    cannot work.
+    Ctrl-C, SIGTERM and SIGHUP (not under nohup) end it: it answers the requests at hand and leaves its groups. Exit
+    code 0: ended so; 2: it cannot work.
     """
+    end_at_hangup()
     with needs("rocketmq", "the front door needs structlog, prometheus-client and grpcio"):
         from txbridge_rocketmq.app import run  # noqa: PLC0415
         from txbridge_rocketmq.options import door_options  # noqa: PLC0415

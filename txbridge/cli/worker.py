@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from txbridge.cli.interrupts import ends_at_once
+from txbridge.cli.interrupts import end_at_hangup, ends_at_once
 from txbridge.cli.options import Config
 from txbridge.config.foreign_variables import forget_foreign_variables
 from txbridge.config.sources import load_settings
@@ -56,9 +56,11 @@ def make_command() -> Callable[..., None]:
     def worker(*, config: Path | None = None, **flags: Any) -> None:
         """Run a worker: it owns its share of the half partitions and delivers, checks and discards.
 
-        Ctrl-C and SIGTERM end it: it finishes the Kafka transactions at hand and leaves its group. Exit code 0: ended
-        so; 130: interrupted before it served; 2: it cannot work.
+        Ctrl-C, SIGTERM and SIGHUP (not under nohup) end it: it finishes the Kafka transactions at hand and leaves its
+        group. Exit code 0: ended so; 130: interrupted before it served; 1: it hung, and the log says why; 2: it cannot
+        work.
         """
+        end_at_hangup()
         forget_foreign_variables()
         # Faust takes seconds to import: --help and a mistyped option do without it.
         with needs("worker", "a worker runs on Faust"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 from txbridge.client.checks.consumer import CheckConsumer, Group
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.end_sender import EndSender
+from txbridge.client.flow import process
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import Connection
@@ -104,6 +106,19 @@ class Runtime:
         self._ends.start()
         self._halves.start()
         self._checks.start()
+        atexit.register(self._warn_at_exit, process.generation())
+
+    def _warn_at_exit(self, generation: int) -> None:
+        """Say what was on its way when a program ended that has not called close()."""
+        running, ends = self._attempts.running, self._ends.unsettled
+        if (running or ends) and generation == process.generation():
+            report(
+                logging.WARNING,
+                "not_closed",
+                transactions_running=running,
+                ends_not_acknowledged=ends,
+                next="call close() before the program ends; the worker will ask check_local_transaction",
+            )
 
     @property
     def is_connected(self) -> bool:
@@ -132,6 +147,7 @@ class Runtime:
         self._checks.close(_LEAVE_GROUP_S)
         self._halves.close()
         self._shortage.close()
+        atexit.unregister(self._warn_at_exit)
         if running or ends:
             report(
                 logging.WARNING,

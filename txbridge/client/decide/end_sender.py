@@ -57,6 +57,11 @@ class EndSender:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def unsettled(self) -> int:
+        """Number of commands that Kafka has not acknowledged."""
+        return self._queue.unsettled
+
     def submit(self, partition: int, entry: EndEntry, source: Source, size: int) -> Ticket:
         """Queue a command about a half message of `size` bytes. Never blocks. After close the ticket has failed."""
         with self._lock:

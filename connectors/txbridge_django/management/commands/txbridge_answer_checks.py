@@ -15,12 +15,14 @@ from txbridge_django.producer import get_producer
 class Command(BaseCommand):
     """Command that starts the producer only to answer checks."""
 
-    help = "Answer the checks of the producer group until SIGTERM or Ctrl-C, beside the web processes or without them."
+    help = "Answer the checks of the producer group until a signal ends it, beside the web processes or without them."
 
     def handle(self, *_: Any, **__: Any) -> None:
         ended = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # nohup ignores SIGHUP.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: ended.set())
         try:
             producer = get_producer()
         except TxBridgeError as error:
