@@ -41,10 +41,9 @@ def test_p10_a_member_without_a_partition_stays_one_and_takes_over(bridge: Bridg
     "fault",
     [
         "coordination-ends",
-        "heartbeat-denied",
         *(
             pytest.param(fault, marks=pytest.mark.long)
-            for fault in sorted(FAULTS.keys() - {"coordination-ends", "heartbeat-denied", "short-poll-interval"})
+            for fault in sorted(FAULTS.keys() - {"coordination-ends", "short-poll-interval"})
         ),
     ],
 )
