@@ -16,6 +16,7 @@ from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import FencedError
 from txbridge.worker import partitions
 from txbridge.worker.partitions import PartitionOwner
+from txbridge.worker.slots import PartitionSlots
 
 
 class Time(Outside):
@@ -51,6 +52,7 @@ class Attempts:
             names=Names(),
             metrics=metrics,
             no_longer_held=SimpleNamespace(service=nullcontext, tell=lambda _now: None),
+            slots=PartitionSlots(),
         )
         monkeypatch.setattr(partitions, "take_over", self._take_over)
         monkeypatch.setattr(partitions, "CommitLoop", lambda *_: self)
