@@ -447,6 +447,11 @@ def what_is_fresh_is_never_due() -> None:
     HalfQueue.fresh_until = lambda self, _now: self.fresh.first
 
 
+def a_clock_that_was_ahead_puts_off() -> None:
+    """What was born or put off by a clock that was ahead waits until the right clock has caught up."""
+    HalfQueue.note_time = lambda self, _now: None
+
+
 def copies_across_a_take_over_are_messages() -> None:
     """A take-over reads nothing below the watermark, not even ids."""
     HalfQueue.recent_start = HalfQueue.watermark
@@ -636,6 +641,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
         a_run_may_be_decided_twice,
         runs_come_last,
         what_is_fresh_is_never_due,
+        a_clock_that_was_ahead_puts_off,
         copies_across_a_take_over_are_messages,
         several_in_two_transactions,
         several_change_places,

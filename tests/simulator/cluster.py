@@ -64,10 +64,15 @@ class Finished:
 
 
 class Cluster:
-    """All brokers as one. Every method is one request, atomic; the world's clock is passed in as `clock`."""
+    """All brokers as one. Every method is one request, atomic.
 
-    def __init__(self, clock: Callable[[], int], trace: Callable[[str], None]) -> None:
-        self._clock = clock
+    `clock` is the world's clock, `brokers_clock` the one that append times are from.
+    """
+
+    def __init__(
+        self, clock: Callable[[], int], trace: Callable[[str], None], brokers_clock: Callable[[], int]
+    ) -> None:
+        self._clock, self._brokers_clock = clock, brokers_clock
         self._trace = trace
         self.logs: dict[Place, PartitionLog] = {}
         self.partitions: dict[str, int] = {}
@@ -132,7 +137,8 @@ class Cluster:
         log, now = self.logs[place], self._clock()
         key, value, headers, timestamp = record
         stored = Stored(
-            log.high_watermark, "data", key, value, headers, timestamp or now, now, producer_id, epoch, number
+            *(log.high_watermark, "data", key, value, headers, timestamp or self._brokers_clock(), now),
+            *(producer_id, epoch, number),
         )
         log.append(stored)
         if number:

@@ -56,6 +56,7 @@ RARE = {
     # Of a service with SQL transactions, which runs have only with one of these.
     "sender waits before its row": 1.0,
     "two stores under one group": 1.0,
+    "brokers' clock set": 1.0,
 }
 _RARE_SHARE = 0.1
 

@@ -292,8 +292,8 @@ class SimulatedProducer:
             self._actor.wait(world.random.choice((50, 300, 1_500)))
         self._sequences[place] = sequence + len(records)
         for number, ((key, value, headers, timestamp), report) in enumerate(queue):
-            appended = self._cluster.logs[place].entries[first + number].appended
-            stored = Stored(first + number, "data", key, value, headers, timestamp or appended, appended)
+            entry = self._cluster.logs[place].entries[first + number]
+            stored = Stored(first + number, "data", key, value, headers, timestamp or entry.timestamp, entry.appended)
             self._reports.append(partial(report, None, SimulatedMessage(*place, first + number, stored)))
         queue.clear()
 

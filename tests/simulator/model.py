@@ -138,7 +138,7 @@ class PartitionModel:
             messages = _messages(stored, headers)
             time = headers.get("TXB_DELIVER_AT")
             # A client's clock may differ by a minute.
-            is_too_late = time is not None and int(time) > stored.appended + self.times.max_delay + 60_000
+            is_too_late = time is not None and int(time) > stored.timestamp + self.times.max_delay + 60_000
             malformed = is_copy or "UNIQ_KEY" not in headers or messages is None or is_too_late
             if messages is None:
                 self.count("several messages cut off")

@@ -53,7 +53,11 @@ class World:
         self.former_ends: list[tuple[tuple[str, int], int, int]] = []
         #: Logs that have lost their tail and have not been restored yet.
         self.lost_tails: dict[tuple[str, int], LostTail] = {}
-        self.cluster = Cluster(lambda: self.now, self.trace)
+        #: The brokers' clock is ahead by this much (ms), and was at most.
+        self.brokers_ahead = self.brokers_were_ahead = 0
+        #: Whether it was ever set. By such a clock something may come early.
+        self.brokers_were_set = False
+        self.cluster = Cluster(lambda: self.now, self.trace, lambda: self.now + self.brokers_ahead)
         #: Requests on their way that may arrive at any time: their kind, and their effect.
         self.late_requests: list[tuple[str, Callable[[], None]]] = []
 

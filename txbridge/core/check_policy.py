@@ -70,6 +70,24 @@ class CheckPolicy:
         """Age (ms) of a message at its last check, if every check is sent when it is due."""
         return self.transaction_timeout + (self.transaction_check_max - 1) * self.transaction_check_interval
 
+    def brought_forward(
+        self, due: int, now: int, step: int, since: int, checks: int, *, is_refused: bool = False
+    ) -> int:
+        """Due time (ms) of a pending or held message after the brokers' clock has gone back by `step` to `now`.
+
+        `since`: the time from which its age counts. `is_refused`: whether its topic refused it last.
+        """
+        if is_refused:
+            return min(due, now + _LONGEST_RETRY_MS)
+        if checks:
+            return min(due, now + self.transaction_check_interval)
+        if since <= now:
+            return due
+        if due >= since or step < since - now:
+            return due - min(step, since - now)
+        # A worker before this one has brought it forward. What its immunity was, nobody knows.
+        return min(due, now + self.transaction_timeout)
+
     def is_exhausted(self, checks: int) -> bool:
         """Whether every check has been sent."""
         return checks >= self.transaction_check_max

@@ -40,13 +40,17 @@ _FEW = 1_024
 
 
 class FreshHalves:
-    """Plain half messages with consecutive offsets. Those below `first` are not fresh any more."""
+    """Plain half messages with consecutive offsets and births that grow. Those below `first` are not fresh any more."""
 
-    __slots__ = ("births", "bytes", "envelopes", "first", "headers", "ids", "keys", "sizes", "start", "values")
+    __slots__ = (
+        *("_open_from", "births", "bytes", "envelopes", "first", "headers", "ids", "keys", "sizes", "start", "values"),
+    )
 
     def __init__(self) -> None:
         #: Offset of the first row in the columns, and of the first message that is still fresh.
         self.start = self.first = 0
+        # No message below this offset is open.
+        self._open_from = 0
         #: Bytes of the fresh messages that are not finished.
         self.bytes = 0
         self.births: list[int] = []
@@ -78,7 +82,7 @@ class FreshHalves:
         if not self:
             for column in self._columns:
                 column.clear()
-            self.start = self.first = more.start
+            self.start = self.first = self._open_from = more.start
         self.bytes += more.bytes
         for mine, its in zip(self._columns, more._columns, strict=True):
             mine.extend(its)
@@ -101,10 +105,19 @@ class FreshHalves:
         return self.sizes[offset - self.start]
 
     def older_than(self, born: int) -> int:
-        """Offset behind the last fresh message that was born by then (ms). Append times are taken to grow."""
-        if not self or self.births[self.first - self.start] > born:
-            return self.first
-        return max(self.first + 1, self.start + bisect_right(self.births, born, self.first - self.start))
+        """Offset behind the last fresh message that was born by then (ms)."""
+        return self.start + bisect_right(self.births, born, self.first - self.start)
+
+    @property
+    def oldest_birth(self) -> int | None:
+        """Birth (ms) of the first message that is not finished; None if all are."""
+        ids, start, stop = self.ids, self.start, self.stop
+        offset = max(self._open_from, self.first)
+        # The messages that are passed are finished for good, so each is passed once.
+        while offset < stop and ids[offset - start] is None:
+            offset += 1
+        self._open_from = offset
+        return self.births[offset - start] if offset < stop else None
 
     def finish(self, offsets: Collection[int]) -> None:
         """Free the contents of finished messages. No run may need them any more."""

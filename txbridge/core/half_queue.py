@@ -7,6 +7,7 @@ aborted transaction leaves no trace, as in Kafka's own transaction coordinator (
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 
@@ -22,6 +23,11 @@ from txbridge.core.open_messages import OpenMessages
 from txbridge.core.remembered import Remembered
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.timers import Timers
+
+#: Clocks of brokers may differ by this much (ms), and the brokers' time may be known too late by as much after a slow
+#: Kafka transaction. Shorter than the first wait of a message (6 s by default), it does no harm. Beyond it, a clock was
+#: set, or another broker leads.
+_STEP_MS = 5_000
 
 
 class HalfQueue:
@@ -53,6 +59,10 @@ class HalfQueue:
         self.fresh = FreshHalves()
         # Age (ms) at which a half message is not fresh any more: its first check is due, or it is to be parked.
         self._fresh_for = min(self._first_check, self._park_after)
+        # The brokers' time (ms) as `note_time` was given it last, and the latest birth since births went back.
+        self._now, self._latest_birth = sys.maxsize, 0
+        # HALF offset below which everything is to be parked, because births or the brokers' time went back there.
+        self._park_below = 0
         # HALF offset below which a take-over may know entries or outcomes of messages that are still to be read.
         self._restored_to = watermark
         self._entries = OpenMessages()
@@ -109,9 +119,18 @@ class HalfQueue:
 
     def read(self, half: HalfMessage) -> bool:
         """Take in the next half message. True if its body is to be kept, because it is open and may soon be needed."""
-        offset, born = half.offset, half.born
-        if not self._enter(offset, half.size):
+        born = half.born
+        if half.offset < self.half_position:
             return False
+        if born > self._latest_birth:
+            self._latest_birth = born
+        elif born < self._latest_birth - _STEP_MS:
+            self._latest_birth, self._park_below = born, half.offset
+        return self._read(half)
+
+    def _read(self, half: HalfMessage) -> bool:
+        offset = half.offset
+        self._enter(offset, half.size)
         # Not a row: the rows of a take-over lie below the offsets that are still to be read.
         entry = self._entries.get_object(offset)
         if entry is None:
@@ -119,10 +138,7 @@ class HalfQueue:
                 return False
             entry = self._entry_of(half)
             self._entries.add(entry)
-            # A message that is parked before its first check is scheduled then. Most messages are finished long before
-            # that time, and a finished message is not searched for in a schedule.
-            if entry.next_due <= born + self._park_after:
-                self.timers.schedule_first(entry)
+            self.timers.schedule_first(entry)
         # Discarded and scheduled messages may wait for days, so their bodies are not kept.
         return entry.state is not TransactionState.DISCARDED and entry.state is not TransactionState.SCHEDULED
 
@@ -137,7 +153,9 @@ class HalfQueue:
 
     def _entry_of(self, half: HalfMessage) -> HalfEntry:
         born, immunity = half.born, half.immunity
-        next_due = born + self._first_check if immunity is None else self.policy.first_check(born, immunity)
+        # A birth in the future is from a clock that is, or was, ahead. Then the wait counts from now.
+        since = born if born <= self._now + _STEP_MS else self._now
+        next_due = since + self._first_check if immunity is None else self.policy.first_check(since, immunity)
         # By position: naming the arguments takes three times as long.
         entry = HalfEntry(half.offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
         if half.messages is not None:
@@ -178,17 +196,27 @@ class HalfQueue:
 
     def take_fresh(self, halves: FreshHalves) -> bool:
         """Take in the next half messages together. If False, the caller uses `note_id` and `read` for each."""
-        if halves.start != self.read_position or halves.start < self._restored_to:
+        births = halves.births
+        if (
+            halves.start != self.read_position
+            or halves.start < self._restored_to
+            or births[0] < self._latest_birth
+            or births[-1] > self._now + _STEP_MS
+            or births != sorted(births)
+        ):
             return False
         if not self._recent.note_all(halves.start, [name or b"" for name in halves.ids], halves.births):
             return False
+        self._latest_birth = births[-1]
         self.fresh.extend(halves)
         self._entries.count_fresh(halves)
         return True
 
     def fresh_until(self, now: int) -> int:
         """HALF offset below which fresh half messages have to enter the window at this time (ms)."""
-        return self.fresh.stop if self.must_park else self.fresh.older_than(now - self._fresh_for)
+        fresh = self.fresh
+        is_at_once = self.must_park or fresh.first < self._park_below
+        return fresh.stop if is_at_once else fresh.older_than(now - self._fresh_for)
 
     def enter_fresh(self, until: int) -> list[HalfMessage]:
         """Move fresh messages below this offset into the window. Returns the open ones: their bodies are needed."""
@@ -200,7 +228,7 @@ class HalfQueue:
                 self._enter(offset, size)
                 continue
             self._entries.uncount_fresh(half.group, (half.born,))
-            self.read(half)
+            self._read(half)
             entered.append(half)
         return entered
 
@@ -258,10 +286,14 @@ class HalfQueue:
         return self._window_bytes
 
     def lags_behind(self, watermark: int, passed_bytes: int) -> bool:
-        """Whether a take-over would read too much again if the watermark stayed at this offset.
+        """Whether an open message at this offset has to be parked, so that the watermark does not stay there.
 
-        `passed_bytes`: bytes in the window below it.
+        A take-over would read too much again, or messages behind it may be older. `passed_bytes`: bytes in the window
+        below it.
         """
+        return watermark < self._park_below or self._is_much_behind(watermark, passed_bytes)
+
+    def _is_much_behind(self, watermark: int, passed_bytes: int) -> bool:
         return (
             self.read_position - watermark > self.policy.park_after_records
             or self._window_bytes + self.fresh.bytes - passed_bytes > self.policy.park_after_bytes
@@ -270,7 +302,7 @@ class HalfQueue:
     @property
     def must_park(self) -> bool:
         """Whether something has to be parked before more of HALF may be read."""
-        return self.lags_behind(self.watermark, 0)
+        return self._is_much_behind(self.watermark, 0)
 
     @property
     def reads_far_ahead(self) -> bool:
@@ -306,14 +338,27 @@ class HalfQueue:
             entry = self._entries.get(offset)
             if entry is not None and not entry.parked:
                 lags = self.lags_behind(offset, passed_bytes)
-                heads.append(0 if lags else entry.born + self.policy.effective_park_after)
+                heads.append(0 if lags else entry.born + self._park_after)
                 break
             passed_bytes += size
         else:
-            if self.fresh:
-                lags = self.lags_behind(self.half_position, passed_bytes)
-                heads.append(0 if lags else self.fresh.births[self.fresh.first - self.fresh.start] + self._fresh_for)
+            if self.fresh and self.lags_behind(self.half_position, passed_bytes):
+                heads.append(0)
+        if (oldest := self.fresh.oldest_birth) is not None:
+            heads.append(oldest + self._fresh_for)
         return min(heads, default=None)
+
+    def note_time(self, now: int) -> None:
+        """Note the brokers' time (ms), or a little later, before every turn.
+
+        When it has gone back, a clock was ahead. Due times that were computed by it are brought forward, so that no
+        message waits longer than if the clock had been right. The first call after a take-over does the same, as the
+        due times in OFFSET are from another worker.
+        """
+        if now < self._now - _STEP_MS:
+            self._park_below = self.read_position
+            self.timers.bring_forward(now, self._now - now)
+        self._now = now
 
     # --- applying a committed draft ---------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.open_counts import SLOT_MS, OpenCounter, OpenCounts
@@ -106,6 +107,18 @@ class OpenMessages:
         if entry is None:
             return self._rows.delivery_of(offset)
         return None if entry.state is TransactionState.PENDING else entry.next_due
+
+    def put_off(self, policy: CheckPolicy, now: int, step: int) -> Iterator[tuple[int, int]]:
+        """Offset and new due time (ms) of each message that a clock has put off which has gone back by `step`."""
+        for offset, _, due, checks, born in self._rows.schedules():
+            if (earlier := policy.brought_forward(due, now, step, born, checks)) < due:
+                yield offset, earlier
+        for entry in self._objects.values():
+            if entry.state in (TransactionState.PENDING, TransactionState.HELD):
+                due, is_refused = entry.next_due, entry.error is not None or entry.state is TransactionState.HELD
+                earlier = policy.brought_forward(due, now, step, entry.since, entry.checks, is_refused=is_refused)
+                if earlier < due:
+                    yield entry.offset, earlier
 
     def count_fresh(self, halves: FreshHalves) -> None:
         """Count fresh half messages: they are open, but not in here yet."""

@@ -156,6 +156,16 @@ class Timers:
         entries = map(self._entries.known, self._timers.peek(now, limit))
         return {topic for entry in entries if entry.state.is_committed for topic in entry.topics}
 
+    def bring_forward(self, now: int, step: int) -> None:
+        """Move entries that a clock has put off which has gone back by `step` to `now` (ms).
+
+        Only this process needs to know; nothing is written.
+        """
+        for offset, due in [*self._entries.put_off(self._policy, now, step)]:
+            changed = self._entries.known(offset)._replace(next_due=due)
+            self._entries.put(changed)
+            self.schedule(changed)
+
     def postpone(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
         """Try an entry later that its real topic or check topic still does not take. `attempts` so far: 1 or more.
 

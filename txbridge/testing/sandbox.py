@@ -230,7 +230,7 @@ class Sandbox:
         sent: AssertionError after `timeout` seconds. The answers come a moment later: `wait_fate` waits for them.
 
         For a moment the workers' clocks are set to the time at which the last of the checks would be due. A held
-        message is tried again in that moment, and then not before an hour has passed or the next worker has started.
+        message is tried again in that moment, and then within a minute.
         """
         before = self._undecided()
         if not before:

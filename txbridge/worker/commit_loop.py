@@ -57,7 +57,7 @@ class CommitLoop:
         self.clock = BrokerClock(state.partition, context.outside)
         refused_checks = RefusedChecks(context.outside)
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
-        self._half = HalfLog(state, context.outside, context.each_broker)
+        self._half = HalfLog(state, context.outside, context.each_broker, self.clock)
         self._committer = Committer(context, state, self._half, self._topics, refused_checks, self._size, self.clock)
         # Kafka transactions in a row that left out due held or scheduled messages for lack of room.
         self._left_out = 0
@@ -105,6 +105,7 @@ class CommitLoop:
 
         Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
+        self._state.queue.note_time(self.clock.now_at_latest())
         waiting = end_log.waiting
         self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(end_log)
         self._half.look()

@@ -15,6 +15,7 @@ from tests.support.partition_builder import (
     end,
     entry,
     half,
+    id_of,
     offsets,
     resume,
 )
@@ -22,6 +23,10 @@ from txbridge.core import due_work
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.effects import EXPIRED, MAX_CHECKS
+from txbridge.core.fresh_halves import read_plain
+from txbridge.core.half_message import half_headers
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.states import Outcome, TransactionState
 
 MAX_AGE = 72 * 3_600_000
@@ -561,3 +566,52 @@ def test_an_entry_can_not_be_changed_in_place():
     partition = Partition().prepare(0)
     with pytest.raises(AttributeError):
         partition.queue.entry(0).next_due = 5
+
+
+# --- clocks that are set ----------------------------------------------------------------------------------------------
+
+
+def test_a_birth_in_the_future_stops_no_other_message():
+    # The broker's clock was ten minutes ahead when message 0 was stored.
+    partition = Partition().prepare(0, born=601_000).prepare(1)
+    assert partition.queue.next_due() <= 7_000
+    assert offsets(partition.step(7_000).checks) == [1]
+
+
+def test_the_wait_of_a_message_from_the_future_counts_from_now():
+    partition = Partition()
+    partition.queue.note_time(1_000)
+    partition.prepare(0, born=601_000)
+    partition.step(1_001)
+    assert partition.queue.next_due() == 7_000
+    assert offsets(partition.step(7_000).checks) == [0]
+
+
+def test_what_a_clock_has_put_off_is_due_in_time_when_the_clock_goes_back():
+    partition = Partition().prepare(0, born=601_000).prepare(1, born=602_000, immunity="20")
+    partition.obstacles["invoices"] = "no such topic"
+    partition.prepare(2, born=602_000, topic="invoices")
+    partition.queue.note_time(607_000)
+    assert offsets(partition.step(607_000, end(0, entry(2, COMMIT))).checks) == [0]
+    partition.obstacles.clear()
+    partition.queue.note_time(7_000)
+    # The check of 0 was sent just now, and its next one comes after the interval; 1 waits for its immunity.
+    assert {one.offset: one.next_due for one in partition.queue.open_entries()} == {0: 37_000, 1: 27_000, 2: 67_000}
+
+
+def test_a_take_over_brings_forward_what_is_too_far_away():
+    (entry_of_0, *_) = Partition().prepare(0, born=601_000).queue.open_entries()
+    queue = HalfQueue(POLICY, watermark=1)
+    queue.restore_parked(ParkedEntries([entry_of_0._replace(parked=True, checks=1, next_due=631_000)]))
+    queue.note_time(1_000)
+    assert queue.next_due() == 31_000
+
+
+def test_a_message_with_a_long_immunity_does_not_delay_those_behind_it():
+    queue = HalfQueue(POLICY)
+    queue.read(half(0, immunity="90"))
+    headers = half_headers((), transaction_id=id_of(1), group="orders", real_topic="placed")
+    fresh = read_plain(1, [1_000], [None], [b"v"], [headers], "")
+    assert fresh is not None
+    assert queue.take_fresh(fresh)
+    assert queue.next_due() == 7_000

@@ -162,11 +162,11 @@ def test_a_message_that_was_never_parked_leaves_no_tombstone():
 
 
 def test_a_message_can_be_discarded_above_the_watermark():
-    # Message 0 was born by a clock that is an hour ahead: it is not old enough to be parked.
-    partition = Partition().prepare(0, born=3_600_000).prepare(1)
+    # Message 0 is not checked yet, and these Kafka transactions have no room to park it.
+    partition = Partition().prepare(0, immunity="3600").prepare(1)
     for now in (7_000, 37_000, 67_000):
-        partition.step(now)
-    draft = partition.step(97_000)
+        partition.step(now, parks=0)
+    draft = partition.step(97_000, parks=0)
     assert (offsets(draft.discards), draft.watermark) == ([1], 0)
     assert reasons(partition.step(97_001, end(0, entry(1, COMMIT)))) == ["LATE"]
     assert offsets(partition.step(97_002, resume(1, 1)).resumed) == [1]

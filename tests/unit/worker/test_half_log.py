@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
+from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import EachBroker, View
 from txbridge.worker.ingest.half_log import HalfLog
@@ -69,7 +70,9 @@ class Log:
         self.kafka = Kafka()
         queue = SimpleNamespace(read_position=5, must_park=False, entry=lambda _offset: None)
         self.state = SimpleNamespace(half_reader=self.kafka, queue=queue)
-        self.log = HalfLog(cast(PartitionState, self.state), self.kafka, self.kafka.each_broker)
+        self.log = HalfLog(
+            cast(PartitionState, self.state), self.kafka, self.kafka.each_broker, BrokerClock(0, self.kafka)
+        )
         self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
     def ready(self, *batch: EndRecord) -> int:

@@ -15,6 +15,7 @@ from txbridge.core.fresh_halves import read_plain
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
 from txbridge.kafka.body_cache import mark_of, offset_of, to_half
+from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.headers import copyable_headers, headers_of_all
 from txbridge.kafka.proven_end import AskEachBroker, proven_end
@@ -67,9 +68,10 @@ class _Unread:
 class HalfLog:
     """Reads HALF of one partition: as far as decisions name it, and ahead of them."""
 
-    def __init__(self, state: PartitionState, outside: Outside, each_broker: AskEachBroker) -> None:
+    def __init__(self, state: PartitionState, outside: Outside, each_broker: AskEachBroker, clock: BrokerClock) -> None:
         self._state = state
         self._outside = outside
+        self._clock = clock
         self._each_broker = each_broker
         #: END offset of the record that waits for a half message. Then the seconds for which neither a record of HALF
         #: nor a proof of absence has come. Time in which this process stood still does not count.
@@ -100,6 +102,8 @@ class HalfLog:
         reader, queue = state.half_reader, state.queue
         before = reader.position
         messages = reader.poll(limit, timeout)
+        # After the fetch: to a time from before it, a birth would seem to be in the future.
+        queue.note_time(self._clock.now_at_latest())
         if reader.position > before + len(messages):
             state.half_gaps.note(reader.position)
         queue.fresh.forget_entered()
