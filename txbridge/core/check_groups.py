@@ -15,6 +15,8 @@ from txbridge.core.timer_queue import TimerQueue
 #: Groups that are looked at, and removed if they have no check left, for each new group. With two, groups without a
 #: check are never more than those with one.
 _LOOKS = 2
+#: Fewer entries of the heap of groups than this are not worth a new heap.
+_FEW_HEADS = 1_024
 
 
 class CheckGroups:
@@ -134,6 +136,9 @@ class CheckGroups:
         if head is None or due < head:
             self._head[group] = due
             heapq.heappush(self._heads, (due, group))
+            if len(self._heads) > 2 * len(self._head) + _FEW_HEADS:
+                self._heads = [(due, group) for group, due in self._head.items()]
+                heapq.heapify(self._heads)
 
     def _first(self, group: str) -> int | None:
         """Time (ms) of the group's first check. A group without one is removed."""

@@ -217,6 +217,10 @@ class ParkedTable:
 
     def _compact(self) -> None:
         self._rearrange(list(compress(range(len(self._states)), self._states)))
+        # Kinds without a row are forgotten: clients choose groups and topics, so there may be any number over time.
+        kinds = list(map(self._kind_names.__getitem__, self._kinds))
+        self._kind_numbers, self._kind_names = {}, []
+        self._kinds = array("I", map(self._kind, kinds))
         if self._index is not None:
             self._index = {offset: row for row, offset in enumerate(self._offsets)}
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 
 import pytest
 
+from txbridge.core import parked_table
+from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.open_messages import OpenMessages
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
+from txbridge.core.timers import Timers
 
 
 def row(offset: int, **changes: object) -> HalfEntry:
@@ -137,3 +142,24 @@ def test_entries_of_every_kind_are_one_mapping():
     rows, others = entries.release()
     assert ([one.offset for one in rows], sorted(one.offset for one in others)) == ([6], [2, 8])
     assert len(entries) == 0
+
+
+def test_p9_groups_and_topics_without_an_open_message_take_no_memory(monkeypatch):
+    # Every message names another group and another topic, and 100 are open at a time.
+    monkeypatch.setattr(parked_table, "_FEW", 500)
+    entries = OpenMessages()
+    timers = Timers(CheckPolicy(), entries)
+    tracemalloc.start()
+    try:
+        sizes = []
+        for offset in range(12_000):
+            one = row(offset, group=f"group-{offset}", real_topic=f"topic-{offset}", next_due=86_400_000)
+            entries.put(one)
+            timers.schedule(one)
+            entries.settle(offset)
+            entries.remove(offset - 100)
+            if offset in (3_999, 11_999):
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] < 1.3 * sizes[0], sizes
