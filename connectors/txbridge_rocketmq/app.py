@@ -222,7 +222,8 @@ def _join(
     group: str,
     take: Callable[[CheckRequest, Callable[[], None]], None],
 ) -> _Membership:
-    ensure_check_topic(admin, names, group, layout)
+    make_check_topic = partial(ensure_check_topic, admin, names, group, layout)
+    make_check_topic()
     consumer = CheckConsumer(
         kafka_config.check_consumer_config(user, group=names.check(group)),
         kafka,
@@ -230,6 +231,7 @@ def _join(
         take,
         _CHECKS_HELD,
         TopicWatch(names, layout.partitions),
+        make_check_topic,
     )
     consumer.start()
     return _Membership(consumer)

@@ -29,6 +29,7 @@ from txbridge import (
     TransactionListener,
     UsageError,
 )
+from txbridge.client.checks import consumer
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka import admin
@@ -585,6 +586,20 @@ def test_the_group_is_alive_while_the_producer_is(bridge, producer_on):
     with producer_on(bridge, Listener()):
         eventually(lambda: members() == 1)
     assert members() == 0
+
+
+@of_checks
+def test_a_check_topic_that_was_deleted_is_made_again_and_its_checks_are_answered(
+    bridge, producer_on, monkeypatch, caplog
+):
+    monkeypatch.setattr(consumer, "_LOOK_EVERY_S", 1.0)
+    topic = bridge.names.check("orders")
+    with producer_on(bridge, Listener(UNKNOWN, COMMIT)) as producer:
+        result = producer.send(Message("t", b"v"))
+        bridge.admin.delete_topics([topic])[topic].result(120)
+        eventually(lambda: "it was created again" in caplog.text)
+        check_record(bridge, half_of(bridge, result.transaction_id))
+        eventually(lambda: ends(bridge, "check"))
 
 
 # --- a Kafka that goes away -------------------------------------------------------------------------------------------

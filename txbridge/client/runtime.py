@@ -45,7 +45,14 @@ _LEAVE_GROUP_S = 3.0
 class Runtime:
     """The threads and connections of a client; thread-safe."""
 
-    def __init__(self, options: ClientOptions, layout: Layout, connection: Connection, ask: Ask) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        layout: Layout,
+        connection: Connection,
+        ask: Ask,
+        make_check_topic: Callable[[], None],
+    ) -> None:
         names, group, settings = options.names, options.group, options.settings
 
         def half_config(linger_ms: float) -> dict[str, Any]:
@@ -98,6 +105,7 @@ class Runtime:
             self._answer,
             options.check_request_hold_max,
             self._watch,
+            make_check_topic,
         )
 
     def start(self) -> None:

@@ -32,14 +32,14 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
     settings that librdkafka refuses or if the client `is_unwanted` by then. After an error nothing is left behind.
     """
     connection = Connection(options.bootstrap_servers, options.settings.get("error_cb"))
-    config = kafka_config.admin_config(options.settings)
-    admin = kafka_config.create(
-        AdminClient,
-        {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error},
-    )
-    layout = _layout(options, admin, connection, is_unwanted)
+    layout = _layout(options, _connect(options, connection), connection, is_unwanted)
     connection.works()
-    runtime = Runtime(options, layout, connection, ask)
+
+    def make_check_topic() -> None:
+        # With a client of its own: one that is kept would cost threads and connections in every process.
+        ensure_check_topic(_connect(options, connection), options.names, options.group, layout)
+
+    runtime = Runtime(options, layout, connection, ask, make_check_topic)
     try:
         runtime.start()
         if is_unwanted():
@@ -57,6 +57,14 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
         runtime.close(0, lambda _: None)
         raise
     return runtime
+
+
+def _connect(options: ClientOptions, connection: Connection) -> AdminClient:
+    config = kafka_config.admin_config(options.settings)
+    return kafka_config.create(
+        AdminClient,
+        {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error},
+    )
 
 
 def _layout(

@@ -23,6 +23,7 @@ from txbridge.client.log import report
 from txbridge.client.threads import join
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
+from txbridge.errors import TxBridgeError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.log import librdkafka_logger
@@ -43,6 +44,9 @@ _PROBE_EVERY_S = 2.0
 _PROBE_S = 0.25
 #: Time-out (s) of a look at a topic while the connection works. It takes milliseconds, unless the broker is busy.
 _LOOK_S = 1.0
+#: How often (s) the check topic is looked up. It costs one small request, and bounds the time for which a group whose
+#: topic was deleted gets no checks.
+_LOOK_EVERY_S = 30.0
 #: Pause (s) after an unexpected error of this thread. It prevents a busy loop, and is short compared with
 #: transaction_check_interval.
 _RECOVERY_S = 1.0
@@ -78,18 +82,22 @@ class CheckConsumer:
         answer: Answer,
         hold_max: int,
         watch: TopicWatch,
+        make_topic: Callable[[], None],
     ) -> None:
+        """`make_topic` creates the check topic, and raises TxBridgeError if it cannot."""
         self._connection = connection
         self._group = group
         self._answer = answer
         self._hold_max = hold_max
         self._watch = watch
+        self._make_topic = make_topic
         self._topic = group.names.check(group.name)
         self._offsets = CheckOffsets()
         self._settled: deque[tuple[object, int, int, int]] = deque()
         self._held = self._held_bytes = 0
         self._paused = self._assigned = False
         self._next_commit = self._next_probe = 0.0
+        self._next_look = time.monotonic() + _LOOK_EVERY_S
         self._stopping = threading.Event()
         settings = {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error}
         self._consumer = kafka_config.create(Consumer, settings)
@@ -113,12 +121,7 @@ class CheckConsumer:
         join(self._thread, timeout)
 
     def _run(self) -> None:
-        self._consumer.subscribe(
-            [self._topic],
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_lost,
-        )
+        self._subscribe()
         while not self._stopping.is_set():
             try:
                 self._step()
@@ -152,6 +155,35 @@ class CheckConsumer:
         if not self._connection.is_lost:
             # This thread has a connection and time. Threads that send have neither.
             self._watch.step(self._look)
+            if now >= self._next_look:
+                self._keep_topic()
+                self._next_look = time.monotonic() + _LOOK_EVERY_S
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            [self._topic],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+
+    def _keep_topic(self) -> None:
+        """Create the check topic again if somebody has deleted it. Otherwise no check would come until a restart."""
+        try:
+            found = self._look(self._topic)
+        except KafkaException:
+            return
+        if isinstance(found, int) or found.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return
+        try:
+            self._make_topic()
+        except TxBridgeError as error:
+            report(logging.ERROR, "check_topic_missing", topic=self._topic, error=str(error), next="trying again")
+            return
+        report(logging.WARNING, "check_topic_missing", topic=self._topic, next="it was created again")
+        # librdkafka does not always notice that a topic of its subscription is there again.
+        self._consumer.unsubscribe()
+        self._subscribe()
 
     def _read(self, record: Record) -> None:
         error = record.error()
