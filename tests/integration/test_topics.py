@@ -26,7 +26,7 @@ from tests.support.harness import eventually
 from txbridge.cli.topics import app
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Cluster
 from txbridge.topics.apply import apply
@@ -384,6 +384,18 @@ def test_the_missing_right_to_create_is_named(topics, admin, namespace):
         Denied(admin, ResourceType.TOPIC, check, AclOperation.CREATE),
     ):
         ensure_check_topic(admin, names, "orders", layout)
+
+
+def test_a_group_whose_name_is_too_like_that_of_another_is_refused_with_the_reason(topics, admin, namespace):
+    names = Names(namespace)
+    assert topics("apply").exit_code == 0
+    layout = check_layout(admin, names, client=True)
+    ensure_check_topic(admin, names, "orders.eu", layout)
+    with pytest.raises(UsageError, match=r"'orders_eu' is too like .* differ only in '.' and '_' .*: choose another"):
+        ensure_check_topic(admin, names, "orders_eu", layout)
+    result = topics("apply", "--group", "orders_eu")
+    assert result.exit_code == 2
+    assert "choose another name" in result.stdout
 
 
 def test_check_topic_can_be_subscribed_to_at_once(topics, admin, namespace, user):

@@ -66,6 +66,10 @@ class UnwantedError(EnvironmentProblemError):
     """The caller does not want the answer any more."""
 
 
+#: The reason for which Kafka refuses some names. Its own text only says that they collide.
+ALIKE = "Kafka takes topic names that differ only in '.' and '_' for the same"
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Limits of the wait for several requests together: it ends at `deadline`, or once `is_unwanted` returns true."""
@@ -305,7 +309,8 @@ class Cluster:
             self._admin.poll(0)  # an admin client calls error_cb only in poll()
             reason = self.last_error or error.str()
             return KafkaUnreachableError(f"Kafka cannot be reached ({purpose}): {reason}")
-        return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}")
+        advice = f". {ALIKE}: choose another name" if "collides" in error.str() else ""
+        return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}{advice}")
 
 
 def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | None = None) -> None:

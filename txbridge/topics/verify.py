@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import (
+    ALIKE,
     Bounds,
     Cluster,
     KafkaUnreachableError,
@@ -128,6 +129,8 @@ def ensure_check_topic(
     sight = cluster.read([topic])[topic]
     if sight is None:
         reason = _create(cluster, wanted, wanted.properties, layout)
+        if reason is not None and ALIKE in reason:
+            raise UsageError(f"the name of producer group {group!r} is too like that of another group here: {reason}")
         # Some providers' clusters do not let every property be set. Then the topic is created with the vital ones only.
         vital = tuple(prop for prop in wanted.properties if prop.vital)
         if reason is not None and _create(cluster, wanted, vital, layout) is not None:
