@@ -563,6 +563,21 @@ def run(bridge: Bridge, *arguments: str, **environment: str) -> subprocess.Compl
     return done
 
 
+def test_the_cause_says_who_could_answer_a_check(bridge: Bridge) -> None:
+    def cause() -> str:
+        done = run(bridge, "pending", "--format", "json", "--group", "late")
+        [text] = json.loads(done.stdout)["causes"]
+        return str(text)
+
+    bridge.prepare("real", b"value", group="late", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"3600")])
+    assert cause() == (
+        "pending, group late: not asked yet; no check topic: no client of the group has run, or somebody has deleted it"
+    )
+    with bridge.member("late"):
+        eventually(lambda: cause() == "pending, group late: not asked yet")
+    eventually(lambda: cause() == "pending, group late: not asked yet; nobody of the group is alive")
+
+
 def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     bridge.worker(park_after=500)

@@ -251,7 +251,7 @@ def test_every_open_message_of_the_namespace_is_listed_whoever_serves_its_partit
     assert (found["partitions"], found["unread"], found["warnings"]) == (2, {}, [])
     assert {one["of"] for one in found["messages"]} == {where(one) for one in (*pending, *held)}
     causes = {one["text"]: one for one in found["causes"]}
-    assert set(causes) == {
+    assert {text.partition(";")[0] for text in causes} == {
         f"held for topic {missing}: topic {missing} does not exist",
         "pending, group one: not asked yet",
         "pending, group group: not asked yet",
@@ -301,7 +301,7 @@ def test_many_are_acted_on_by_their_cause_after_a_dry_run(bridge: Bridge, monkey
     assert {one["of"] for one in listed(port)["messages"]} == {where(other), where(late)}
     [acted] = worker.events("acted_on_many_by_status_page")
     assert (acted["action"], acted["operator"], acted["results"]) == ("commit", "eve", done["results"])
-    assert acted["cause"] == "pending, group group: not asked yet"
+    assert acted["cause"].startswith("pending, group group: not asked yet")
     # A held message can only be abandoned, and the dry run reports that.
     held = bridge.prepare(f"{bridge.namespace}.missing", b"held", partition=0)
     bridge.decide(held, COMMIT)

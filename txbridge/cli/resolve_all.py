@@ -14,7 +14,8 @@ from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, 
 from txbridge.errors import UsageError
 from txbridge.operations import Answer, Connection, Selection, resolve_all
 from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action
-from txbridge.operations.causes import cause_of
+from txbridge.operations.causes import ProblemOf, cause_of
+from txbridge.operations.group_states import GroupStates
 from txbridge.text import plain
 
 #: Largest number of characters shown of a cause, which can contain an error text of Kafka.
@@ -64,7 +65,11 @@ def resolve_all_command(
     selection = Selection(group=group, topic=topic, partition=partition, min_age=parse_age(min_age), cause=cause)
     settings = cluster.settings()
 
+    problem_of: ProblemOf = lambda _: None  # noqa: E731 - `work` sets it
+
     def work(connection: Connection) -> list[Answer]:
+        nonlocal problem_of
+        problem_of = GroupStates(connection).problem_of
         return resolve_all(
             connection,
             action,
@@ -81,7 +86,7 @@ def resolve_all_command(
             return ["nothing fits"]
         if not dry_run:
             return _counted(one.result.value for one in answers)
-        causes = _counted(cause_of(one.message, now) for one in answers)
+        causes = _counted(cause_of(one.message, now, problem_of) for one in answers)
         return [*causes, f"nothing was written; with --expect {len(answers)} and --reason it is done"]
 
     answer(work, settings, output_format, summary)

@@ -24,6 +24,7 @@ from txbridge.operations.address import FinishedError
 from txbridge.operations.causes import cause_if
 from txbridge.operations.connection import Connection
 from txbridge.operations.end_writer import check_words
+from txbridge.operations.group_states import GroupStates
 from txbridge.operations.model import Answer, OpenMessage, Result, Selection
 from txbridge.operations.reading import read_view, read_views
 from txbridge.operations.view import PartitionView
@@ -62,8 +63,9 @@ def resolve_all(
     wanted = replace(selection, states=_STATES[action])
     views = {view.partition: view for view in read_views(connection)}
     now = time.time_ns() // 1_000_000
+    problem_of = GroupStates(connection).problem_of
     found = {
-        partition: [message for message in view.messages() if cause_if(wanted, message, now) is not None]
+        partition: [message for message in view.messages() if cause_if(wanted, message, now, problem_of) is not None]
         for partition, view in views.items()
     }
     if dry_run:

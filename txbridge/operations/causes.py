@@ -5,10 +5,14 @@ A person can read ten causes, but not ten thousand messages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from txbridge.core.states import TransactionState
 from txbridge.operations.model import NextStep, OpenMessage, Selection
 from txbridge.text import duration
 
+#: The reason why nobody answers checks of a group; empty if somebody can, None if it is not known (`GroupStates`).
+ProblemOf = Callable[[str], str | None]
 #: Time (ms) after which a due step is overdue. A worker takes each step as soon as it is due.
 OVERDUE_MS = 60_000
 
@@ -19,7 +23,7 @@ def is_overdue(message: OpenMessage, now: int) -> bool:
     return waits and message.next_due is not None and now - message.next_due > OVERDUE_MS
 
 
-def cause_of(message: OpenMessage, now: int) -> str:
+def cause_of(message: OpenMessage, now: int, problem_of: ProblemOf = lambda _: None) -> str:
     """The cause that keeps a message open; the text begins with the state."""
     state, group = message.state.value, message.group
     if message.stored is not None:
@@ -35,18 +39,27 @@ def cause_of(message: OpenMessage, now: int) -> str:
             return f"scheduled for topic {message.real_topic}: its time has not come"
         case TransactionState.DISCARDED:
             return f"discarded, group {group}: {message.reason or 'the reason is not known'}; can be resumed"
+    return f"pending, group {group}{_why_pending(message, now, problem_of(group))}"
+
+
+def _why_pending(message: OpenMessage, now: int, problem: str | None) -> str:
+    if message.parked and message.error is not None:
+        return f", cannot be asked: {message.error}"
     if is_overdue(message, now):
-        return f"pending, group {group}, overdue: no worker serves the partition, or nobody of the group is alive"
-    if message.checks:
-        return f"pending, group {group}: asked, and not decided yet"
-    return f"pending, group {group}: not asked yet"
+        if problem == "":
+            return ", overdue: no worker serves the partition"
+        return f", overdue: {problem or 'no worker serves the partition, or nobody of the group is alive'}"
+    state = "asked, and not decided yet" if message.checks else "not asked yet"
+    return f": {state}; {problem}" if problem else f": {state}"
 
 
-def cause_if(selection: Selection, message: OpenMessage, now: int) -> str | None:
+def cause_if(
+    selection: Selection, message: OpenMessage, now: int, problem_of: ProblemOf = lambda _: None
+) -> str | None:
     """The cause that keeps a message open; None if the selection does not include the message."""
     if not selection.admits(message, now):
         return None
-    cause = cause_of(message, now)
+    cause = cause_of(message, now, problem_of)
     return cause if (selection.cause or "").lower() in cause.lower() else None
 
 

@@ -14,6 +14,7 @@ from txbridge.kafka.admin import KafkaUnreachableError
 from txbridge.operations.causes import cause_if
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import last_remarks, with_keys
+from txbridge.operations.group_states import GroupStates
 from txbridge.operations.model import Listing, OpenMessage, Selection
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
@@ -36,12 +37,13 @@ def list_pending(connection: Connection, selection: Selection = _DEFAULT, *, err
     wanted = range(connection.partitions) if selection.partition is None else [selection.partition]
     views, unread = _read(connection, wanted)
     now = time.time_ns() // 1_000_000
+    problem_of = GroupStates(connection).problem_of
     causes, left_out = Counter[str](), Counter[TransactionState]()
 
     def fitting() -> Iterator[OpenMessage]:
         for view in views:
             for message in view.messages():
-                cause = cause_if(selection, message, now)
+                cause = cause_if(selection, message, now, problem_of)
                 if cause is not None:
                     causes[cause] += 1
                     yield message

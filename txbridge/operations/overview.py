@@ -18,6 +18,7 @@ from txbridge.kafka.admin import KafkaUnreachableError
 from txbridge.kafka.failures import StoppedError
 from txbridge.operations.causes import cause_of
 from txbridge.operations.connection import Connection
+from txbridge.operations.group_states import GroupStates
 from txbridge.operations.model import OpenMessage
 from txbridge.operations.reading import TooMuchToReadError, read_view
 
@@ -97,6 +98,7 @@ def read_overview(
     warnings: list[str] = []
     unread: dict[int, str] = {}
     now = time.time_ns() // 1_000_000
+    problem_of = GroupStates(connection).problem_of
     for partition in range(connection.partitions):
         progress(partition, connection.partitions)
         try:
@@ -112,7 +114,7 @@ def read_overview(
         else:
             warnings += view.warnings
             for message in view.messages():
-                cause = _cause(causes, message, now)
+                cause = _cause(causes, cause_of(message, now, problem_of), message.state)
                 cause.take(message, most if only is None or cause.name == only else 0)
     ranked = sorted(causes.values(), key=lambda cause: (-cause.count, cause.text))
     return Overview(now, connection.partitions, ranked, warnings, unread)
@@ -122,10 +124,9 @@ def _is_over(deadline: Deadline) -> Callable[[], bool]:
     return lambda: deadline.is_over
 
 
-def _cause(causes: dict[str, Cause], message: OpenMessage, now: int) -> Cause:
-    text = cause_of(message, now)
+def _cause(causes: dict[str, Cause], text: str, state: TransactionState) -> Cause:
     if text not in causes and len(causes) >= _MOST_CAUSES:
-        text = f"{message.state.value}: {OTHER_CAUSES}"
+        text = f"{state.value}: {OTHER_CAUSES}"
     if text not in causes:
-        causes[text] = Cause(text, message.state)
+        causes[text] = Cause(text, state)
     return causes[text]

@@ -123,6 +123,9 @@ def test_the_next_step_in_words(message, text):
     assert next_step_of(message, NOW) == text
 
 
+NOBODY = "nobody of the group is alive"
+
+
 def test_a_message_as_json_shows_its_short_id_only():
     assert message_record(PENDING, NOW, show_ids=False) == {
         "partition": 3,
@@ -176,7 +179,8 @@ def test_an_answer_as_json():
 
 
 def listing(*messages: OpenMessage, left_out: Mapping[TransactionState, int] | None = None, more: int = 0) -> Listing:
-    causes = Counter(cause_of(message, NOW) for message in messages)
+    # The remarks of the last answers are read later, and only for the messages that are shown.
+    causes = Counter(cause_of(replace(message, parked=False), NOW) for message in messages)
     return Listing(messages, len(messages) + more, NOW, (), {}, causes, left_out or {})
 
 
@@ -283,10 +287,10 @@ def test_causes_are_counted_and_the_rare_ones_put_together(shown):
 @pytest.mark.parametrize(
     ("message", "cause"),
     [
-        (PENDING, "pending, group orders: asked, and not decided yet"),
-        (replace(PENDING, checks=0), "pending, group orders: not asked yet"),
+        (replace(PENDING, error=None), "pending, group orders: asked, and not decided yet"),
+        (replace(PENDING, checks=0, error=None), "pending, group orders: not asked yet"),
         (
-            replace(PENDING, next_due=NOW - 60_001),
+            replace(PENDING, next_due=NOW - 60_001, error=None),
             "pending, group orders, overdue: no worker serves the partition, or nobody of the group is alive",
         ),
         (
@@ -309,6 +313,26 @@ def test_causes_are_counted_and_the_rare_ones_put_together(shown):
 )
 def test_the_cause_of_an_open_message(message, cause):
     assert cause_of(message, NOW) == cause
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "cause"),
+    [
+        ({"checks": 0}, "", "pending, group orders: not asked yet"),
+        ({"checks": 0}, NOBODY, f"pending, group orders: not asked yet; {NOBODY}"),
+        ({}, NOBODY, f"pending, group orders: asked, and not decided yet; {NOBODY}"),
+        ({"next_due": NOW - 60_001}, NOBODY, f"pending, group orders, overdue: {NOBODY}"),
+        ({"next_due": NOW - 60_001}, "", "pending, group orders, overdue: no worker serves the partition"),
+        (
+            {"next_due": NOW - 60_001, "parked": True, "error": "topic c: it is too large"},
+            "",
+            "pending, group orders, cannot be asked: topic c: it is too large",
+        ),
+    ],
+)
+def test_the_cause_of_a_pending_message_when_kafka_has_said_who_is_alive(changes, problem, cause):
+    message = replace(PENDING, parked=False, error=None)
+    assert cause_of(replace(message, **changes), NOW, lambda _: problem) == cause
 
 
 def test_nothing_open_and_what_the_filters_leave_out(shown):

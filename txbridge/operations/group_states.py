@@ -1,0 +1,55 @@
+"""Who could answer the checks of a producer group, as Kafka says now."""
+
+from __future__ import annotations
+
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+
+from txbridge.errors import TxBridgeError
+from txbridge.kafka.admin import Cluster
+from txbridge.operations.connection import Connection
+
+#: Most groups that Kafka is asked about: each costs two requests, one after the other, and a client can invent groups.
+_MOST_GROUPS = 50
+#: Time-out (s) of a request. It takes milliseconds; without the answer a cause is only less exact.
+_REQUEST_S = 5.0
+
+
+class GroupStates:
+    """Kafka's answers about producer groups. Each group is asked about once, when a cause needs it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._cluster: Cluster | None = None
+        self._problems: dict[str, str | None] = {}
+
+    def problem_of(self, group: str) -> str | None:
+        """The reason why nobody answers checks of the group; empty if somebody can, None if Kafka does not say."""
+        if group not in self._problems and len(self._problems) < _MOST_GROUPS:
+            try:
+                self._problems[group] = self._ask(group)
+            except (KafkaException, TxBridgeError):
+                # No answer, or a right is missing. After an outage the others would not be answered either.
+                self._problems[group] = None
+        return self._problems.get(group)
+
+    def _ask(self, group: str) -> str:
+        name = self._connection.names.check(group)
+        if self._cluster is None:
+            self._cluster = Cluster.connect(self._connection.kafka)
+        admin = self._cluster.admin
+        error = admin.list_topics(name, timeout=_REQUEST_S).topics[name].error
+        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return "no check topic: no client of the group has run, or somebody has deleted it"
+        if error is not None:
+            raise KafkaException(error)
+        try:
+            found = admin.describe_consumer_groups([name], request_timeout=_REQUEST_S)[name].result()
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise
+            return _NOBODY
+        is_empty = not found.members and found.state in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
+        return _NOBODY if is_empty else ""
+
+
+_NOBODY = "nobody of the group is alive"
