@@ -597,7 +597,7 @@ def test_a_check_topic_that_was_deleted_is_made_again_and_its_checks_are_answere
     with producer_on(bridge, Listener(UNKNOWN, COMMIT)) as producer:
         result = producer.send(Message("t", b"v"))
         bridge.admin.delete_topics([topic])[topic].result(120)
-        eventually(lambda: "it was created again" in caplog.text)
+        eventually(lambda: "check_topic_created_again" in caplog.text)
         check_record(bridge, half_of(bridge, result.transaction_id))
         eventually(lambda: ends(bridge, "check"))
 

@@ -1,4 +1,4 @@
-"""Who could answer the checks of a producer group, as Kafka says now."""
+"""State of the producer groups: whether somebody could answer their checks, as Kafka says now."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class CheckConsumer:
         except TxBridgeError as error:
             report(logging.ERROR, "check_topic_missing", topic=self._topic, error=str(error), next="trying again")
             return
-        report(logging.WARNING, "check_topic_missing", topic=self._topic, next="it was created again")
+        report(logging.WARNING, "check_topic_created_again", topic=self._topic, reason="somebody had deleted it")
         # librdkafka does not always notice that a topic of its subscription is there again.
         self._consumer.unsubscribe()
         self._subscribe()
