@@ -71,12 +71,15 @@ class AsyncInbox(Generic[_G]):
                     raise RepeatError from error
                 returned = work(cast(_G, open_work.given), record)
                 refuse_returned(await returned if inspect.isawaitable(returned) else returned)
-                ended = not open_work.transaction.is_active
+                if open_work.sync.is_over():
+                    raise LostTransactionError(ENDED)  # noqa: TRY301  what the block must see
         except RepeatError:
             report_repeat(self._consumer, name)
             return False
-        if ended and not await self._is_done(row):
-            raise LostTransactionError(ENDED)
+        except LostTransactionError:
+            # Only the table has the outcome.
+            if not await self._is_done(row):
+                raise
         return True
 
     async def _is_done(self, row: Row) -> bool:

@@ -109,18 +109,16 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         """
         await self._verify_once()
         try:
-            answer = await self._run(message, arg)
+            return await self._run(message, arg)
         except DecidedError:
-            # A check was faster, or the application has called this method twice with one message.
-            answer = None
-        except LostTransactionError:
-            report_lost(message)
-            answer = None
+            # A check was faster, or the application has called this method twice with one message. Or the function has
+            # ended the transaction by itself.
+            pass
+        except LostTransactionError as error:
+            report_lost(message, error)
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
             raise
-        if answer is not None:
-            return answer
         return await self._decided(message)
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
@@ -143,7 +141,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         if self._barrier.id is None:
             await self.verify()
 
-    async def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
+    async def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         """Run the function. SqlTransactionListener._run explains the order of these steps."""
         async with begin_async(self._database, transactions) as work:
             row = row_of(message.transaction_id, COMMITTED)
@@ -156,8 +154,8 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
             except Rollback:
                 commits = False
             refuse_mistakes(commits)
-            if not work.transaction.is_active:
-                return None
+            if work.sync.is_over():
+                raise DecidedError
             if commits is False:
                 await work.transaction.rollback()
         if commits is False:

@@ -21,7 +21,15 @@ from sqlalchemy.ext.asyncio import (
 )
 
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.work import BIND_IT, TWO_PHASE, Work, end_what_is_left, refuse_two_databases
+from txbridge_sqlalchemy.hidden_transaction import outlives_commit
+from txbridge_sqlalchemy.work import (
+    BIND_IT,
+    TWO_PHASE,
+    Work,
+    end_what_is_left,
+    refuse_hidden_transaction,
+    refuse_two_databases,
+)
 
 AsyncDatabase = AsyncEngine | async_sessionmaker[Any]
 
@@ -65,12 +73,12 @@ def checked_async_database(database: AsyncDatabase, other: str) -> AsyncDatabase
 async def begin_async(database: AsyncDatabase, table: Table) -> AsyncIterator[AsyncWork]:
     """See `begin` in work.py."""
     if isinstance(database, AsyncEngine):
-        async with (
-            database.connect() as connection,
-            connection.begin() as transaction,
-            _nothing_left_open(connection, transaction),
-        ):
-            yield AsyncWork(connection, connection, transaction, table)
+        async with database.connect() as connection:
+            async with connection.begin() as transaction, _nothing_left_open(connection, transaction):
+                work = AsyncWork(connection, connection, transaction, table)
+                yield work
+            if outlives_commit(work.sync.connection):
+                await connection.run_sync(refuse_hidden_transaction)
         return
     async with database() as session:
         if session.sync_session.twophase:
@@ -82,9 +90,7 @@ async def begin_async(database: AsyncDatabase, table: Table) -> AsyncIterator[As
             connection = await session.connection(bind_arguments={"bind": bind})
             at_last.push_async_callback(connection.close)
             async with _nothing_left_open(connection, session_transaction):
-                work = AsyncWork(session, connection, session_transaction, table)
-                yield work
-                work.sync.refuse_second_database()
+                yield AsyncWork(session, connection, session_transaction, table)
 
 
 @asynccontextmanager

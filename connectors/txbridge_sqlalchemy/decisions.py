@@ -14,6 +14,7 @@ from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import ask
 from txbridge_sqlalchemy.table import transactions
+from txbridge_sqlalchemy.work import LostTransactionError
 
 #: SQLSTATEs of a conflict with another transaction: a lock or statement time-out, a deadlock, a serialization failure.
 #: For SQLite, the names of its error codes.
@@ -26,7 +27,7 @@ class Rollback(Exception):  # noqa: N818  it is a decision, not an error
 
 
 class DecidedError(Exception):
-    """The transaction id has a row already."""
+    """Only the table has the outcome: the id has a row already, or the function has ended the transaction by itself."""
 
 
 class Waits:
@@ -86,13 +87,13 @@ def is_busy(error: DBAPIError) -> bool:
     return state in _BUSY_STATES or str(name).startswith(_BUSY_NAMES)
 
 
-def report_lost(message: MessageExt) -> None:
+def report_lost(message: MessageExt, error: LostTransactionError) -> None:
     report(
         logging.WARNING,
         "sql_transaction_was_rolled_back",
         transaction=short_id(message.transaction_id),
         topic=message.topic,
-        hint="the function caught an error that ended its transaction: use begin_nested(), or let it through",
+        hint=str(error),
     )
 
 

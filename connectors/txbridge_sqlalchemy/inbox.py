@@ -87,7 +87,8 @@ class Inbox(Generic[_G]):
 
         Raises:
             UsageError: this is no record, or `work` returned something; nothing was committed.
-            LostTransactionError: an error that ended the transaction was caught by `work`; nothing was committed.
+            LostTransactionError: an error that ended the transaction was caught by `work`, or `work` has rolled it
+                back, or COMMIT had no effect; nothing was committed.
             Exception: an exception of `work` or the database, after the rollback. The record has no row, so it is
                 worked on when it is read again. If COMMIT was not answered, only the database has the outcome. Reading
                 the record again finds it.
@@ -105,12 +106,15 @@ class Inbox(Generic[_G]):
                 except IntegrityError as error:
                     raise RepeatError from error
                 refuse_returned(work(cast(_G, open_work.given), record))
-                ended = not open_work.transaction.is_active
+                if open_work.is_over():
+                    raise LostTransactionError(ENDED)  # noqa: TRY301  what the block must see
         except RepeatError:
             report_repeat(self._consumer, name)
             return False
-        if ended and not self._is_done(row):
-            raise LostTransactionError(ENDED)
+        except LostTransactionError:
+            # Only the table has the outcome.
+            if not self._is_done(row):
+                raise
         return True
 
     def _is_done(self, row: Row) -> bool:

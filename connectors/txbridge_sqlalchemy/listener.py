@@ -127,18 +127,16 @@ class SqlTransactionListener(TransactionListener):
         """
         self._verify_once()
         try:
-            answer = self._run(message, arg)
+            return self._run(message, arg)
         except DecidedError:
-            # A check was faster, or the application has called this method twice with one message.
-            answer = None
-        except LostTransactionError:
-            report_lost(message)
-            answer = None
+            # A check was faster, or the application has called this method twice with one message. Or the function has
+            # ended the transaction by itself.
+            pass
+        except LostTransactionError as error:
+            report_lost(message, error)
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
             raise
-        if answer is not None:
-            return answer
         return self._decided(message)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
@@ -163,8 +161,8 @@ class SqlTransactionListener(TransactionListener):
         if self._barrier.id is None:
             self.verify()
 
-    def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
-        """Run the function. None if it has ended the database's transaction itself: only the table has the outcome."""
+    def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+        """Run the function. DecidedError, LostTransactionError: only the table has the outcome."""
         with begin(self._database, transactions) as work:
             # The row comes first, so that a check waits from now on until it is committed or rolled back. If it came
             # last, a check could roll back a running transaction. SQLite locks the database here, where it can wait,
@@ -178,8 +176,8 @@ class SqlTransactionListener(TransactionListener):
             except Rollback:
                 commits = False
             refuse_mistakes(commits)
-            if not work.transaction.is_active:
-                return None
+            if work.is_over():
+                raise DecidedError
             if commits is False:
                 work.transaction.rollback()
         if commits is False:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from txbridge.errors import UsageError
+from txbridge_sqlalchemy.hidden_transaction import guard_pool
 from txbridge_sqlalchemy.row import Row, ask
 from txbridge_sqlalchemy.work import Database, begin
 
@@ -31,6 +32,7 @@ def kept(table: str) -> UsageError:
 def probe(database: Database, row: Row, look: Callable[[Connection], _T]) -> _T:
     """Write the row and roll it back. Return the result of `look` in that transaction. UsageError if the row stays."""
     with begin(database, row.table) as work:
+        guard_pool(work.connection)
         seen = look(work.connection)
         work.write(row)
         work.transaction.rollback()

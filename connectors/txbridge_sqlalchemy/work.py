@@ -3,7 +3,8 @@
 A database may have rolled a transaction back before COMMIT is sent, and COMMIT does not always report that. PostgreSQL
 answers it with ROLLBACK, and no error, after any error outside a savepoint. SQLite's `OR ROLLBACK` and a deadlock on
 MySQL end the transaction, and the next statement begins another one. So the last statement before each COMMIT checks
-that the row can still be committed. A COMMIT that fails after that raises an error.
+that the row can still be committed. A COMMIT that fails after that raises an error. After a COMMIT that succeeds, the
+driver must not be in a transaction any more (hidden_transaction.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from txbridge.errors import UsageError
+from txbridge_sqlalchemy.hidden_transaction import outlives_commit
 from txbridge_sqlalchemy.row import Row, ask
 
 #: The source of the transactions of a listener or an inbox.
@@ -26,6 +28,12 @@ BIND_IT = (
     "the sessionmaker is bound to a Connection, whose transactions may be parts of another one: bind it to an Engine"
 )
 TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome can stay open for days: leave it out"
+
+
+HIDDEN = (
+    "COMMIT has committed nothing: it ended a savepoint of a transaction that a cancelled task had left on the "
+    "connection. The connection is closed. Have hooks that use a cursor of the driver execute SQL by the connection"
+)
 
 
 class LostTransactionError(Exception):
@@ -56,6 +64,8 @@ class Work:
             event.listen(connection, "savepoint", self._before_commit)
         if isinstance(given, Session):
             event.listen(given, "after_begin", self._after_begin)
+            # The session returns its connection to the pool right after this.
+            event.listen(given, "after_commit", self._after_commit)
 
     def write(self, row: Row) -> None:
         """Insert the row; from now on COMMIT is sent only if it commits this row."""
@@ -68,6 +78,11 @@ class Work:
             return
         ask(self.connection, row.insert)
         self._is_ours = lambda: ask(self.connection, row.found).first() is not None
+
+    def is_over(self) -> bool:
+        """Whether the function has ended the transaction by itself. Raises UsageError as refuse_second_database."""
+        self.refuse_second_database()
+        return not self.transaction.is_active
 
     def refuse_second_database(self) -> None:
         """Raise UsageError if the session has begun a second transaction elsewhere: the two cannot be atomic."""
@@ -83,6 +98,11 @@ class Work:
         if connection is not self.connection:
             self._second = True
             self.refuse_second_database()
+
+    def _after_commit(self, session: Session) -> None:
+        # The end of a savepoint is a commit of the session, too.
+        if not session.in_nested_transaction():
+            refuse_hidden_transaction(self.connection)
 
     def _before_commit(self, connection: Connection, _savepoint: str = "") -> None:
         """Stop a COMMIT that would not commit the row. Called last, after all flushes and events of the session."""
@@ -141,12 +161,10 @@ def begin(database: Database, table: Table) -> Iterator[Work]:
     Raises LostTransactionError instead of a COMMIT that would not commit the row of `Work.write`.
     """
     if isinstance(database, Engine):
-        with (
-            database.connect() as connection,
-            connection.begin() as transaction,
-            _nothing_left_open(connection, transaction),
-        ):
-            yield Work(connection, connection, transaction, table)
+        with database.connect() as connection:
+            with connection.begin() as transaction, _nothing_left_open(connection, transaction):
+                yield Work(connection, connection, transaction, table)
+            refuse_hidden_transaction(connection)
         return
     with database() as session:
         # A subclass of Session can set two-phase commit and the bind by itself.
@@ -161,9 +179,7 @@ def begin(database: Database, table: Table) -> Iterator[Work]:
             # connection and so its locks.
             at_last.callback(connection.close)
             with _nothing_left_open(connection, transaction):
-                work = Work(session, connection, transaction, table)
-                yield work
-                work.refuse_second_database()
+                yield Work(session, connection, transaction, table)
 
 
 @contextmanager
@@ -177,6 +193,13 @@ def _nothing_left_open(connection: Connection, transaction: Any) -> Iterator[Non
         yield
     finally:
         end_what_is_left(connection, is_active=transaction.is_active)
+
+
+def refuse_hidden_transaction(connection: Connection) -> None:
+    """Raise LostTransactionError if COMMIT has not ended the transaction. Its connection is closed, which does."""
+    if outlives_commit(connection):
+        connection.invalidate()
+        raise LostTransactionError(HIDDEN)
 
 
 def end_what_is_left(connection: Connection, *, is_active: bool) -> None:
