@@ -50,8 +50,14 @@ def problems() -> list[str]:
             near = difflib.get_close_matches(str(key).upper(), _KEYS, 1)
             found.append(f"TXBRIDGE[{key!r}] does not exist{f': {near[0]}?' if near else ''}")
     found += [f"TXBRIDGE[{key!r}] is missing" for key in ("GROUP", "KAFKA") if key not in given]
-    if given.get("DATABASE", "default") not in connections:
-        found.append(f"TXBRIDGE['DATABASE'] names {given['DATABASE']!r}, which is not in DATABASES")
+    database = given.get("DATABASE", "default")
+    if database not in connections:
+        found.append(f"TXBRIDGE['DATABASE'] names {database!r}, which is not in DATABASES")
+    elif not connections[database].settings_dict["AUTOCOMMIT"]:
+        found.append(
+            f"DATABASES[{database!r}] has AUTOCOMMIT = False: atomic() is then a savepoint only, and the message would "
+            "be decided before the transaction is. Leave it out"
+        )
     if not found and options().check_wait <= 0:
         found.append("TXBRIDGE['CHECK_WAIT'] must be positive")
     if not found:
@@ -72,6 +78,17 @@ def valid_options() -> Options:
     if found := problems():
         raise UsageError("\n".join(found))
     return options()
+
+
+def refuse_autocommit_off(database: str) -> None:
+    """Raise UsageError if this thread has turned autocommit off: `atomic()` would neither begin nor commit."""
+    connection = connections[database]
+    if connection.connection is not None and not (connection.autocommit or connection.in_atomic_block):
+        raise UsageError(
+            "autocommit is off (transaction.set_autocommit(False)): the message would be decided before your "
+            "transaction is. Commit it, call transaction.set_autocommit(True), and put what belongs together into the "
+            "function of the message"
+        )
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, OperationalError, close_old_connections, connections, transaction
@@ -23,6 +25,7 @@ from txbridge.client.log import report
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
+from txbridge_django.conf import refuse_autocommit_off
 from txbridge_django.models import Transaction
 from txbridge_django.rollback import Rollback
 
@@ -39,7 +42,7 @@ class _DecidedError(Exception):
 
 
 class _LostError(Exception):
-    """The database has rolled the transaction back before its COMMIT."""
+    """The transaction was rolled back, or must be. Its message is the hint of the log."""
 
 
 class DjangoTransactionListener(TransactionListener):
@@ -56,8 +59,19 @@ class DjangoTransactionListener(TransactionListener):
         self._barrier = Barrier(patience)
 
     def verify(self) -> None:
-        """Read the identity of the table, or give it one. Raises UsageError if the table is not there."""
+        """Read the identity of the table, or give it one.
+
+        Raises UsageError if the table is not there, or if it has no transactions.
+        """
+        probe = f"probe {secrets.token_hex(8)}"
         try:
+            with suppress(Rollback), self._transaction():
+                self._bound_waits()
+                self._write(probe, ROLLED_BACK)
+                raise Rollback
+            stays, _ = self._rows().filter(id=probe).delete()
+            if stays:
+                raise UsageError(_NO_TRANSACTIONS)
             self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id())
         except OperationalError as error:
             if "no such table" not in str(error):
@@ -79,13 +93,13 @@ class DjangoTransactionListener(TransactionListener):
         except _DecidedError:
             # A check was faster.
             pass
-        except _LostError:
+        except _LostError as error:
             report(
                 logging.WARNING,
                 "sql_transaction_was_rolled_back",
                 transaction=short_id(message.transaction_id),
                 topic=message.topic,
-                hint="the function caught an error that ended its transaction: use atomic(), or let it through",
+                hint=str(error),
             )
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
@@ -116,33 +130,59 @@ class DjangoTransactionListener(TransactionListener):
     def _run(
         self, message: MessageExt, function: Callable[[MessageExt, Any], bool | None], given: Any
     ) -> LocalTransactionState:
-        rows = Transaction.objects.using(self._database)
+        connection = connections[self._database]
+        earlier_error = connection.rollback_exc
         try:
-            with transaction.atomic(using=self._database, durable=True):
+            with self._transaction():
                 # The row comes first: a check waits for it from now on, and SQLite takes its lock where it can wait.
                 self._write(message.transaction_id, COMMITTED)
-                commits = function(message, given)
+                with connection.execute_wrapper(_refuse_after_the_end):
+                    commits = function(message, given)
                 if commits is not None and not isinstance(commits, bool):
                     raise UsageError(
                         "the function of a transactional message returns None or True to commit and False to roll "
                         f"back, not {type(commits).__name__}: rolled back"
                     )
-                if commits is False or transaction.get_rollback(using=self._database):
-                    raise Rollback  # noqa: TRY301  what atomic() must see
+                if commits is not False and connection.rollback_exc is not earlier_error and connection.needs_rollback:
+                    # Django's ORM marks the transaction for a rollback when one of its statements fails.
+                    raise _LostError(_CAUGHT)
+                if commits is False or connection.needs_rollback:
+                    raise Rollback  # noqa: TRY301
                 # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite
                 # may have ended the transaction by itself.
-                if not self._is_there(rows.filter(id=message.transaction_id, state=COMMITTED)):
-                    raise _LostError
+                if not self._is_committable(message.transaction_id):
+                    raise _LostError(_CAUGHT)
         except Rollback:
-            return LocalTransactionState.ROLLBACK_MESSAGE
+            # The rollback was too late if the function has sent COMMIT as text.
+            return ANSWERS[self._states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
         return LocalTransactionState.COMMIT_MESSAGE
 
-    @staticmethod
-    def _is_there(rows: Any) -> bool:
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction that is committed at the end. Raises _LostError if COMMIT was not sent."""
+        connection = connections[self._database]
+        refuse_autocommit_off(self._database)
+        was_in_a_test_case = connection.in_atomic_block
         try:
-            return bool(rows.exists())
-        except DatabaseError as error:
-            raise _LostError from error
+            with transaction.atomic(using=self._database, durable=True):
+                yield
+        finally:
+            is_open = connection.in_atomic_block and not was_in_a_test_case
+            if is_open:
+                # Closing is the only way out: the blocks that would end the transaction are gone.
+                connection.close()
+                del connections[self._database]
+        if is_open:
+            raise _LostError("the function has entered an atomic() that it has not left: use it in a with statement")
+
+    def _rows(self) -> Any:
+        return Transaction.objects.using(self._database)
+
+    def _is_committable(self, transaction_id: str) -> bool:
+        try:
+            return bool(self._rows().filter(id=transaction_id, state=COMMITTED).exists())
+        except DatabaseError:
+            return False
 
     def _write(self, row_id: str, state: str) -> None:
         created_at = NEVER_PURGED if row_id == BARRIER_ROW else time.time_ns() // 1_000_000
@@ -161,7 +201,7 @@ class DjangoTransactionListener(TransactionListener):
         found = self._states(row_id)
         if not found:
             try:
-                with transaction.atomic(using=self._database, durable=True):
+                with self._transaction():
                     self._bound_waits()
                     self._write(row_id, new)
             except _DecidedError as error:
@@ -172,10 +212,9 @@ class DjangoTransactionListener(TransactionListener):
 
     def _states(self, *ids: str) -> dict[str, str]:
         """The states in the table by id. An id without a row is left out."""
-        with transaction.atomic(using=self._database, durable=True):
+        with self._transaction():
             self._bound_waits()
-            rows = Transaction.objects.using(self._database).filter(id__in=ids)
-            return dict(rows.values_list("id", "state"))
+            return dict(self._rows().filter(id__in=ids).values_list("id", "state"))
 
     def _bound_waits(self) -> None:
         connection = connections[self._database]
@@ -185,6 +224,21 @@ class DjangoTransactionListener(TransactionListener):
                 cursor.execute(f"SET LOCAL statement_timeout = {2 * self._check_wait_ms}")
 
 
+def _refuse_after_the_end(execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
+    """Execute no statement after the end of the transaction: Django's SQLite would commit each one by itself."""
+    connection = context["connection"]
+    if connection.vendor == "sqlite" and not connection.connection.in_transaction:
+        raise transaction.TransactionManagementError(
+            "an error or a statement has ended the transaction of the message: nothing more can be executed in it"
+        )
+    return execute(sql, params, many, context)
+
+
+_CAUGHT = "the function caught an error that ended its transaction: use atomic() around it, or let it through"
+_NO_TRANSACTIONS = (
+    "a row of txbridge_transactions was there after a rollback: the table has no transactions (MyISAM). Convert it and "
+    "the application's tables to InnoDB"
+)
 _MIGRATE = "the table txbridge_transactions cannot be read: run `manage.py migrate`"
 
 

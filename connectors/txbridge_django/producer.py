@@ -12,7 +12,7 @@ from django.db import connections
 
 from txbridge import Message, MessageExt, TransactionProducer, TransactionSendResult
 from txbridge.errors import UsageError
-from txbridge_django.conf import valid_options
+from txbridge_django.conf import refuse_autocommit_off, valid_options
 
 if TYPE_CHECKING:
     from txbridge_django.listener import DjangoTransactionListener
@@ -61,8 +61,9 @@ def send_message_in_transaction(
     and the message is undecided until it is checked.
 
     Raises:
-        UsageError: the message or the settings cannot work, or this was called within `atomic()` or with
-            ATOMIC_REQUESTS: the message would be decided before the outer transaction is. Nothing was sent.
+        UsageError: the message or the settings cannot work, or this was called within `atomic()`, with
+            ATOMIC_REQUESTS or with autocommit off: the message would be decided before the outer transaction is.
+            Nothing was sent.
         PrepareError: Kafka has not acknowledged the half message; the function was not called.
         LayoutError, EnvironmentProblemError: this call starts the producer, and that fails.
 
@@ -74,6 +75,7 @@ def send_message_in_transaction(
             "that transaction is. Call it outside, and put what belongs together into the function. With "
             "ATOMIC_REQUESTS decorate the view with @transaction.non_atomic_requests; in tests use TransactionTestCase"
         )
+    refuse_autocommit_off(database)
     return get_producer().send_message_in_transaction(message, (function, arg))
 
 

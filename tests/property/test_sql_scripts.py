@@ -1,12 +1,14 @@
 """Any SQL that an application may run: the listener answers COMMIT exactly when the application's rows are there.
 
 Hypothesis writes scripts of statements that succeed or fail, of errors that are swallowed or raised, of savepoints, and
-of transactions that end too early. Each runs on a real SQLite and on a real PostgreSQL. The rows that a fresh
-connection sees afterwards are compared with the answer, and with the answer to a check.
+of transactions that end too early. Each runs on a real SQLite and on a real PostgreSQL, with the plain listener, the
+asynchronous one and Django's. The rows that a fresh connection sees afterwards are compared with the answer, and with
+the answer to a check.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from dataclasses import dataclass, field
@@ -29,9 +31,12 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, registry, sessionmaker
-from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table
+from txbridge_sqlalchemy import AsyncSqlTransactionListener, Rollback, SqlTransactionListener, create_table
 
+from tests.support.async_engine import async_twin
+from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
 from tests.support.sql_application import message
 from txbridge import LocalTransactionState
 
@@ -73,11 +78,16 @@ STEPS = (
     "text_commit",
     "text_rollback",
     "text_begin",
+    "text_savepoint",
     "commit",
     "rollback",
     "close",
 )
 ENDS = ("None", "True", "False", "Rollback", "error")
+
+
+#: What the application swallows.
+ERRORS = (SQLAlchemyError, DjangoError)
 
 
 class Boom(Exception):  # noqa: N818
@@ -96,7 +106,7 @@ class Script:
     def run(self, work, placed, _):
         self._place(work, self.marker)
         for step in self.steps:
-            with contextlib.suppress(*[SQLAlchemyError] if self.swallows else []):
+            with contextlib.suppress(*ERRORS if self.swallows else []):
                 getattr(self, f"_{step}")(work)
         if self.end == "Rollback":
             raise Rollback
@@ -115,7 +125,7 @@ class Script:
         work.execute(statement.prefix_with("OR ROLLBACK", dialect="sqlite"))
 
     def _refused_in_savepoint(self, work):
-        with contextlib.suppress(SQLAlchemyError), work.begin_nested():
+        with contextlib.suppress(*ERRORS), work.begin_nested():
             self._place(work, TAKEN)
 
     def _savepoint_left_open(self, work):
@@ -133,9 +143,12 @@ class Script:
 
     def _pending_object(self, work, number=None):
         """Add an object that is inserted when the session is flushed, at the latest by the commit."""
-        if isinstance(work, Session):
+        values = {"id": next(_numbers) if number is None else number, "owner": self.owner}
+        if isinstance(work, DjangoWork):
+            work.save(rows, values)
+        elif isinstance(work, Session):
             row = Row()
-            row.id, row.owner = next(_numbers) if number is None else number, self.owner
+            row.id, row.owner = values.values()
             work.add(row)
 
     def _pending_object_refused(self, work):
@@ -150,6 +163,9 @@ class Script:
     def _text_begin(self, work):
         work.execute(text("BEGIN"))
 
+    def _text_savepoint(self, work):
+        work.execute(text("SAVEPOINT by_text"))
+
     def _commit(self, work):
         work.commit()
 
@@ -160,11 +176,11 @@ class Script:
         work.close()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
 def engine(request, tmp_path_factory):
     if request.param == "sqlite":
         made = create_engine(f"sqlite:///{tmp_path_factory.mktemp('scripts')}/app.db?timeout=0.2")
-        event.listen(made, "connect", lambda dbapi, _: dbapi.execute("PRAGMA foreign_keys = ON"))
+        event.listen(made, "connect", check_foreign_keys)
     else:
         server = make_url(request.getfixturevalue("postgres_url"))
         made = create_engine(server.update_query_dict({"options": "-csearch_path=scripts"}))
@@ -179,20 +195,70 @@ def engine(request, tmp_path_factory):
     made.dispose()
 
 
-@pytest.fixture(scope="module", params=["connection", "session"])
+class OnLoop:
+    """An asynchronous listener for a caller without an event loop."""
+
+    def __init__(self, runner, listener):
+        self._runner, self._listener = runner, listener
+
+    def __getattr__(self, name):
+        return lambda *arguments: self._runner.run(getattr(self._listener, name)(*arguments))
+
+
+async def run_in_greenlet(work, placed, script):
+    return await work.run_sync(script.run, placed, script)
+
+
+@pytest.fixture(scope="module")
 def listener(request, engine):
-    made = SqlTransactionListener(
-        engine if request.param == "connection" else sessionmaker(engine),
-        lambda work, placed, script: script.run(work, placed, script),
-        check_wait=0.3,
-    )
-    made.verify()
-    return made
+    driver, _, opens = request.param.rpartition("-")
+    if opens == "django":
+        made = DjangoListener(engine, Script.run)
+        made.verify()
+        yield made
+        made.close()
+    elif driver:
+        with asyncio.Runner() as runner:
+            twin = async_twin(engine.url.render_as_string(hide_password=False), driver)
+            event.listen(twin.sync_engine, "connect", check_foreign_keys)
+            database = twin if opens == "connection" else async_sessionmaker(twin)
+            made = OnLoop(runner, AsyncSqlTransactionListener(database, run_in_greenlet, check_wait=0.3))
+            made.verify()
+            yield made
+            runner.run(twin.dispose())
+    else:
+        made = SqlTransactionListener(
+            engine if opens == "connection" else sessionmaker(engine), lambda *call: call[-1].run(*call), check_wait=0.3
+        )
+        made.verify()
+        yield made
 
 
+def check_foreign_keys(dbapi, _):
+    """SQLite does not by itself."""
+    if "sqlite" in type(dbapi).__module__:
+        dbapi.execute("PRAGMA foreign_keys = ON")
+
+
+#: The database, and the way in which the transaction is opened. Asynchronous drivers share most code.
+CASES = [
+    *itertools.product(("sqlite", "postgresql"), ("connection", "session", "django")),
+    ("postgresql", "asyncpg-session"),
+    *(
+        pytest.param(database, f"{driver}-{opens}", marks=pytest.mark.long)
+        for database, driver, opens in (
+            ("postgresql", "asyncpg", "connection"),
+            ("postgresql", "psycopg", "connection"),
+            ("postgresql", "psycopg", "session"),
+            ("sqlite", "aiosqlite", "connection"),
+            ("sqlite", "aiosqlite", "session"),
+        )
+    ),
+]
 _ids = itertools.count(1)
 
 
+@pytest.mark.parametrize(("engine", "listener"), CASES, indirect=True)
 @given(
     steps=st.lists(st.sampled_from(STEPS), max_size=5),
     end=st.sampled_from(ENDS),
@@ -204,7 +270,7 @@ def test_the_answer_is_commit_exactly_when_the_rows_are_there(engine, listener, 
     try:
         answer = listener.execute_local_transaction(message(name), script)
         raised = None
-    except (Boom, SQLAlchemyError) as error:
+    except (Boom, *ERRORS) as error:
         answer, raised = None, error
     # The answer may be unknown only after an error of the function, of COMMIT, or of a savepoint that was left open and
     # that the database has lost.

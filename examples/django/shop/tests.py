@@ -2,12 +2,16 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import StringIO
+from unittest.mock import patch
 
+from django.core.handlers.base import BaseHandler
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, IntegrityError, connection, transaction
-from django.test import TestCase, TransactionTestCase, override_settings
+from django.db import DatabaseError, IntegrityError, connection, connections, transaction
+from django.http import HttpResponse
+from django.test import RequestFactory, TestCase, TransactionTestCase, override_settings
 from txbridge_django import Rollback, get_producer, send_message_in_transaction
 from txbridge_django.conf import check_settings
 from txbridge_django.listener import DjangoTransactionListener
@@ -40,6 +44,18 @@ class LocalTransactions(TransactionTestCase):
     def stored(self):
         orders = sorted(Order.objects.values_list("number", flat=True))
         return orders, list(Transaction.objects.values_list("id", "state"))
+
+    def seen_elsewhere(self):
+        """What another connection sees: what was committed."""
+
+        def see():
+            try:
+                return self.stored()
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(see).result()
 
     def test_data_and_answer_are_committed_together(self):
         before = time.time_ns() // 1_000_000
@@ -102,6 +118,103 @@ class LocalTransactions(TransactionTestCase):
 
         self.assertIs(self.execute(swallow), ROLLBACK)
         self.assertEqual(self.stored(), (["A0"], [(ID, "rolled back")]))
+
+    def test_an_error_of_the_orm_that_was_caught_is_no_commit_and_gets_a_warning(self):
+        Order.objects.create(number="A0")
+
+        def swallow(message, number):
+            place_order(message, number)
+            with suppress(IntegrityError):
+                Order.objects.create(number="A0")
+
+        for _ in range(2):
+            Transaction.objects.all().delete()
+            with self.assertLogs("txbridge.client", "WARNING") as logs:
+                self.assertIs(self.execute(swallow), ROLLBACK)
+            self.assertIn("the function caught an error that ended its transaction", logs.output[0])
+            self.assertEqual(self.seen_elsewhere(), (["A0"], [(ID, "rolled back")]))
+
+        def wish(message, number):
+            place_order(message, number)
+            transaction.set_rollback(True)
+
+        # The error of an earlier transaction is no reason for a warning.
+        Transaction.objects.all().delete()
+        with self.assertNoLogs("txbridge.client", "WARNING"):
+            self.assertIs(self.execute(wish), ROLLBACK)
+
+    def test_what_the_function_has_committed_by_text_is_committed(self):
+        def commit(gives_up):
+            def run(message, number):
+                place_order(message, number)
+                with connection.cursor() as cursor:
+                    cursor.execute("COMMIT")
+                return gives_up()
+
+            return run
+
+        def give_up():
+            raise Rollback
+
+        for gives_up in (lambda: None, lambda: False, give_up, lambda: transaction.set_rollback(True)):
+            Transaction.objects.all().delete()
+            Order.objects.all().delete()
+            self.assertIs(self.execute(commit(gives_up)), COMMIT)
+            self.assertEqual(self.seen_elsewhere(), (["A1"], [(ID, "committed")]))
+            self.assertIs(self.check(), COMMIT)
+
+    def test_no_statement_commits_by_itself_after_the_end_of_the_transaction(self):
+        def end(message, number):
+            with connection.cursor() as cursor:
+                cursor.execute("ROLLBACK")
+            with suppress(DatabaseError):
+                place_order(message, number)
+
+        self.assertIs(self.execute(end), ROLLBACK)
+        self.assertEqual(self.seen_elsewhere(), ([], [(ID, "rolled back")]))
+
+    def test_an_atomic_block_that_is_left_open_is_no_commit(self):
+        def leave_open(message, number):
+            transaction.atomic().__enter__()
+            place_order(message, number)
+            if number == "error":
+                raise ZeroDivisionError
+
+        with self.assertLogs("txbridge.client", "WARNING") as logs:
+            self.assertIs(self.execute(leave_open), ROLLBACK)
+        self.assertIn("has entered an atomic() that it has not left", logs.output[0])
+        self.assertEqual(self.seen_elsewhere(), ([], [(ID, "rolled back")]))
+        Transaction.objects.all().delete()
+        with self.assertRaises(ZeroDivisionError):
+            self.execute(leave_open, "error")
+        self.assertIs(self.check(), ROLLBACK)
+        self.assertEqual(self.seen_elsewhere(), ([], [(ID, "rolled back")]))
+
+    def test_the_row_of_a_check_is_committed_with_autocommit_off_too(self):
+        transaction.set_autocommit(False)
+        self.assertIs(self.check(), ROLLBACK)
+        self.assertEqual(self.seen_elsewhere(), ([], [(ID, "rolled back")]))
+
+    def test_with_autocommit_off_nothing_is_executed(self):
+        transaction.set_autocommit(False)
+        try:
+            with self.assertRaisesRegex(UsageError, r"autocommit is off.*call transaction.set_autocommit\(True\)"):
+                self.execute()
+            self.assertEqual(self.seen_elsewhere(), ([], []))
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+
+    def test_a_table_without_transactions_is_refused(self):
+        """As MySQL's MyISAM: after ROLLBACK the row is there."""
+        self.listener.verify()
+        backend = type(connections["default"])
+        with (
+            patch.object(backend, "_rollback", lambda given: given.connection.commit()),
+            self.assertRaisesRegex(UsageError, "the table has no transactions"),
+        ):
+            self.listener.verify()
+        self.assertEqual(self.seen_elsewhere(), ([], []))
 
     def test_an_error_in_a_savepoint_is_the_functions_own_business(self):
         def contain(message, number):
@@ -196,9 +309,30 @@ class LocalTransactions(TransactionTestCase):
         with self.assertRaises(CommandError):
             call_command("txbridge_purge", "--days=0")
 
-    def test_a_send_within_atomic_is_refused_before_anything_is_sent(self):
-        with transaction.atomic(), self.assertRaisesRegex(UsageError, "within transaction.atomic"):
+    def test_a_send_within_a_transaction_is_refused_before_anything_is_sent(self):
+        def send(*_):
             send_message_in_transaction(Message("orders", b"v"), place_order, "A1")
+
+        for options in ({}, {"durable": True}, {"savepoint": False}):
+            with transaction.atomic(**options), self.assertRaisesRegex(UsageError, "within transaction.atomic"):
+                send()
+        transaction.set_autocommit(False)
+        with self.assertRaisesRegex(UsageError, "autocommit is off"):
+            send()
+        with transaction.atomic(), self.assertRaisesRegex(UsageError, "within transaction.atomic"):
+            send()
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+        def view(request):
+            send()
+            return HttpResponse()
+
+        with patch.dict(connection.settings_dict, ATOMIC_REQUESTS=True):
+            atomic = BaseHandler().make_view_atomic(view)
+            with self.assertRaisesRegex(UsageError, "non_atomic_requests"):
+                atomic(RequestFactory().post("/"))
+        self.assertEqual(self.seen_elsewhere(), ([], []))
 
 
 class Inside(TestCase):
@@ -226,6 +360,10 @@ class Settings(TransactionTestCase):
                 with self.assertRaises(UsageError) as caught:
                     get_producer()
                 self.assertIn(said, str(caught.exception))
+        with patch.dict(connection.settings_dict, AUTOCOMMIT=False):
+            self.assertIn("DATABASES['default'] has AUTOCOMMIT = False", check_settings()[0].msg)
+            with self.assertRaisesRegex(CommandError, "AUTOCOMMIT"):
+                call_command("txbridge_purge")
         self.assertEqual(check_settings(), [])
 
     def test_a_missing_table_is_named(self):

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from txbridge.errors import UsageError
 from txbridge_django.conf import valid_options
 from txbridge_django.models import Transaction
 
@@ -28,7 +29,10 @@ class Command(BaseCommand):
     def handle(self, *_: Any, days: int, **__: Any) -> None:
         if days < 1:
             raise CommandError("--days must be at least 1")
-        rows = Transaction.objects.using(valid_options().database)
+        try:
+            rows = Transaction.objects.using(valid_options().database)
+        except UsageError as error:
+            raise CommandError(str(error)) from None
         before = time.time_ns() // 1_000_000 - days * _DAY_MS
         deleted = 0
         while True:
