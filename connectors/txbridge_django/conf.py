@@ -81,9 +81,10 @@ def valid_options() -> Options:
 
 
 def refuse_autocommit_off(database: str) -> None:
-    """Raise UsageError if this thread has turned autocommit off: `atomic()` would neither begin nor commit."""
+    """Raise UsageError if autocommit is off in this thread: `atomic()` would neither begin nor commit."""
     connection = connections[database]
-    if connection.connection is not None and not (connection.autocommit or connection.in_atomic_block):
+    is_on = connection.settings_dict["AUTOCOMMIT"] if connection.connection is None else connection.autocommit
+    if not (is_on or connection.in_atomic_block):
         raise UsageError(
             "autocommit is off (transaction.set_autocommit(False)): the message would be decided before your "
             "transaction is. Commit it, call transaction.set_autocommit(True), and put what belongs together into the "

@@ -194,6 +194,12 @@ class LocalTransactions(TransactionTestCase):
         transaction.set_autocommit(False)
         self.assertIs(self.check(), ROLLBACK)
         self.assertEqual(self.seen_elsewhere(), ([], [(ID, "rolled back")]))
+        Transaction.objects.all().delete()
+        connection.close()
+        with patch.dict(connection.settings_dict, AUTOCOMMIT=False), self.assertRaisesRegex(UsageError, "autocommit"):
+            self.check()
+        connection.close()
+        self.assertEqual(self.seen_elsewhere(), ([], []))
 
     def test_with_autocommit_off_nothing_is_executed(self):
         transaction.set_autocommit(False)
