@@ -15,10 +15,13 @@ from txbridge_sqlalchemy import (
     AsyncInbox,
     Inbox,
     LostTransactionError,
+    async_purge,
     async_purge_inbox,
     create_inbox_table,
+    create_table,
     inbox_ddl,
     inbox_metadata,
+    purge,
     purge_inbox,
 )
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
@@ -382,6 +385,36 @@ def test_the_statements_make_the_table(url):
     assert [index["name"] for index in inspect(engine).get_indexes("txbridge_inbox")] == ["txbridge_inbox_created_at"]
     assert list(inbox_metadata.tables) == ["txbridge_inbox"]
     engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["", "psycopg", "asyncpg"])
+def test_purge_takes_batches_of_any_size(postgresql_url, driver):
+    """More rows than a statement can have parameters: 65,535 with psycopg, 32,767 with asyncpg."""
+    plain = create_engine(postgresql_url)
+    create_inbox_table(plain)
+    create_table(plain)
+    row = "SELECT 'billing', 'orders:0:' || n, 1, n FROM generate_series(1, 100000) n"
+    with plain.begin() as connection:
+        connection.execute(text(f"INSERT INTO txbridge_inbox {row}"))
+        connection.execute(
+            text("INSERT INTO txbridge_transactions SELECT n, 'committed', n FROM generate_series(1, 100000) n")
+        )
+        connection.execute(text("INSERT INTO txbridge_inbox VALUES ('billing', 'young', 1, 9223372036854775807)"))
+
+    async def on_loop():
+        twin = async_twin(postgresql_url, driver)
+        inbox_rows = await async_purge_inbox(twin, timedelta(days=1), batch=100_000)
+        rows = await async_purge(twin, batch=100_000)
+        await twin.dispose()
+        return inbox_rows, rows
+
+    if driver:
+        deleted = asyncio.run(on_loop())
+    else:
+        deleted = purge_inbox(plain, timedelta(days=1), batch=100_000), purge(plain, batch=100_000)
+    assert deleted == (100_000, 100_000)
+    assert noted(plain) == [("billing", "young", 1)]
+    plain.dispose()
 
 
 def test_purge_deletes_what_is_older_and_nothing_else(engine, make):
