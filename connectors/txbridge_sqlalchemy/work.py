@@ -30,6 +30,10 @@ BIND_IT = (
 TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome can stay open for days: leave it out"
 
 
+AUTOCOMMIT = (
+    "the connection commits every statement by itself (AUTOCOMMIT), so nothing can be rolled back. Give an engine "
+    "without it. If you set autocommit by the driver, set it back before the connection returns to its pool"
+)
 HIDDEN = (
     "COMMIT has committed nothing: it ended a savepoint of a transaction that a cancelled task had left on the "
     "connection. The connection is closed. Have hooks that use a cursor of the driver execute SQL by the connection"
@@ -68,7 +72,13 @@ class Work:
             event.listen(given, "after_commit", self._after_commit)
 
     def write(self, row: Row) -> None:
-        """Insert the row; from now on COMMIT is sent only if it commits this row."""
+        """Insert the row; from now on COMMIT is sent only if it commits this row.
+
+        Raises UsageError if the connection commits every statement by itself. A pool may have one such among others,
+        when an application has set it so by the driver.
+        """
+        if getattr(self.connection.connection.dbapi_connection, "autocommit", None) is True:
+            raise UsageError(AUTOCOMMIT)
         if self.connection.dialect.name == "postgresql":
             # The database's transaction id shows whether this is still the same transaction, and the query fails if
             # the transaction has failed. Reading the row instead would conflict with other rows at the isolation level

@@ -6,7 +6,7 @@ import asyncio
 import signal
 
 import pytest
-from sqlalchemy import create_engine, insert, make_url, select, text
+from sqlalchemy import create_engine, event, insert, make_url, select, text
 from txbridge_sqlalchemy import (
     AsyncSqlTransactionListener,
     Rollback,
@@ -167,3 +167,60 @@ def test_p4_messages_follow_the_rows_on_an_event_loop(bridge, topic, engine):
     asyncio.run(program())
     assert order_ids(engine) == [0, 2, 4, 6, 8, 10]
     assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 12, 2)}
+
+
+def test_p1_after_a_cancelled_send_readers_see_what_the_database_has(bridge, topic, postgres_url, tmp_path):
+    """asyncpg, and a hook with a cursor of the driver: the cancelled task leaves a transaction on the connection."""
+    schema = f"h_{tmp_path.name}".lower()
+    named = make_url(postgres_url).update_query_dict({"options": f"-csearch_path={schema}"})
+    engine = create_engine(named)
+    with engine.begin() as connection:
+        connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
+        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
+    create_table(engine)
+    sql_application.tables.create_all(engine)
+    bridge.worker()
+    sending = []
+
+    async def place_async(connection, message, arg):
+        await connection.execute(insert(orders).values(id=arg, transaction_id=message.transaction_id))
+
+    async def send():
+        twin = async_twin(named.render_as_string(hide_password=False), "asyncpg", pool_size=1, max_overflow=0)
+
+        @event.listens_for(twin.sync_engine, "begin")
+        def set_tenant(connection):
+            if sending:
+                # At the next step of the loop, when BEGIN is on its way.
+                asyncio.get_running_loop().call_soon(sending.pop().cancel)
+            cursor = connection.connection.cursor()
+            cursor.execute("SET LOCAL app.tenant = 'one'")
+            cursor.close()
+
+        listener = AsyncSqlTransactionListener(twin, place_async)
+        await listener.verify()
+        settings = {"bootstrap.servers": bridge.bootstrap_servers, "session.timeout.ms": 6_000}
+        heard = {}
+        async with AsyncTransactionProducer(GROUP, listener, settings, namespace=bridge.namespace) as producer:
+            for number in range(1, 9):
+                task = asyncio.create_task(producer.send_message_in_transaction(Message(topic, b"%d" % number), number))
+                if number == 2:
+                    sending.append(task)
+                try:
+                    heard[number] = (await task).local_transaction_state
+                except asyncio.CancelledError:
+                    assert number == 2
+            committed = {number for number, state in heard.items() if state is LocalTransactionState.COMMIT_MESSAGE}
+            # The cancelled task costs one more transaction at most.
+            assert len(committed) >= 6
+            assert set(order_ids(engine)) == committed
+            await asyncio.to_thread(
+                eventually, lambda: bridge.visible(topic) == {b"%d" % number: 1 for number in committed}, 60
+            )
+            # The cancelled one is rolled back by a check.
+            await asyncio.to_thread(eventually, lambda: len(bridge.outcomes()) == 8, 120)
+        assert set(bridge.visible(topic)) == {b"%d" % number for number in committed}
+        await twin.dispose()
+
+    asyncio.run(send())
+    engine.dispose()

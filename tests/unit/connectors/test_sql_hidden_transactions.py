@@ -30,7 +30,7 @@ from tests.support.async_engine import async_twin
 from tests.support.cancel_at import cancelled_everywhere
 from tests.support.consumed import Record
 from tests.support.sql_application import message, orders
-from txbridge import LocalTransactionState
+from txbridge import LocalTransactionState, UsageError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
@@ -299,6 +299,48 @@ def test_a_connection_that_several_share_is_left_alone():
     assert listener.execute_local_transaction(message("A" * 32), 1) is COMMIT
     assert ids(shared) == {1, 7}
     shared.dispose()
+
+
+def test_a_connection_that_commits_every_statement_is_refused_also_if_it_is_the_only_one(engine, postgresql_url):
+    """An application has set autocommit by the driver, after the start, and has not set it back."""
+    single = create_engine(postgresql_url, pool_size=1, max_overflow=0)
+    listener = SqlTransactionListener(single, sql_application.place)
+    listener.verify()
+    raw = single.raw_connection()
+    raw.dbapi_connection.autocommit = True
+    raw.close()
+    with pytest.raises(UsageError, match=r"commits every statement by itself \(AUTOCOMMIT\)"):
+        listener.execute_local_transaction(message("A" * 32), 1)
+    assert ids(engine) == set()
+    single.dispose()
+
+
+@pytest.mark.parametrize("opens", ["connection", "session"])
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"], indirect=True)
+def test_the_asynchronous_listener_and_inbox_refuse_it_too(engine, run, opens):
+    def hook(twin, _):
+        def checkout(dbapi_connection, *_):
+            dbapi_connection.autocommit = dbapi_connection.autocommit or bool(leaks)
+
+        event.listen(twin.sync_engine, "checkout", checkout)
+
+    leaks = []
+
+    async def bill(connection, record):
+        await connection.execute(insert(orders).values(id=record.offset()))
+
+    async def program(database):
+        listener, inbox = AsyncSqlTransactionListener(database, place), AsyncInbox(database, "billing")
+        await listener.verify()
+        await inbox.verify()
+        leaks.append(True)
+        with pytest.raises(UsageError, match="commits every statement by itself"):
+            await listener.execute_local_transaction(message("A" * 32), 1)
+        with pytest.raises(UsageError, match="commits every statement by itself"):
+            await inbox.process(Record(offset=2), bill)
+
+    run(hook, opens, program)
+    assert ids(engine) == set()
 
 
 def test_the_drivers_know_whether_they_are_in_a_transaction(postgresql_url, sqlite_url):
