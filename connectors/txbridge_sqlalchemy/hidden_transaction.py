@@ -22,16 +22,17 @@ _USED = "txbridge_used"
 _IN_TRANSACTION = (2, 3)
 
 
-def is_in_transaction(driver: Any) -> bool:
+def is_in_transaction(driver: Any) -> bool | None:
     """Whether a driver's connection is in a transaction, as the server has last said.
 
-    asyncpg, psycopg, psycopg2, sqlite3 and aiosqlite report it. False for a driver that does not.
+    asyncpg, psycopg, psycopg2, sqlite3 and aiosqlite report it. None for a driver that does not.
     """
     if hasattr(driver, "is_in_transaction"):
         return bool(driver.is_in_transaction())
     if hasattr(driver, "in_transaction"):
         return bool(driver.in_transaction)
-    return getattr(getattr(driver, "info", None), "transaction_status", None) in _IN_TRANSACTION
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)
+    return None if status is None else status in _IN_TRANSACTION
 
 
 def outlives_commit(connection: Connection) -> bool:
@@ -40,7 +41,7 @@ def outlives_commit(connection: Connection) -> bool:
     has_one_user = isinstance(connection.engine.pool, QueuePool | NullPool)
     if connection.closed or connection.invalidated or not has_one_user:
         return False
-    return is_in_transaction(connection.connection.driver_connection)
+    return bool(is_in_transaction(connection.connection.driver_connection))
 
 
 def guard_pool(connection: Connection) -> None:

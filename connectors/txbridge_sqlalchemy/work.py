@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.hidden_transaction import outlives_commit
+from txbridge_sqlalchemy.hidden_transaction import is_in_transaction, outlives_commit
 from txbridge_sqlalchemy.row import Row, ask
 
 #: The source of the transactions of a listener or an inbox.
@@ -33,6 +33,11 @@ TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome ca
 AUTOCOMMIT = (
     "the connection commits every statement by itself (AUTOCOMMIT), so nothing can be rolled back. Give an engine "
     "without it. If you set autocommit by the driver, set it back before the connection returns to its pool"
+)
+OVER = (
+    "the transaction has ended while the function ran, by COMMIT or ROLLBACK as text or by an error that was caught: "
+    "nothing more can be executed in it. Leave both to txbridge, and put a statement that may fail into a savepoint "
+    "(begin_nested), or let the error through"
 )
 HIDDEN = (
     "COMMIT has committed nothing: it ended a savepoint of a transaction that a cancelled task had left on the "
@@ -85,9 +90,10 @@ class Work:
             # SERIALIZABLE.
             xid = ask(self.connection, row.insert.returning(func.txid_current())).scalar_one()
             self._is_ours = lambda: bool(self.connection.execute(select(func.txid_current())).scalar_one() == xid)
-            return
-        ask(self.connection, row.insert)
-        self._is_ours = lambda: ask(self.connection, row.found).first() is not None
+        else:
+            ask(self.connection, row.insert)
+            self._is_ours = lambda: ask(self.connection, row.found).first() is not None
+        event.listen(self.connection, "before_cursor_execute", self._before_statement)
 
     def is_over(self) -> bool:
         """Whether the function has ended the transaction by itself. Raises UsageError as refuse_second_database."""
@@ -113,6 +119,11 @@ class Work:
         # The end of a savepoint is a commit of the session, too.
         if not session.in_nested_transaction():
             refuse_hidden_transaction(self.connection)
+
+    def _before_statement(self, connection: Connection, *_: Any) -> None:
+        """Execute nothing after the end of the transaction: asyncpg, and SQLite with an own BEGIN, would commit it."""
+        if is_in_transaction(connection.connection.driver_connection) is False:
+            raise LostTransactionError(OVER)
 
     def _before_commit(self, connection: Connection, _savepoint: str = "") -> None:
         """Stop a COMMIT that would not commit the row. Called last, after all flushes and events of the session."""

@@ -70,6 +70,7 @@ STEPS = (
     "refused",
     "refused_or_rollback",
     "refused_in_savepoint",
+    "savepoint_released",
     "savepoint_left_open",
     "savepoint_rolled_back",
     "line_without_row",
@@ -127,6 +128,12 @@ class Script:
     def _refused_in_savepoint(self, work):
         with contextlib.suppress(*ERRORS), work.begin_nested():
             self._place(work, TAKEN)
+
+    def _savepoint_released(self, work):
+        with work.begin_nested():
+            self._place(work)
+            with work.begin_nested():
+                self._place(work)
 
     def _savepoint_left_open(self, work):
         work.begin_nested()
@@ -201,8 +208,14 @@ class OnLoop:
     def __init__(self, runner, listener):
         self._runner, self._listener = runner, listener
 
-    def __getattr__(self, name):
-        return lambda *arguments: self._runner.run(getattr(self._listener, name)(*arguments))
+    def verify(self):
+        self._runner.run(self._listener.verify())
+
+    def execute_local_transaction(self, placed, arg):
+        return self._runner.run(self._listener.execute_local_transaction(placed, arg))
+
+    def check_local_transaction(self, placed):
+        return self._runner.run(self._listener.check_local_transaction(placed))
 
 
 async def run_in_greenlet(work, placed, script):

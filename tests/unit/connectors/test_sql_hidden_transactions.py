@@ -8,11 +8,13 @@ everywhere: what was answered is what another connection sees.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from itertools import count
 
 import pytest
 from sqlalchemy import StaticPool, create_engine, event, func, insert, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session
 from txbridge_sqlalchemy import (
@@ -285,6 +287,31 @@ def test_a_pool_that_leaves_transactions_open_does_not_have_them_committed(engin
     assert listener.execute_local_transaction(message("A" * 32), 1) is COMMIT
     assert ids(engine) == {1}
     left.dispose()
+
+
+def test_p4_on_sqlite_nothing_is_committed_after_the_end_of_the_transaction(sqlite_url):
+    """SQLAlchemy's recipe for savepoints: the driver begins nothing by itself, so each statement would commit."""
+    engine = create_engine(sqlite_url)
+
+    @event.listens_for(engine, "connect")
+    def begin_nothing(dbapi_connection, _):
+        dbapi_connection.isolation_level = None
+
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    create_table(engine)
+    sql_application.tables.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(orders).values(id=7, transaction_id="earlier"))
+
+    def swallow(connection, placed, arg):
+        with contextlib.suppress(IntegrityError):
+            connection.execute(insert(orders).values(id=7).prefix_with("OR ROLLBACK"))
+        sql_application.place(connection, placed, arg)
+
+    listener = SqlTransactionListener(engine, swallow)
+    assert listener.execute_local_transaction(message("A" * 32), 1) is ROLLBACK
+    assert ids(engine) == {7}
+    engine.dispose()
 
 
 def test_a_connection_that_several_share_is_left_alone():
