@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from txbridge_audit import AuditReport, run_audit
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.read.spark_session import kill_session
 
 from flights.data import TOPIC, Expected, expected, read_flights
 from flights.listener import FlightLog
@@ -26,6 +27,7 @@ from txbridge import AsyncTransactionProducer, Message
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
+from txbridge.interrupts import in_own_thread
 from txbridge.kafka.admin import Cluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
@@ -84,42 +86,50 @@ def run_demo(folder: Path, limit: int | None, console: Console, bootstrap_server
     have used txbridge there, or the counts are not the expected ones. Otherwise it starts its own cluster and workers,
     and kills a worker.
 
-    Raises TxBridgeError when a part does not start or nothing more is delivered.
+    Raises TxBridgeError when a part does not start or nothing more is delivered. A KeyboardInterrupt stops the
+    processes.
     """
+    with ExitStack() as stack:
+        stack.callback(kill_session)
+        return in_own_thread(lambda: _run(stack, folder, limit, console, bootstrap_servers))
+
+
+def _run(
+    stack: ExitStack, folder: Path, limit: int | None, console: Console, bootstrap_servers: str | None
+) -> DemoReport:
     started = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     wanted = expected(limit)
-    with ExitStack() as stack:
-        workers: list[DemoWorker] = []
-        if bootstrap_servers is None:
-            servers = _start_kafka(stack, folder, console)
-            workers += _start_workers(stack, servers, folder, console)
-        else:
-            servers = bootstrap_servers
-            _make_real_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0}))
-            console.print(f"Kafka runs on {servers}, with workers of its own")
-        reader = CountingReader(servers, TOPIC)
-        reader.start()
-        stack.callback(reader.stop)
-        listener = FlightLog(folder / "flights.sqlite")
-        stack.callback(listener.close)
+    workers: list[DemoWorker] = []
+    if bootstrap_servers is None:
+        servers = _start_kafka(stack, folder, console)
+        workers += _start_workers(stack, servers, folder, console)
+    else:
+        servers = bootstrap_servers
+        _make_real_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0}))
+        console.print(f"Kafka runs on {servers}, with workers of its own")
+    reader = CountingReader(servers, TOPIC)
+    reader.start()
+    stack.callback(reader.stop)
+    listener = FlightLog(folder / "flights.sqlite")
+    stack.callback(listener.close)
 
-        def replace_worker() -> None:
-            """Kill the first worker with SIGKILL, and start a new one."""
-            if not workers:
-                return
-            workers[0].kill()
-            console.print(f"worker 1 (process {workers[0].pid}) was killed with -9; worker 3 joins")
-            successor = DemoWorker(3, servers, folder)
-            stack.callback(successor.stop)
+    def replace_worker() -> None:
+        """Kill the first worker with SIGKILL, and start a new one."""
+        if not workers:
+            return
+        workers[0].kill()
+        console.print(f"worker 1 (process {workers[0].pid}) was killed with -9; worker 3 joins")
+        successor = DemoWorker(3, servers, folder)
+        stack.callback(successor.stop)
 
-        with _progress(console) as progress:
-            seconds = asyncio.run(
-                _run_flights(servers, listener, reader, replace_worker, progress, wanted, limit),
-            )
-        reader.stop()
-        audit = _audit(servers, console)
+    with _progress(console) as progress:
+        seconds = asyncio.run(
+            _run_flights(servers, listener, reader, replace_worker, progress, wanted, limit),
+        )
+    reader.stop()
+    audit = _audit(servers, console)
     copies = sum(1 for count in reader.copies.values() if count > 1)
     report = DemoReport(
         transactions=audit.transactions,

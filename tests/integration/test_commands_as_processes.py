@@ -158,37 +158,52 @@ def wait_for_main(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.002)
 
 
-#: Seconds after the program's code has begun: modules are loading, or the command works.
-@pytest.mark.parametrize(
-    "delay", [0.6, *(pytest.param(delay, marks=pytest.mark.long) for delay in (0.0, 0.2, 1.5, 3.0))]
-)
-def test_ctrl_c_ends_every_command_without_a_trace(
-    delay: float, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+#: Seconds after the program's code has begun: modules are loading, or the command works. In the long test all of them.
+_MOMENT = 0.6
+_MOMENTS = [number / 10 for number in range(16)] + [2.0, 3.0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_ends_a_command_without_a_trace(
+    command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
-    for number, command in enumerate(COMMANDS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        process = subprocess.Popen(
-            arguments(command, folder),
-            env=environment(kafka.bootstrap_servers, namespace),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        wait_for_main(process)
-        time.sleep(delay)
-        ended = process.poll()
-        if ended is None:
-            # A terminal sends SIGINT to the process and its children.
-            os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=300)
-        text = f"{command} after {delay} s: {process.returncode}\n{errors.decode()}"
-        assert b"Traceback" not in errors, text
-        # A command that served has ended properly, with 0.
-        fine = INTERRUPTED | ({0} if command in SERVING else set())
-        assert ended is not None or process.returncode in fine | {0, 1, 2}, text
-        if ended is None and command in {"audit", "demo", "doctor"} and delay < 1:
-            assert process.returncode in fine, text
+    press_ctrl_c(command, _MOMENT, environment(kafka.bootstrap_servers, namespace), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_at_any_moment_ends_a_command_without_a_trace(
+    command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+) -> None:
+    for moment in _MOMENTS:
+        (folder := tmp_path / f"{moment}").mkdir()
+        press_ctrl_c(command, moment, environment(kafka.bootstrap_servers, namespace), folder)
+
+
+def press_ctrl_c(command: str, moment: float, variables: Mapping[str, str], folder: Path) -> None:
+    process = subprocess.Popen(
+        arguments(command, folder),
+        env=dict(variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    wait_for_main(process)
+    time.sleep(moment)
+    ended = process.poll()
+    if ended is None:
+        # A terminal sends SIGINT to the process and its children.
+        os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    text = f"{command} after {moment} s: {process.returncode}\n{errors.decode()}"
+    # Lines of a trace and of a warning of Python begin with a blank.
+    assert not any(line.startswith((" ", "Traceback", "Exception")) for line in errors.decode().splitlines()), text
+    # A command that served has ended properly, with 0.
+    fine = INTERRUPTED | ({0} if command in SERVING else set())
+    assert ended is not None or process.returncode in fine | {0, 1, 2}, text
+    if ended is None and command in {"audit", "demo", "doctor"} and moment < 1:
+        assert process.returncode in fine, text
+    eventually(lambda: not alive_in(process.pid), 30, "a process was left behind")
 
 
 @pytest.fixture
@@ -250,7 +265,7 @@ def test_ctrl_c_ends_the_audit_quietly_while_spark_works(
 ) -> None:
     process = subprocess.Popen(
         arguments("audit", tmp_path),
-        env=environment(kafka.bootstrap_servers, namespace),
+        env=environment(kafka.bootstrap_servers, namespace, TMPDIR=str(tmp_path)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -267,6 +282,7 @@ def test_ctrl_c_ends_the_audit_quietly_while_spark_works(
     # stderr has the lines about progress, and no error.
     assert [line for line in errors.splitlines() if line.startswith((" ", "Traceback", "ERROR", "error"))] == []
     eventually(lambda: not alive_in(process.pid), 30, "its JVM was left behind")
+    assert list(tmp_path.glob("txbridge-audit-*")) == []
 
 
 def alive_in(group: int) -> list[str]:

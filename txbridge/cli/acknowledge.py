@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.operations import EXIT_DONE, EXIT_REFUSED, Operator, default_operator
 from txbridge.cli.options import SOURCES, ClusterOptions, spread
 from txbridge.operations.acknowledge_loss import acknowledge
@@ -14,7 +13,6 @@ from txbridge.operations.connection import Connection
 from txbridge.subject import about
 
 
-@ends_at_once
 @spread
 def acknowledge_command(
     cluster: ClusterOptions,

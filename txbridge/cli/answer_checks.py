@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.interrupts import end_at_hangup, ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge.extras import needs
+from txbridge.interrupts import end_at_hangup
 from txbridge.subject import about
 
 #: Variable for the address of the database, because other users of the machine can read a command line.
@@ -18,7 +18,6 @@ DATABASE_VARIABLE = "TXBRIDGE_DATABASE_URL"
 
 
 @spread
-@ends_at_once
 def answer_checks(
     *,
     cluster: ClusterOptions,

@@ -14,9 +14,9 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from txbridge_sqlalchemy import SqlTransactionListener, transactions
 
 from txbridge import ClientMetrics, MessageExt, TransactionProducer
-from txbridge.cli.interrupts import unwatch
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import LocalProblemError, UsageError
+from txbridge.interrupts import hand_over
 from txbridge.worker.http.server import Web
 
 _logger = logging.getLogger("txbridge.answer_checks")
@@ -71,8 +71,7 @@ def run(groups: list[str], database_url: str, patience: float, threads: int, set
             producer.start()
             running.append(producer)
         # Until here there is nothing to clean up, and a start may wait long for a Kafka that does not answer.
-        unwatch()
-        signal.signal(signal.SIGINT, lambda *_: ended.set())
+        hand_over(lambda *_: ended.set())
         _logger.info("answering checks of %s from barrier table %s", ", ".join(groups), listener.barrier_id())
         ended.wait()
         _logger.info("ending")

@@ -23,17 +23,17 @@ from txbridge.cli import (
     topics,
     worker,
 )
-from txbridge.cli.interrupts import EXIT_INTERRUPTED, hear_interrupts
 from txbridge.cli.options import SOURCES
+from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 
 
 class Commands(TyperGroup):
     """The group of all commands: Ctrl-C ends each of them with one exit code and without a trace."""
 
     def invoke(self, ctx: Any) -> Any:
-        hear_interrupts()
         try:
-            return super().invoke(ctx)
+            with end_on_signal(CTRL_C):
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 

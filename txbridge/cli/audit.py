@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.interrupts import watch
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.extras import needs
 from txbridge.subject import about
@@ -85,8 +84,6 @@ def audit(cluster: ClusterOptions, options: Options) -> None:
 
     Exit code 0: clean. 1: violations; with --strict findings, too. 2: could not audit.
     """
-    # Until Spark starts. The requests to Kafka before that block signal handlers.
-    watch()
     # Only here: Spark is an extra, and no other command should pay for its import.
     with needs("audit", "the audit runs on PySpark"):
         from txbridge.cli import audit_program  # noqa: PLC0415

@@ -17,16 +17,17 @@ from txbridge_audit.incremental.steps import Step
 from txbridge_audit.incremental.violations_topic import default_topic
 from txbridge_audit.read.given import kafka_options, limits_of
 from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.read.spark_session import kill_session
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
 from txbridge.cli.audit import Options
-from txbridge.cli.interrupts import unwatch
 from txbridge.cli.options import Format
 from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import EnvironmentProblemError
+from txbridge.interrupts import hand_over, if_interrupted
 
 
 def run(options: Options, settings: WorkerSettings) -> int:
@@ -55,11 +56,9 @@ def _run(options: Options, settings: WorkerSettings) -> int:
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ
     # A spinner on a terminal, plain lines in a log.
-    with notes.status("connecting") as status:
+    with notes.status("connecting") as status, if_interrupted(status.stop), if_interrupted(kill_session):
 
         def progress(text: str) -> None:
-            # The first text comes when Spark starts. Spark has its own handling of Ctrl-C; --follow finishes its step.
-            unwatch()
             status.update(text)
             if not notes.is_terminal and not quiet:
                 notes.print(text)
@@ -101,8 +100,8 @@ def _follow(
     stop = threading.Event()
 
     def on_ready() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
+        hand_over(lambda *_: stop.set())
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
     def on_step(step: Step) -> None:
         _write_files(options, step.report)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from pathlib import Path
 
 import typer
 
-from txbridge.cli.interrupts import as_interrupt
 from txbridge.cli.terminal import console
 from txbridge.errors import LocalProblemError
 from txbridge.extras import needs
+from txbridge.interrupts import EXIT_INTERRUPTED, hand_over
 
 #: Folder of the examples below the environment of txbridge. compose/demo.Dockerfile copies them there.
 INSTALLED_EXAMPLES = Path("share", "txbridge", "examples")
@@ -43,8 +44,14 @@ def demo(
         demonstration = importlib.import_module("flights.run")
 
         # SIGTERM ends the demo as Ctrl-C does: with every process that it started.
-        signal.signal(signal.SIGTERM, as_interrupt)
+        hand_over(signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         screen = console()
-        report = demonstration.run_demo(folder, flights, screen, bootstrap_servers)
+        try:
+            report = demonstration.run_demo(folder, flights, screen, bootstrap_servers)
+        except KeyboardInterrupt:
+            screen.show_cursor()
+            # Python would wait for what the demonstration's own thread is in.
+            os._exit(EXIT_INTERRUPTED)
     demonstration.print_summary(report, folder, screen)
     sys.exit(0 if report.clean else 1)

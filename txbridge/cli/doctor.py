@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.cli.rocketmq import DoorPlace
 from txbridge.cli.terminal import console
@@ -43,7 +42,6 @@ class Format(enum.Enum):
     JSON = "json"
 
 
-@ends_at_once
 @spread
 def doctor(
     cluster: ClusterOptions,

@@ -24,6 +24,7 @@ from txbridge.embedded.server import EmbeddedKafka
 from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker, stop_broker
 from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.interrupts import EXIT_INTERRUPTED, hand_over
 
 app = typer.Typer(
     help="A real Apache Kafka on this machine, one node or several, for development, tests and demos.",
@@ -76,6 +77,7 @@ def start(
     if refetch:
         JarCache(version=locked_version(kafka_version)).ensure(refetch=True)
     # A closed terminal and `kill` stop the broker as cleanly as Ctrl-C does.
+    hand_over(signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -91,7 +93,7 @@ def start(
         was_ready = kafka.is_running()
         kafka.stop()
         typer.echo("Kafka is stopped.", err=True)
-        raise typer.Exit(0 if was_ready else 130) from None
+        raise typer.Exit(0 if was_ready else EXIT_INTERRUPTED) from None
 
 
 @app.command()

@@ -10,11 +10,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from txbridge.cli.interrupts import ends_at_once, if_interrupted
 from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
@@ -23,6 +23,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.end_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
+from txbridge.interrupts import if_interrupted
 from txbridge.operations import (
     Answer,
     Connection,
@@ -83,7 +84,6 @@ Message = Annotated[
 ]
 
 
-@ends_at_once
 @spread
 def pending_command(
     cluster: ClusterOptions,
@@ -140,7 +140,6 @@ def pending_command(
         raise typer.Exit(EXIT_COULD_NOT)
 
 
-@ends_at_once
 @spread
 def resolve_command(
     *,
@@ -190,7 +189,6 @@ def resolve_command(
     answer(work, settings, output_format)
 
 
-@ends_at_once
 @spread
 def resume_command(
     *,
@@ -288,7 +286,7 @@ def answer(
     subject = connection.subject
     interrupted = "interrupted. A command that was written already will be applied: look with `txbridge pending`"
     try:
-        with about(settings), if_interrupted(interrupted):
+        with about(settings), if_interrupted(partial(warn, interrupted)):
             answers = work(connection)
     except FinishedError as error:
         if output_format is Format.JSON:

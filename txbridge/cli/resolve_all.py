@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.operations import MinAge, Operator, Timeout, answer, default_operator, parse_age
 from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.errors import UsageError
@@ -22,7 +21,6 @@ from txbridge.text import plain
 _LONGEST = 500
 
 
-@ends_at_once
 @spread
 def resolve_all_command(
     *,

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from txbridge.cli.interrupts import end_at_hangup, ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.extras import needs
+from txbridge.interrupts import end_at_hangup
 from txbridge.subject import about
 
 
@@ -75,7 +75,6 @@ class DoorPlace:
 
 
 @spread
-@ends_at_once
 def rocketmq(
     *,
     cluster: ClusterOptions,

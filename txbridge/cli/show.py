@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.render import iso_time
 from txbridge.cli.terminal import console, warn
@@ -21,7 +20,6 @@ from txbridge.text import duration, plain
 _LONGEST = 1_000
 
 
-@ends_at_once
 @spread
 def show_command(
     cluster: ClusterOptions,

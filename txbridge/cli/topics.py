@@ -12,7 +12,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
@@ -89,7 +88,6 @@ class WantedOptions:
 
 
 @app.command(epilog=SOURCES)
-@ends_at_once
 @spread
 def plan(
     cluster: ClusterOptions,
@@ -109,7 +107,6 @@ def plan(
 
 
 @app.command(epilog=SOURCES)
-@ends_at_once
 @spread
 def apply(
     cluster: ClusterOptions,

@@ -9,12 +9,12 @@ from typing import Any
 
 import typer
 
-from txbridge.cli.interrupts import end_at_hangup, ends_at_once
 from txbridge.cli.options import Config
 from txbridge.config.foreign_variables import forget_foreign_variables
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, Option
 from txbridge.extras import needs
+from txbridge.interrupts import end_at_hangup
 from txbridge.subject import about
 
 #: Placeholders of values in the help, by the name of an option, or else by its unit.
@@ -52,7 +52,6 @@ def _parameter(option: Option) -> inspect.Parameter:
 def make_command() -> Callable[..., None]:
     """The command as a function with one parameter for every option."""
 
-    @ends_at_once
     def worker(*, config: Path | None = None, **flags: Any) -> None:
         """Run a worker: it owns its share of the half partitions and delivers, checks and discards.
 

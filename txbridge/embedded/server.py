@@ -41,6 +41,7 @@ from txbridge.embedded.ready import out_of_sync
 from txbridge.embedded.state import BrokerState
 from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.interrupts import in_own_thread
 
 # Brokers started at the same moment can choose the same free port; three times in a row is no coincidence any more.
 _PORT_ATTEMPTS = 3
@@ -334,7 +335,8 @@ class EmbeddedKafka:
         )
         try:
             kafka.start(_TRAINING_TIMEOUT_S)
-            cds.exercise(kafka.bootstrap_servers, _TRAINING_TIMEOUT_S)
+            # A KeyboardInterrupt in the middle of confluent-kafka would be lost.
+            in_own_thread(lambda: cds.exercise(kafka.bootstrap_servers, _TRAINING_TIMEOUT_S))
         finally:
             kafka.stop(_TRAINING_TIMEOUT_S)
 

@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from typing import Any, NoReturn
@@ -25,6 +24,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.end_record import EndEvent
 from txbridge.core.names import Names
 from txbridge.errors import TxBridgeError
+from txbridge.interrupts import CTRL_C, end_on_signal, if_interrupted
 from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -56,6 +56,10 @@ _PROBE_TIMEOUT_S = 5.0
 #: Kafka transaction are some 130,000 objects, which should need no search. Cycles that Faust leaves behind may wait for
 #: 200,000 objects, some forty megabytes.
 COLLECT_SELDOM = 200_000, 20, 20
+
+#: Exit codes of signals while Faust, which otherwise handles them, is not running. Nothing is owned then, so there is
+#: nothing to finish. Process 1 of a container would ignore a SIGTERM without a handler.
+_BEFORE_FAUST = {**CTRL_C, signal.SIGTERM: 0}
 
 _log = get_logger("txbridge.worker")
 
@@ -253,10 +257,15 @@ def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
     """
     log_start(settings)
     began = time.monotonic()
-    try:
-        _serve(settings, outside)
-    except (SystemExit, KeyboardInterrupt):
+
+    def log_end_now() -> None:
         log_end(time.monotonic() - began)
+
+    try:
+        with if_interrupted(log_end_now):
+            _serve(settings, outside)
+    except (SystemExit, KeyboardInterrupt):
+        log_end_now()
         raise
 
 
@@ -269,40 +278,30 @@ def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
     monitor.start()
     backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
     while True:
-        _end_when_told()
-        asyncio.set_event_loop(asyncio.new_event_loop())
-        app = create_app(settings, monitor, outside)
-        app.prepare()
-        started = time.monotonic()
-        worker = BridgeWorker(
-            app,
-            quiet=True,
-            redirect_stdouts=False,
-            override_logging=False,
-            loglevel=settings.log_level.upper(),
-        )
-        # Faust's progress spinner draws on stdout.
-        worker.spinner = None
-        try:
-            worker.execute_from_commandline()
-        except SystemExit:
-            if worker.told_to_end:
-                raise
+        with end_on_signal(_BEFORE_FAUST):
+            asyncio.set_event_loop(asyncio.new_event_loop())
+            app = create_app(settings, monitor, outside)
+            app.prepare()
+            started = time.monotonic()
+            worker = BridgeWorker(
+                app,
+                quiet=True,
+                redirect_stdouts=False,
+                override_logging=False,
+                loglevel=settings.log_level.upper(),
+            )
+            # Faust's progress spinner draws on stdout.
+            worker.spinner = None
+            try:
+                worker.execute_from_commandline()
+            except SystemExit:
+                if worker.told_to_end:
+                    raise
         monitor.health.look_after(None)
         if time.monotonic() - started > _RAN_WELL_S:
             backoff.reset()
         monitor.metrics.failed("faust_crashed")
         error = repr(worker.crash_reason or "Faust has ended by itself")
         _log.error("faust_crashed", error=error, retry_seconds=backoff.pause)
-        _end_when_told()
-        time.sleep(backoff.next())
-
-
-def _end_when_told() -> None:
-    """Handle SIGTERM while Faust, which otherwise does it, is not running: process 1 of a container would ignore it."""
-
-    def end(*_: object) -> None:
-        # Nothing is owned, so there is nothing to finish.
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
+        with end_on_signal(_BEFORE_FAUST):
+            time.sleep(backoff.next())

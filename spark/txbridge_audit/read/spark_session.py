@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -103,6 +104,8 @@ _LATER_OPTIMISED = (
 )
 #: Seconds for the JVM to end after its session. It only has to delete its temporary files.
 _JVM_EXIT_TIMEOUT = 10.0
+#: The folders of the sessions that were started here and have not ended.
+_own_folders: set[Path] = set()
 
 
 @contextmanager
@@ -132,6 +135,7 @@ def spark_session(
             yield _configured(active, progress, connector=connector, with_delta=with_delta)
         return
     workdir = Path(tempfile.mkdtemp(prefix="txbridge-audit-"))
+    _own_folders.add(workdir)
     log = workdir / "spark.log"
     keep_log = True
     try:
@@ -154,8 +158,22 @@ def spark_session(
         keep_log = False
         raise
     finally:
+        _own_folders.discard(workdir)
         if not keep_log:
             shutil.rmtree(workdir, ignore_errors=True)
+
+
+def kill_session() -> None:
+    """Kill the JVM of a session that was started here, and delete its files, for a program that is about to end.
+
+    It may be called in any thread while the session works. A given session is left alone.
+    """
+    for folder in list(_own_folders):
+        process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+        if process is not None:
+            process.kill()
+        # A JVM that is being launched ends when this process does: it reads our end of a pipe.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -426,7 +444,8 @@ def _diagnosis(log: Path) -> str:
 
 def _stop(spark: SparkSession) -> None:
     gateway: Any = SparkContext._gateway  # noqa: SLF001
-    with suppress(PySparkException, Py4JError):
+    # Interrupted in the middle of a request, PySpark warns that its JVM may be left behind. It is ended below.
+    with suppress(PySparkException, Py4JError), warnings.catch_warnings(action="ignore"):
         spark.stop()
     # PySpark keeps the JVM for later sessions. This one is ours and logs into our file, so it ends here.
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001

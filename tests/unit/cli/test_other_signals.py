@@ -1,4 +1,4 @@
-"""Other signals end a command as Ctrl-C does."""
+"""A closed terminal ends a service as SIGTERM does."""
 
 from __future__ import annotations
 
@@ -9,35 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from txbridge.cli.app import app
-from txbridge.cli.interrupts import as_interrupt, end_at_hangup
-
-
-@pytest.fixture(autouse=True)
-def sigint_as_before():
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_whoever_hears_ctrl_c_hears_another_signal_in_the_same_way():
-    heard = []
-    signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
-    with pytest.raises(KeyboardInterrupt):
-        as_interrupt(signal.SIGTERM, None)
-    assert heard == [signal.SIGINT]
-
-
-def test_without_a_handler_it_is_an_interrupt_all_the_same():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with pytest.raises(KeyboardInterrupt):
-        as_interrupt(signal.SIGTERM, None)
+from txbridge.interrupts import end_at_hangup
 
 
 @pytest.mark.parametrize("program", ["worker", "rocketmq", "answer-checks"])
 def test_every_service_hears_that_its_terminal_was_closed(program, monkeypatch):
     """Before anything else, so that a mistake in the options is the end of this test."""
     handlers = {}
-    monkeypatch.setattr("txbridge.cli.interrupts.signal.signal", lambda number, call: handlers.update({number: call}))
+    monkeypatch.setattr("txbridge.interrupts.signal.signal", lambda number, call: handlers.update({number: call}))
     CliRunner().invoke(app, [program], env={"TXBRIDGE_BOOTSTRAP_SERVERS": ";"})
     sent = []
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))

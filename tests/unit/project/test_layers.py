@@ -25,6 +25,7 @@ ALLOWED = {
     "tracing": set(),
     "backoff": set(),
     "deadline": set(),
+    "interrupts": set(),
     "core": set(),
     "kafka": {"core", "errors", "log", "text"},
     "topics": {"core", "kafka", "errors", "text"},
@@ -54,7 +55,7 @@ BESIDE = {
     },
 }
 #: Modules without a layer: all but the core may import them.
-EVERYWHERE = {"backoff", "deadline"}
+EVERYWHERE = {"backoff", "deadline", "interrupts"}
 #: Stages of the worker: only the pages know operations, and no stage knows the loop that runs it.
 STAGES_OF_THE_WORKER = {
     "gates": {"gates", "observe"},
