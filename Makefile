@@ -14,7 +14,6 @@ DJANGO ?= 6.1.3
 PYTHON312 ?= python3.12
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 IMAGE := txbridge/worker:$(VERSION)
-DEMO_IMAGE := txbridge/demo:$(VERSION)
 SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 MUTATION := build/mutation/venv
 DOCS := build/docs/venv
@@ -53,7 +52,9 @@ lock:
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group docs -o requirements/docs.txt
-	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra worker --extra answer-checks --extra rocketmq --group image pyproject.toml -o requirements/worker.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra worker pyproject.toml -o requirements/worker.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra answer-checks --group image pyproject.toml -o requirements/answer-checks.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra rocketmq pyproject.toml -o requirements/rocketmq.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra demo pyproject.toml -o requirements/demo.txt
 
 # For a release: what is in changes/ moves into CHANGELOG.md, under this version.
@@ -70,20 +71,20 @@ quick: setup check
 	$(BIN)/python -m txbridge.testing.simulator --seeds 300
 
 # The gate. Most tests wait for a Kafka or a worker most of the time: two processes for each processor, each with a Kafka
-# of its own. `make test JOBS=0` runs one test after the other. The few that failed are run again, alone (tests/gate.py).
+# of its own. `make test JOBS=0` runs one test after the other.
 test: setup check
-	$(BIN)/python -m tests.gate $(JOBS) -m "not long"
+	$(PYTEST) tests -m "not long" --numprocesses $(JOBS) --dist loadfile
 
 # The tests that `make test` leaves out: more rows of its matrices, more seeds, every planted defect.
 test-long: setup
-	$(BIN)/python -m tests.gate $(JOBS) -m long
+	$(PYTEST) tests -m long --numprocesses $(JOBS) --dist loadfile
 
-# The worker's image, and the example's tests, in containers: needs Docker and its images, and says so loudly without. Ryuk,
+# The images, and the example's tests, in containers: needs Docker and the images that these begin with, and says so loudly without. Ryuk,
 # which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.
 test-containers: export TESTCONTAINERS_RYUK_DISABLED ?= true
 test-containers: setup
 	@docker info > /dev/null || { echo 'NO CONTAINER WAS TESTED: Docker does not answer (above). Start it, or install it (Debian: docker.io)' >&2; exit 3; }
-	$(MAKE) image
+	$(MAKE) image image-answer-checks image-rocketmq
 	$(PYTEST) tests/containers
 	cd examples/orders && ../../$(PYTEST) --txbridge-backend=containers --txbridge-worker-image=$(IMAGE)
 
@@ -123,11 +124,13 @@ differential: setup
 
 # The images of compose/. All packages come from here, checked against the lock: nothing is fetched while an image is built.
 # The wheels are for this machine's Python and processor, so use Python 3.11, which the images have.
-images: image build/image/demo/.ready
-	docker build --file compose/demo.Dockerfile --build-arg WORKER_IMAGE=$(IMAGE) --tag $(DEMO_IMAGE) build/image/demo
+images: image image-answer-checks image-rocketmq build/image/demo/.ready
+	docker build --file compose/demo.Dockerfile --build-arg WORKER_IMAGE=$(IMAGE) --tag txbridge/demo:$(VERSION) build/image/demo
 
-image: build/image/worker/.ready
-	docker build --file compose/Dockerfile --tag $(IMAGE) build/image/worker
+image: image-worker
+
+image-%: build/image/%/.ready
+	docker build --quiet --file compose/Dockerfile --target $* --tag txbridge/$*:$(VERSION) build/image/$*
 
 build/image/%/.ready: $(STAMP) requirements/%.txt $(SOURCES)
 	rm -rf build/image/$*/wheels && mkdir -p build/image/$*

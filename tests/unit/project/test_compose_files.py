@@ -34,9 +34,9 @@ def services() -> dict[str, dict]:
 def test_the_images_are_those_that_make_builds_and_the_tests_use():
     images = {name: CHOSEN.sub(r"\1", service["image"]) for name, service in services().items()}
     assert images["kafka"] == KAFKA_IMAGE
-    own = ("topics", "worker-1", "worker-2", "answer-checks", "rocketmq")
-    assert {images[name] for name in own} == {WORKER_IMAGE}
-    assert images["demo"] == WORKER_IMAGE.replace("worker", "demo")
+    assert {images[name] for name in ("topics", "worker-1", "worker-2")} == {WORKER_IMAGE}
+    for other in ("answer-checks", "rocketmq", "demo"):
+        assert images[other] == WORKER_IMAGE.replace("worker", other)
 
 
 def test_every_published_port_is_on_localhost():
@@ -91,7 +91,7 @@ def test_the_door_of_compose_listens_where_its_port_is_published_and_its_health_
     inside = {port.rpartition(":")[2] for port in door["ports"]}
     assert inside == {said[f"TXBRIDGE_ROCKETMQ_{kind}LISTEN"].rpartition(":")[2] for kind in ("", "GRPC_")}
     [port] = re.findall(r"TXBRIDGE_METRICS_PORT=(\d+)", (COMPOSE / "Dockerfile").read_text())
-    assert said["TXBRIDGE_ROCKETMQ_METRICS_PORT"] == port
+    assert re.findall(r"TXBRIDGE_ROCKETMQ_METRICS_PORT=(\d+)", (COMPOSE / "Dockerfile").read_text()) == [port]
 
 
 def test_the_image_has_the_demo_where_the_command_looks_for_it():
