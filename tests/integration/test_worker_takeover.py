@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import partition_reader
+from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import IndefiniteError
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_view
@@ -28,6 +31,39 @@ from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.failpoints import fault_point
 
 # --- zombies ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["add", "produce", "commit", "abort"])
+def test_a_fence_is_an_ordinary_event_and_no_line_of_librdkafka_says_more(
+    step: str, bridge: Bridge, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that starts fences the owner before it, at whatever it does."""
+    topic = bridge.create_topic("real")
+    caplog.set_level(logging.DEBUG, "txbridge.librdkafka")
+    settings = {"bootstrap.servers": bridge.bootstrap_servers, "transactional.id": f"{topic}.{step}"}
+    watch = EndTxnWatch(logging.getLogger("txbridge.librdkafka"), forward_debug=False)
+    owner, successor = Producer({**settings, "logger": watch}), Producer(settings)
+    owner.init_transactions(60)
+    owner.begin_transaction()
+    if step != "add":
+        owner.produce(topic, b"value")
+        owner.flush(60)
+    successor.init_transactions(60)
+    # Until the successor has written, Kafka may take the owner's requests.
+    successor.begin_transaction()
+    successor.produce(topic, b"value")
+    successor.commit_transaction(60)
+    if step in {"add", "produce"}:
+        owner.produce(topic, b"value")
+        # It may be the first to say so.
+        with suppress(KafkaException):
+            owner.flush(60)
+    with pytest.raises(KafkaException, match="_FENCED"):
+        owner.abort_transaction(60) if step == "abort" else owner.commit_transaction(60)
+    with suppress(KafkaException):
+        owner.poll(0)
+    assert "fenced" in caplog.text
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 def test_p3_a_zombie_is_fenced_and_owns_again_only_what_the_group_gives_it(bridge: Bridge) -> None:

@@ -31,10 +31,8 @@ FENCED_CODES = frozenset(
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     },
 )
-#: librdkafka's line about a fatal error, logged as an emergency. The producer cannot be used after it.
-_FATAL = "FATAL"
-#: Texts of such a line about a fenced producer: another worker has taken over. That happens at every rebalance, and the
-#: owner of the partition reports it itself.
+#: Texts of librdkafka's lines about a fenced producer: another worker has taken over. That happens at every rebalance,
+#: and the owner of the partition reports it itself. librdkafka logs one fence as up to three errors and alerts.
 _FENCED_WORDS = tuple(KafkaError(code).str().partition(": ")[2] for code in FENCED_CODES)
 
 _FACILITY = "ENDTXN"
@@ -98,7 +96,7 @@ class EndTxnWatch:
                 self._sent += 1
             elif _ANSWERED in line and line.endswith(_CONCURRENT):
                 self._concurrent += 1
-        if facility == _FATAL and any(words in line for words in _FENCED_WORDS):
+        if level > logging.INFO and any(words in line for words in _FENCED_WORDS):
             level = logging.INFO
         if level > logging.DEBUG or self._forward_debug:
             self._forward.log(level, text, facility, client, line)

@@ -16,6 +16,7 @@ from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import RecordFailure, RecordKind
+from txbridge.worker.gates import topic_health
 from txbridge.worker.gates.topic_health import TopicHealth
 
 KIB = 1024
@@ -31,6 +32,8 @@ class Kafka(Outside):
         self.partitions = partitions
         self.seconds = 1_000.0
         self.asked: list[str] = []
+        #: Topics to which this user may not write.
+        self.denied: set[str] = set()
 
     def monotonic(self) -> float:
         return self.seconds
@@ -42,7 +45,8 @@ class Kafka(Outside):
         answers = dict.fromkeys(topics.topic_names, MISSING)
         self.asked += answers
         for topic in answers.keys() & self.partitions:
-            described = {"partitions": [None] * self.partitions[topic], "authorized_operations": [AclOperation.ALL]}
+            allowed = AclOperation.READ if topic in self.denied else AclOperation.ALL
+            described = {"partitions": [None] * self.partitions[topic], "authorized_operations": [allowed]}
             answers[topic] = Future()
             answers[topic].set_result(SimpleNamespace(**described))
         return answers
@@ -198,6 +202,39 @@ def test_p2_every_message_to_a_partition_that_is_missing_is_told_so_and_the_topi
     health.look_up(["bad", "good"])
     assert kafka.asked == ["bad"]
     assert health.problem_of_partition("bad", 7) is None
+
+
+def test_p8_each_check_topic_without_the_right_to_write_is_logged_once(
+    kafka: Kafka, health: TopicHealth, monkeypatch: pytest.MonkeyPatch
+):
+    warned: list[tuple[str, str]] = []
+    log = SimpleNamespace(warning=lambda event, *, topic, error: warned.append((event, topic)))
+    monkeypatch.setattr(topic_health, "_log", log)
+    checks = [f"RMQ_SYS_TRANS_CHECK.{group}" for group in "abc"]
+    kafka.partitions |= dict.fromkeys(checks, 1)
+    kafka.denied = {*checks, "bad"}
+
+    for _ in range(100):
+        kafka.seconds += 1
+        health.look_up([*checks, "bad"])
+    assert warned == [("check_refused", check) for check in checks]
+    # An hour in which checks are tried once a minute, the longest pause.
+    for _ in range(60):
+        kafka.seconds += 60
+        health.look_up(checks)
+    assert len(warned) == 3
+    # Granted, and taken away again.
+    kafka.denied.remove(checks[1])
+    kafka.seconds += 60
+    health.look_up(checks)
+    kafka.denied.add(checks[1])
+    kafka.seconds += 61
+    health.look_up(checks)
+    assert warned[3:] == [("check_refused", checks[1])]
+    # Nobody asks any more.
+    kafka.seconds += 200
+    health.look_up(["good"])
+    assert kept(health) <= 10
 
 
 def kept(health: TopicHealth) -> int:

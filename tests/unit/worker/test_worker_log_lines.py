@@ -42,6 +42,36 @@ def test_an_ordinary_fence_is_nothing_critical(caplog, code):
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
+#: Lines of librdkafka 2.16.0 about a fence: when partitions are added, when a transaction is ended, and for a record.
+FENCE = [
+    (logging.ERROR, "ADDPARTS", 'TxnCoordinator/1: Failed to add partition "t" [0] to transaction: Broker: {old}'),
+    (
+        logging.CRITICAL,
+        "TXNERR",
+        "Fatal transaction error: Failed to add partitions to transaction: Local: {new} (_FENCED)",
+    ),
+    (logging.CRITICAL, "FATAL", "Fatal error: Local: {new}: Failed to add partitions to transaction: Local: {new}"),
+    (logging.CRITICAL, "TXNERR", "Fatal transaction error: Failed to end transaction: Local: {new} (_FENCED)"),
+    (
+        logging.CRITICAL,
+        "TXNERR",
+        "Fatal transaction error: ProduceRequest for t [0] with 1 message(s) failed: Broker: {old}",
+    ),
+]
+
+
+def test_no_line_about_a_fence_is_an_error(caplog):
+    caplog.set_level(logging.DEBUG, "txbridge.librdkafka")
+    watch = EndTxnWatch(logging.getLogger("txbridge.librdkafka"), forward_debug=False)
+    for level, facility, text in FENCE:
+        line = text.format(
+            new="This instance has been fenced by a newer instance",
+            old="Producer attempted an operation with an old epoch",
+        )
+        watch.log(level, "%s [%s] %s", facility, "rdkafka#producer-1", f"[thrd:main]: {line}")
+    assert [record.levelname for record in caplog.records] == ["INFO"] * len(FENCE)
+
+
 def test_other_fatal_errors_stay_critical(caplog):
     watch = EndTxnWatch(logging.getLogger("txbridge.librdkafka"), forward_debug=False)
     text = "[thrd:main]: Fatal error: Broker: Transactional Id authorization failed: no right"

@@ -49,8 +49,8 @@ _MOST_FLUSHES = 500.0
 _REST_S = 0.5
 #: Time after a refusal for size in which new commits of that size or more are held at once.
 _WALL_S = 60.0
-#: A block or a size limit is forgotten when the topic was not tried for this long. Held messages are tried again within
-#: a minute, so no held message needs it any more.
+#: A block, a size limit or a logged right is forgotten when the topic was not tried for this long. Held messages and
+#: checks are tried again within a minute, so none needs it any more.
 _UNUSED_S = 120.0
 #: Old entries are dropped at most this often: a drop looks at every entry.
 _DROP_EVERY_S = 1.0
@@ -117,8 +117,8 @@ class TopicHealth:
         self._topics: dict[str, _Answer] = {}
         #: Monotonic time (s) of the next drop of old entries.
         self._next_drop = 0.0
-        #: Last problem of a check topic that was logged.
-        self._told = ""
+        #: Check topics whose missing right was logged, with the monotonic time (s) at which that is forgotten.
+        self._denied: dict[str, float] = {}
         self._blocks: dict[str, _Block] = {}
         #: Reasons by half offset, for messages that their topic refused and that are not held yet.
         self._refused: dict[int, str] = {}
@@ -154,7 +154,7 @@ class TopicHealth:
                 problem = _problem(topic, error.args[0])
                 if problem is None:
                     raise
-            self._tell(topic, problem)
+            self._tell(topic, problem, now)
             good_for = _GOOD_FOR_S if problem is None else _BAD_FOR_S
             self._topics[topic] = _Answer(now + good_for, problem, partitions)
 
@@ -165,15 +165,19 @@ class TopicHealth:
         self._limits = {topic: limit for topic, limit in self._limits.items() if limit.until > now}
         self._blocks = {topic: block for topic, block in self._blocks.items() if block.until > now}
         self._resting = {topic: rest for topic, rest in self._resting.items() if rest[0] > now}
+        self._denied = {topic: until for topic, until in self._denied.items() if until > now}
         self._walls = {
             topic: wall for topic, wall in self._walls.items() if max(wall.until, wall.next_probe + _UNUSED_S) > now
         }
 
-    def _tell(self, topic: str, problem: str | None) -> None:
+    def _tell(self, topic: str, problem: str | None, now: float) -> None:
         """Log a missing right on a check topic. A held message shows its reason; a group without checks does not."""
-        if CHECK_TOPIC in topic and problem is not None and problem.startswith(_DENIED) and problem != self._told:
-            self._told = problem
+        if CHECK_TOPIC not in topic or problem is None or not problem.startswith(_DENIED):
+            self._denied.pop(topic, None)
+            return
+        if topic not in self._denied:
             _log.warning("check_refused", topic=topic, error=problem)
+        self._denied[topic] = now + _UNUSED_S
 
     def problem_of(self, topic: str) -> str | None:
         """Reason why nothing can be written to this topic as of the last look-up, or None."""
