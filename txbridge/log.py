@@ -9,10 +9,23 @@ from typing import Any
 
 import structlog
 
+from txbridge.text import one_line, printable
+
+#: Fields with a trace.
+_OF_SEVERAL_LINES = {"exception", "stack"}
+
 
 def get_logger(name: str) -> Any:
     """Return a structlog logger that uses the handlers and levels of the standard library."""
     return structlog.stdlib.get_logger(name)
+
+
+def _without_controls(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escape what other programs say of themselves, such as a CLIENT_ID, before it reaches a terminal. JSON does so."""
+    return {
+        name: (printable if name in _OF_SEVERAL_LINES else one_line)(value) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
 
 
 def _for_people() -> Any:
@@ -30,7 +43,7 @@ def configure(log_format: str, level: str) -> None:
 
     """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    renderer: Any = _for_people() if console else structlog.processors.JSONRenderer()
+    rendering: list[Any] = [_without_controls, _for_people()] if console else [structlog.processors.JSONRenderer()]
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -47,7 +60,7 @@ def configure(log_format: str, level: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         ),
     )
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""Text for people: time spans, numbers with their nouns, and text of users without control characters."""
+"""Text for people: time spans, numbers with their nouns, and foreign text without control characters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,23 @@ def duration(ms: int) -> str:
     return " ".join(part for number, part in enumerate(parts[:2]) if number == 0 or not part.startswith("0"))
 
 
+def printable(text: str) -> str:
+    """Return text with all characters escaped that control a terminal or cannot be seen. Only line ends stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def one_line(text: str) -> str:
+    """Return printable text without line ends: for a place where a second line would be taken for another message."""
+    return printable(text).replace("\n", "\\n")
+
+
 def plain(text: str, limit: int) -> str:
     """Return text of users on one line of at most `limit` characters, with terminal control characters escaped."""
-    clean = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    clean = one_line(text)
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 

@@ -8,6 +8,7 @@ import typer
 
 from txbridge.cli.operations import EXIT_DONE, EXIT_REFUSED, Operator, default_operator
 from txbridge.cli.options import SOURCES, ClusterOptions, spread
+from txbridge.cli.terminal import console
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.connection import Connection
 from txbridge.subject import about
@@ -29,9 +30,10 @@ def acknowledge_command(
     with about(settings):
         connection = Connection.open(settings)
         found = acknowledge(connection, partition, reason=reason, operator=operator or default_operator())
-    typer.echo(connection.subject)
+    screen = console(soft_wrap=True)
+    screen.print(str(connection.subject))
     for line in found.lines:
-        typer.echo(line)
+        screen.print(line)
     raise typer.Exit(EXIT_DONE if found.is_written else EXIT_REFUSED)
 
 

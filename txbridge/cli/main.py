@@ -5,6 +5,7 @@ Nothing heavy is imported at the top: loading the commands takes half a second, 
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from typing import NoReturn, TextIO
 
 from txbridge.errors import TxBridgeError
 from txbridge.extras import needs
+from txbridge.text import printable
 
 #: Exit code of every command that could not do its work; 1 is left to commands that did it and found something wrong.
 EXIT_COULD_NOT = 2
@@ -71,7 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def with_output(program: Callable[[], object]) -> object:
     """Run a program that prints, and return its exit code. A lost output gives another code and at most one line."""
     # A closed output is None, and nobody reads it.
-    output = Output(sys.stdout or Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(stdout, io.TextIOWrapper):
+        # As Python's stderr does: a character that the encoding of the output lacks is escaped.
+        stdout.reconfigure(errors="backslashreplace")
+    output = Output(stdout)
     sys.stdout = output
     code: object = EXIT_COULD_NOT
     try:
@@ -105,6 +111,7 @@ def _run(arguments: Sequence[str] | None) -> object:
 
 
 def _say(text: str) -> None:
+    text = printable(text)
     try:
         try:
             import typer  # noqa: PLC0415

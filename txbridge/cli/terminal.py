@@ -1,16 +1,29 @@
-"""Console, warnings and errors of the commands, without colours if NO_COLOR is set."""
+"""Console, warnings and errors of the commands. Foreign text is printable; without colours if NO_COLOR is set."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from txbridge.text import printable
 
 #: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
 _WIDE = 250
+
+
+class PrintableConsole(Console):
+    """A console that escapes control characters in all that it prints: names, keys and errors come from outside."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """See rich. It is called for every part of what is printed."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def console(*, stderr: bool = False, wide: bool = False, **options: Any) -> Console:
@@ -21,7 +34,7 @@ def console(*, stderr: bool = False, wide: bool = False, **options: Any) -> Cons
     """
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     width = _WIDE if wide and not sys.stdout.isatty() else None
-    return Console(stderr=stderr, highlight=False, markup=False, color_system=colours, width=width, **options)
+    return PrintableConsole(stderr=stderr, highlight=False, markup=False, color_system=colours, width=width, **options)
 
 
 def warn(text: str) -> None:
@@ -35,4 +48,4 @@ def complain(text: str) -> None:
 
 
 def _say(text: str, colour: str) -> None:
-    typer.secho(text, fg=None if os.environ.get("NO_COLOR") else colour, err=True)
+    typer.secho(printable(text), fg=None if os.environ.get("NO_COLOR") else colour, err=True)

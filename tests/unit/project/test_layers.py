@@ -21,7 +21,7 @@ ALLOWED = {
     "errors": set(),
     "extras": {"errors"},
     "text": set(),
-    "log": set(),
+    "log": {"text"},
     "tracing": set(),
     "backoff": set(),
     "deadline": set(),
