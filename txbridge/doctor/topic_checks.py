@@ -11,7 +11,7 @@ from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, un
 from txbridge.kafka.admin import UNCLEAN, MissingRight, TopicFacts
 from txbridge.text import counted, duration
 from txbridge.topics.plan import wanted_topics
-from txbridge.topics.spec import LONGEST_OUTAGE_MS, Wanted, late_resume
+from txbridge.topics.spec import LONGEST_OUTAGE_MS, Wanted
 from txbridge.topics.verify import repair_of_policy
 
 #: Copies that survive the loss of one broker while another is being restarted.
@@ -128,11 +128,6 @@ def retention(view: ClusterView) -> Iterator[Finding]:
                     f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
                     f"{view.apply()} raises it",
                 )
-    late = late_resume(
-        names, half_retention_ms=half.config[_RETENTION], transaction_max_age=settings.transaction_max_age
-    )
-    if late is not None:
-        yield note(Check.RETENTION, late.what, late.do)
     if (last := settings.check_policy.last_check) < DEFAULT_PATIENCE_S * 1000:
         yield note(
             Check.RETENTION,

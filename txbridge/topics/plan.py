@@ -120,8 +120,7 @@ def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], broke
         )
     )
     if late is not None:
-        note = f"{late.what}. {late.do[0].upper()}{late.do[1:]}"
-        planned = [replace(one, notes=(*one.notes, note)) if one.topic == names.discard else one for one in planned]
+        planned = [replace(one, notes=(*one.notes, late)) if one.topic == names.discard else one for one in planned]
     return [
         *planned,
         *(

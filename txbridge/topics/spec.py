@@ -91,26 +91,17 @@ def longer_retention(one: str, other: str) -> str:
     return _UNLIMITED if _UNLIMITED in {one, other} else str(max(int(one), int(other)))
 
 
-@dataclass(frozen=True, slots=True)
-class LateResume:
-    """Consequence and remedy when discarded messages can be resumed for longer than HALF keeps their bodies."""
-
-    what: str
-    do: str
-
-
-def late_resume(names: Names, *, half_retention_ms: str, transaction_max_age: int) -> LateResume | None:
-    """Consequence and remedy; None if HALF keeps the body of a discarded message for as long as it can be resumed."""
+def late_resume(names: Names, *, half_retention_ms: str, transaction_max_age: int) -> str | None:
+    """Consequence and remedy if discarded messages can be resumed for longer than HALF keeps their bodies."""
     # A message may be discarded at its greatest age, but its time in HALF counts from its birth.
     enough = DISCARD_RETENTION_MS + transaction_max_age
     if half_retention_ms == _UNLIMITED or int(half_retention_ms) >= enough:
         return None
-    return LateResume(
+    return (
         f"a discarded message can be resumed for {duration(DISCARD_RETENTION_MS)}, and {names.half} has its body for "
         f"{duration(int(half_retention_ms))} after its birth: resumed later it cannot be delivered; a commit is held "
-        f"and has to be abandoned",
-        f"resume in time; or set retention.ms of {names.half} to {enough} (kafka-configs.sh) and run `txbridge topics "
-        f"apply`, which raises END and OP as well",
+        f"and has to be abandoned. Resume in time; or set retention.ms of {names.half} to {enough} (kafka-configs.sh) "
+        f"and run `txbridge topics apply`, which raises END and OP as well"
     )
 
 
