@@ -104,3 +104,11 @@ def _lacking(facts: Facts) -> Column:
     if of_decision is not None:
         bits = bits.bitwiseOR(F.when(F.col("winner").isNull(), 0).otherwise(of_decision))
     return bits
+
+
+def delivery_latency() -> Column:
+    """Milliseconds to the delivery, from the decision or from the time that the message names, whichever is later.
+
+    Both are judged columns. The wait for a time that the sender wanted is no latency.
+    """
+    return F.col("committed_at") - F.greatest("winner.stamp", "deliver_at")

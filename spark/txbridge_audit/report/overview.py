@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import short_id
 from txbridge_audit.judge import fates
+from txbridge_audit.judge.derived import delivery_latency
 
 #: Points of the plot over time: as many as a phone can show.
 _INTERVALS = 60
@@ -67,7 +68,7 @@ class Overview:
     interval: int
     #: By start of an interval (ms) and fate, the number of transactions born in it.
     over_time: Mapping[int, Mapping[str, int]]
-    #: None when no transaction has it.
+    #: None when no transaction has it. See `derived.delivery_latency`.
     prepare_to_decision: Latency | None
     decision_to_delivery: Latency | None
     #: The group with the most checks is first.
@@ -84,7 +85,7 @@ def overview(judged: DataFrame) -> Overview:
         interval=interval,
         over_time=over_time,
         prepare_to_decision=_latency(rows, F.col("winner.stamp") - F.col("born")),
-        decision_to_delivery=_latency(rows, F.col("committed_at") - F.col("winner.stamp")),
+        decision_to_delivery=_latency(rows, delivery_latency()),
         groups=_groups(rows),
         oldest_pending=_oldest(rows),
     )

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
 from txbridge_audit.judge import fates, violations
+from txbridge_audit.judge.derived import delivery_latency
 from txbridge_audit.judge.mentions import KEY, decisions
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
@@ -153,7 +154,7 @@ def _columns() -> list[Column]:
         winner["end_at"].alias("decided_end"),
         (winner["stamp"] - F.col("born")).alias("prepare_to_decision_ms"),
         _time("committed_at").alias("delivered_at"),
-        (F.col("committed_at") - winner["stamp"]).alias("decision_to_delivery_ms"),
+        delivery_latency().alias("decision_to_delivery_ms"),
         F.col("entries"),
         _ruled(winner).alias("decisions"),
         F.col("checks_sent"),

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from txbridge_audit.judge import fates, findings, ledger, loss_evidence
+from txbridge_audit.judge.derived import delivery_latency
 from txbridge_audit.read.context import PartitionFacts
 from txbridge_audit.report import parquet
 from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.overview import overview
 
-from tests.support.audit_cases import COMMIT, PLAIN, Half
+from tests.support.audit_cases import COMMIT, LONG_AGO, PLAIN, Half
 from tests.support.audit_memory import Memory
 
 pytestmark = [
@@ -54,3 +56,41 @@ def test_expired_and_phantom_have_rows_with_their_coordinates(spark: SparkSessio
     assert (gone.group, gone.real_topic, str(gone.day), gone.checks_sent) == ("billing", "orders", "2023-11-14", 3)
     claimed = beside["PHANTOM", PLAIN, delivered.offset, "F" * 8]
     assert ([tuple(place) for place in claimed.delivered], claimed.copies) == ([("orders", 0, 9)], 1)
+
+
+@pytest.mark.parametrize(
+    ("decided", "wanted", "delivered", "latency"),
+    [
+        (1_000, None, 1_012, 12),
+        # Scheduled for a minute later, and delivered 20 ms after that.
+        (1_000, 61_000, 61_020, 20),
+        # Its time had passed before the decision.
+        (1_000, 500, 1_012, 12),
+        (1_000, 61_000, None, None),
+    ],
+)
+def test_a_wanted_delay_is_no_latency(
+    spark: SparkSession, decided: int, wanted: int | None, delivered: int | None, latency: int | None
+) -> None:
+    schema = "valid boolean, winner struct<stamp: bigint>, deliver_at bigint, committed_at bigint"
+    rows = spark.createDataFrame([(True, (decided,), wanted, delivered)], schema)
+    [row] = rows.select(delivery_latency().alias("ms")).collect()
+    assert row.ms == latency
+
+
+def test_the_ledger_counts_the_latency_of_a_scheduled_message_from_its_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = Memory()
+    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
+    log.end(half, COMMIT)
+    log.deliver(half)
+    frames = log.frames(spark)
+    rows = ledger.build(spark, log.names, frames, log.facts())
+    judged = findings.find(fates.assign(loss_evidence.add(spark, rows, (), ())))
+    [row] = parquet.ledger_rows(log.names, judged, frames, []).collect()
+    [seen] = judged.select("committed_at", "winner.stamp", "deliver_at").collect()
+    assert row.decision_to_delivery_ms == seen.committed_at - max(seen.stamp, seen.deliver_at)
+    latency = overview(judged).decision_to_delivery
+    assert latency is not None
+    assert latency.most == max(row.decision_to_delivery_ms, 0)
