@@ -62,15 +62,14 @@ def end_on_signal(codes: Mapping[int, int]) -> Iterator[None]:
         _codes.update(outer)
 
 
-def hand_over(handler: Callable[..., object] | None = None) -> None:
-    """Leave signals to a handler from now on, for a command that has something to finish or processes to stop.
+def hand_over(handler: Callable[..., object]) -> None:
+    """Leave Ctrl-C to a handler from now on, for a command that has something to finish or processes to stop.
 
     An event loop with signal handlers does so by itself: it replaces the wake-up file descriptor of `end_on_signal`.
     """
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGINT, handler)
 
 
 def end_at_hangup() -> None:
