@@ -24,7 +24,8 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.kafka.admin import Bounds, KafkaUnreachableError
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
@@ -39,12 +40,12 @@ from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.server import Server
 from txbridge_rocketmq.setting import Setting
-from txbridge_rocketmq.topics import Topics
+from txbridge_rocketmq.topics import LookUps, Topics, look_up
 
 #: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
 #: client when many callers wait.
 _LINGER_MS = 0.5
-#: Time-out of a look at a topic (s). It takes milliseconds if Kafka answers. A client waits three seconds for a route.
+#: Time-out of a look at HALF (s). It takes milliseconds if Kafka answers.
 _LOOK_S = 2.0
 #: Seconds between two looks at HALF, while Kafka answers and while it does not. The latter are more frequent: a door
 #: that is not ready gets no requests from which it could notice that Kafka is back.
@@ -104,11 +105,14 @@ async def _serve(
     if layout.partitions > LARGEST_PARTITION + 1:
         raise UsageError(f"{names.half} has more than the {LARGEST_PARTITION + 1} partitions that an END can name")
 
-    def look(topic: str) -> int | KafkaError:
-        found = admin.list_topics(topic, timeout=_LOOK_S).topics[topic]
+    def look_at_half() -> int | KafkaError:
+        found = admin.list_topics(names.half, timeout=_LOOK_S).topics[names.half]
         return len(found.partitions) if found.error is None else found.error
 
-    topics = Topics(look)
+    requests = ControllerRequests(
+        lambda: kafka_config.create(AdminClient, {"logger": librdkafka_logger(), **kafka_config.admin_config(user)})
+    )
+    topics = Topics(partial(look_up, requests))
     records = Outlet(
         kafka_config.half_producer_config(user, max_message_bytes=layout.half_max_message_bytes, linger_ms=_LINGER_MS),
         kafka,
@@ -153,6 +157,7 @@ async def _serve(
             records,
             Ends(end_outlet, names.end, f"door {socket.gethostname()}@{os.getpid()}"),
             topics,
+            LookUps(partial(look_up, requests), 1),
             partial(_join, user, names, layout, kafka, admin),
             metrics,
             memory=options.memory,
@@ -171,7 +176,7 @@ async def _serve(
         server.start()
         if rpc is not None:
             await rpc.start(Service(door, max_streams=options.max_connections))
-        watching = asyncio.create_task(_watch(kafka, watch, lambda: look(names.half)))
+        watching = asyncio.create_task(_watch(kafka, watch, look_at_half))
         _log.info(
             "door_started",
             port=port,
@@ -209,6 +214,9 @@ class _Membership:
     def __init__(self, consumer: CheckConsumer) -> None:
         self._consumer = consumer
 
+    def stop(self) -> None:
+        self._consumer.stop()
+
     def close(self) -> None:
         self._consumer.close(_LEAVE_GROUP_S)
 
@@ -221,8 +229,11 @@ def _join(
     admin: AdminClient,
     group: str,
     take: Callable[[CheckRequest, Callable[[], None]], None],
+    is_unwanted: Callable[[], bool],
 ) -> _Membership:
-    make_check_topic = partial(ensure_check_topic, admin, names, group, layout)
+    bounds = Bounds(is_unwanted=is_unwanted)
+    bounds.require_wanted()
+    make_check_topic = partial(ensure_check_topic, admin, names, group, layout, bounds=bounds)
     make_check_topic()
     consumer = CheckConsumer(
         kafka_config.check_consumer_config(user, group=names.check(group)),

@@ -23,7 +23,7 @@ from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.requests import End
 from txbridge_rocketmq.sends import Sends, no_topic
 from txbridge_rocketmq.setting import Setting
-from txbridge_rocketmq.topics import Topics
+from txbridge_rocketmq.topics import LookUps, Topics
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -37,6 +37,7 @@ class Door:
         records: Outlet,
         ends: Ends,
         topics: Topics,
+        group_look_ups: LookUps,
         join: Join,
         metrics: Metrics,
         *,
@@ -46,7 +47,7 @@ class Door:
         self.setting = setting
         self.metrics = metrics
         self.memory = Memory(memory)
-        self.groups = Groups(topics, setting.names.check, join, self._ask, metrics, max_groups)
+        self.groups = Groups(group_look_ups, setting.names.check, join, self._ask, metrics, max_groups)
         self.sends = Sends(setting, records, ends, topics, metrics, self.groups.transactional, self.spawn)
         self._ends = ends
         self._topics = topics
@@ -72,12 +73,12 @@ class Door:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def queues(self, topic: str) -> int:
-        """Number of queues of a topic that a client is told. Raises RequestError and NoAnswerError."""
+    async def queues(self, topic: str, peer: str) -> int:
+        """Number of queues of a topic that this client is told. Raises RequestError and NoAnswerError."""
         if not topic:
             raise RequestError(Response.INVALID_PARAMETER, "topic is missing")
         known = is_topic(topic) and not self.setting.names.is_forbidden(topic)
-        count = await self._topics.partitions(topic) if known else 0
+        count = await self._topics.partitions(topic, peer) if known else 0
         if not count:
             raise no_topic(topic)
         return min(count, identity.LARGEST_PARTITION + 1)
@@ -165,7 +166,7 @@ class Door:
         self.metrics.checks.labels("answered").inc()
 
     async def drain(self, patience: float) -> None:
-        """Wait up to `patience` seconds until all requests are answered, and leave all groups."""
+        """Wait up to `patience` seconds until all requests are answered, and leave all groups (seconds, at most)."""
         if self._open:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), patience)

@@ -7,25 +7,35 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.message import MessageExt
 from txbridge.errors import TxBridgeError
+from txbridge.kafka.admin import UnwantedError
 from txbridge.log import get_logger
 from txbridge_rocketmq.metrics import Metrics
-from txbridge_rocketmq.topics import NoAnswerError, Topics
+from txbridge_rocketmq.topics import MAX_NAMES, LookUps, NoAnswerError
 
 #: Seconds between two look-ups of a group of plain producers, of which another door may have created the check topic.
 #: Clients introduce themselves every 30 s.
 _LOOK_EVERY_S = 30.0
-#: Pause (s) after the door could not join a group. A first check comes after six seconds.
+#: Pause (s) after the door could not join a group, or look groups up. A first check comes after six seconds.
 _RETRY_S = 2.0
 #: Pause (s) while the door is in as many groups as it may be. It leaves one now and then.
 _FULL_S = 30.0
 #: Remembered groups that have sent transactions. The oldest is dropped first, and then looked up like any other.
 _MAX_KNOWN = 10_000
+#: Connected groups, of which each takes half a KiB. Beyond it a group is noticed only once it has sent a transaction
+#: here. One service has one group, or a few; more than this are made up, a new one for each producer perhaps.
+_MAX_CONNECTED = 50_000
+#: Groups that are joined or left at a time. Kafka takes milliseconds for it, or seconds while it creates a topic.
+_THREADS = 4
+#: Time (s) for leaving all groups at the end. The consumers leave side by side, in milliseconds if Kafka answers.
+_LEAVE_S = 4.0
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -57,15 +67,21 @@ class Member(Protocol):
 
 
 class Membership(Protocol):
-    """A consumer of a group's checks. `close` blocks for up to three seconds."""
+    """A consumer of a group's checks."""
 
-    def close(self) -> None: ...
+    def stop(self) -> None:
+        """Begin to leave the group, and return at once."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group. Blocks for up to three seconds."""
+        ...
 
 
 #: Takes a check, and the function to call when it is settled. Called in the consumer's thread.
 Taker = Callable[[CheckRequest, Callable[[], None]], None]
-#: Joins a group; blocks. Raises TxBridgeError.
-Join = Callable[[str, Taker], Membership]
+#: Joins a group; blocks until it is a member, or the function returns true. Raises TxBridgeError.
+Join = Callable[[str, Taker, Callable[[], bool]], Membership]
 #: Sends a check of a group to one of these members, which are in the order in which they are preferred.
 Ask = Callable[[str, CheckRequest, list[Member]], None]
 
@@ -86,27 +102,32 @@ class Groups:
     """The connected groups of a door, for the event loop only. Joining and leaving run in threads."""
 
     def __init__(
-        self, topics: Topics, check_topic: Callable[[str], str], join: Join, ask: Ask, metrics: Metrics, most: int
+        self, look_ups: LookUps, check_topic: Callable[[str], str], join: Join, ask: Ask, metrics: Metrics, most: int
     ) -> None:
-        self._topics = topics
+        self._look_ups = look_ups
         self._check_topic = check_topic
         self._join = join
         self._ask = ask
         self._metrics = metrics
         self._most = most
         self._groups: dict[str, _Group] = {}
+        #: Groups that are to be looked up. Few requests serve many: clients may have any number of groups.
+        self._unseen: dict[str, None] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._is_full = False
         #: Groups that have sent transactions through this door.
         self._known: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._joined = 0
         self._closing = asyncio.Event()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txbridge-groups")
 
     def introduce(self, member: Member, names: frozenset[str]) -> None:
         """Set the groups of a member. Clients repeat this every half minute or more often."""
         for gone in member.groups - names:
             self._leave(member, gone)
-        member.groups = names
-        for name in names:
+        member.groups = self._admitted(names)
+        for name in member.groups:
             group = self._groups.setdefault(name, _Group())
             group.members[member] = None
             if name in self._known:
@@ -114,9 +135,27 @@ class Groups:
             if group.is_transactional:
                 self._hand_out(name, group)
                 self._settle(name, group)
-            elif time.monotonic() - group.looked >= _LOOK_EVERY_S:
+            elif time.monotonic() - group.looked >= _LOOK_EVERY_S and not self._closing.is_set():
                 group.looked = time.monotonic()
-                self._spawn(self._look(name))
+                self._unseen[name] = None
+                if self._looking is None:
+                    self._looking = self._spawn(self._look())
+
+    def _admitted(self, names: frozenset[str]) -> frozenset[str]:
+        """The groups that are noticed: all, unless too many are connected."""
+        room = _MAX_CONNECTED - len(self._groups)
+        if len(names) <= room:
+            self._is_full = False
+            return names
+        if not self._is_full:
+            self._is_full = True
+            _log.error(
+                "too_many_plain_groups",
+                most=_MAX_CONNECTED,
+                next="others are noticed when they send a transaction here",
+            )
+        known = {name for name in names if name in self._groups or name in self._known}
+        return frozenset(known | set(sorted(names - known)[: max(0, room)]))
 
     def forget(self, member: Member, name: str) -> None:
         """Remove the member from one group, whose producer has unregistered."""
@@ -143,28 +182,41 @@ class Groups:
             self._settle(name, group)
 
     async def close(self) -> None:
-        """Leave all groups."""
+        """Leave all groups. Takes _LEAVE_S at most."""
         self._closing.set()
+        self._unseen.clear()
         for name, group in list(self._groups.items()):
+            if group.membership is not None:
+                group.membership.stop()
             self._settle(name, group)
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LEAVE_S)
+        self._look_ups.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _leave(self, member: Member, name: str) -> None:
         group = self._groups[name]
         group.members.pop(member, None)
         self._settle(name, group)
 
-    async def _look(self, name: str) -> None:
-        """Count the group as transactional if it has a check topic."""
+    async def _look(self) -> None:
+        """Count the groups that have a check topic as transactional."""
         try:
-            found = await self._topics.partitions(self._check_topic(name))
-        except NoAnswerError:
-            return
-        group = self._groups.get(name)
-        if found and group is not None:
-            group.is_transactional = True
-            self._settle(name, group)
+            while self._unseen:
+                names = list(islice(self._unseen, MAX_NAMES))
+                try:
+                    found = await self._look_ups.ask([self._check_topic(name) for name in names])
+                except NoAnswerError:
+                    await self._pause(_RETRY_S)
+                    continue
+                for name in names:
+                    self._unseen.pop(name, None)
+                    group, count = self._groups.get(name), found[self._check_topic(name)]
+                    if group is not None and isinstance(count, int) and count:
+                        group.is_transactional = True
+                        self._settle(name, group)
+        finally:
+            self._looking = None
 
     def _settle(self, name: str, group: _Group) -> None:
         """Let the door join or leave the group if it has to."""
@@ -199,7 +251,9 @@ class Groups:
 
         self._joined += 1
         try:
-            group.membership = await asyncio.to_thread(self._join, name, take)
+            group.membership = await loop.run_in_executor(self._threads, self._join, name, take, self._closing.is_set)
+        except UnwantedError:
+            self._joined -= 1
         except TxBridgeError as error:
             self._joined -= 1
             _log.error("group_not_joined", group=name, error=str(error), next="trying again")
@@ -216,7 +270,7 @@ class Groups:
     async def _part(self, name: str, group: _Group) -> None:
         membership, group.membership = group.membership, None
         assert membership is not None
-        await asyncio.to_thread(membership.close)
+        await asyncio.get_running_loop().run_in_executor(self._threads, membership.close)
         group.waiting.clear()
         self._joined -= 1
         self._metrics.groups.set(self._joined)
@@ -225,6 +279,7 @@ class Groups:
     def _clean(self, name: str, group: _Group) -> None:
         if not group.members and group.membership is None and group.task is None:
             self._groups.pop(name, None)
+            self._unseen.pop(name, None)
 
     def _take(self, name: str, group: _Group, request: CheckRequest, settled: Callable[[], None]) -> None:
         group.waiting.append((request, settled))

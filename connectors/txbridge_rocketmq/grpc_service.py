@@ -191,9 +191,9 @@ class Service:
 
     # --- routes and streams -------------------------------------------------------------------------------------------
 
-    async def _query_route(self, request: Any, _caller: _Caller, _key: AccessKey | None) -> Any:
+    async def _query_route(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
         topic = topic_of(request.topic)
-        queues = queues_of(topic, self._setting.grpc_addresses, await self._door.queues(topic))
+        queues = queues_of(topic, self._setting.grpc_addresses, await self._door.queues(topic, caller.peer))
         return service.QueryRouteResponse(status=_OK, message_queues=queues)
 
     async def _heartbeat(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:

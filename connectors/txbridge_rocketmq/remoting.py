@@ -114,7 +114,9 @@ class Remoting:
     async def _route(self, connection: Connection, command: Command, _key: AccessKey | None) -> None:
         topic = command.fields.get("topic", "")
         # A client asks for the default topic to learn an address, if it knows no topic or its topic does not exist.
-        count = routes.DEFAULT_QUEUES if topic == routes.DEFAULT_TOPIC else await self._door.queues(topic)
+        count = (
+            routes.DEFAULT_QUEUES if topic == routes.DEFAULT_TOPIC else await self._door.queues(topic, connection.peer)
+        )
         connection.respond(command, Response.SUCCESS, body=routes.route(self.addresses, count))
 
     def _heartbeat(self, connection: Connection, command: Command, key: AccessKey | None) -> None:

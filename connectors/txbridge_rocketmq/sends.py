@@ -99,7 +99,7 @@ class Sends:
     async def _send_later(self, send: Send, body: bytes, peer: str, refused: Done, settled: Done) -> None:
         try:
             try:
-                partitions = await self._topics.partitions(send.topic)
+                partitions = await self._topics.partitions(send.topic, peer)
             finally:
                 self._later[send.topic] -= 1
                 if not self._later[send.topic]:

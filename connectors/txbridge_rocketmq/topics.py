@@ -5,71 +5,164 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+
+from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge_rocketmq.turns import TurnQueue
+
+T = TypeVar("T")
 
 #: An answer is cached for this time (s). A client itself asks for routes every 30 s.
 _KNOWN_S = 10.0
 #: The answer that a topic does not exist is cached for this time (s): somebody may be creating the topic.
 _MISSING_S = 1.0
-#: Cached topics, of which the oldest is dropped first. The limit is needed because a client may send any name.
+#: Cached topics of either kind, of which the oldest is dropped first. A client may send any name.
 _MAX_TOPICS = 10_000
 #: Requests at a time. One that Kafka does not answer must not stop all others.
-_THREADS = 4
-
-#: Partitions of a topic, or the error that Kafka has for it. Blocks, and raises KafkaException without an answer.
-Look = Callable[[str], int | KafkaError]
+_REQUESTS = 4
+#: Topics of one request. A name costs ten microseconds, and a request some three hundred.
+MAX_NAMES = 100
+#: Time-out of a request (s), all attempts together. It takes milliseconds if Kafka answers. A client waits three
+#: seconds for a route.
+_REQUEST_S = 2.5
 
 
 class NoAnswerError(Exception):
     """Kafka did not answer."""
 
 
+#: Partitions of topics (0: no such topic), or why that is not known. Blocks, and raises NoAnswerError.
+Look = Callable[[Sequence[str]], Mapping[str, int | NoAnswerError]]
+
+
+def look_up(requests: ControllerRequests, names: Sequence[str]) -> dict[str, int | NoAnswerError]:
+    """Partitions of topics, as `Look`.
+
+    librdkafka's `list_topics` with a name would keep the name of a missing topic in its handle for ever, and each name
+    makes the next request slower. `describe_topics` leaves nothing behind.
+    """
+    try:
+        answers = requests.describe_topics(names, _REQUEST_S)
+    except (KafkaException, TimeoutError) as failure:
+        raise NoAnswerError(_text(failure)) from None
+    return {name: _count(answer.exception() or len(answer.result().partitions)) for name, answer in answers.items()}
+
+
+def _count(answer: BaseException | int) -> int | NoAnswerError:
+    if isinstance(answer, int):
+        return answer
+    if isinstance(answer, KafkaException) and answer.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return 0
+    return NoAnswerError(_text(answer))
+
+
+def _text(failure: BaseException) -> str:
+    return str(failure.args[0].str()) if isinstance(failure, KafkaException) else f"no answer in {_REQUEST_S} s"
+
+
+class LookUps:
+    """Requests about topics, in threads of their own, for the event loop only."""
+
+    def __init__(self, look: Look, threads: int) -> None:
+        self._look = look
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="txbridge-topics")
+
+    async def ask(self, names: Sequence[str]) -> Mapping[str, int | NoAnswerError]:
+        """Ask about at most MAX_NAMES topics. Raises NoAnswerError."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._look, names)
+
+    def close(self) -> None:
+        """Begin no more requests. One that runs ends within its time-out."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
 class Topics:
     """Cache of the numbers of partitions, for the event loop only."""
 
     def __init__(self, look: Look) -> None:
-        self._look = look
+        self._look_ups = LookUps(look, _REQUESTS)
         self._known: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        self._asked: dict[str, asyncio.Future[int]] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txbridge-topics")
+        #: Apart from the others, so that made-up names drive out no topic that exists.
+        self._missing: OrderedDict[str, float] = OrderedDict()
+        self._answers: dict[str, asyncio.Future[int]] = {}
+        #: Names that are not on their way to Kafka yet. Askers take turns, so nobody waits for the names of another.
+        self._waiting: TurnQueue[str] = TurnQueue()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._sent: set[str] = set()
 
     def known(self, topic: str) -> int | None:
         """Number of partitions of a topic, 0 if it does not exist; None if Kafka must be asked."""
-        found = self._known.get(topic)
-        return found[1] if found is not None and time.monotonic() < found[0] else None
+        now = time.monotonic()
+        until, count = self._known.get(topic, (now, 0))
+        if now < until:
+            return count
+        return 0 if now < self._missing.get(topic, now) else None
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, asker: str) -> int:
         """Number of partitions of a topic, 0 if it does not exist. Raises NoAnswerError."""
         found = self.known(topic)
         if found is not None:
             return found
-        asked = self._asked.get(topic)
-        if asked is None:
-            asked = asyncio.ensure_future(self._ask(topic))
-            self._asked[topic] = asked
-            asked.add_done_callback(lambda _: self._asked.pop(topic))
+        answer = self._answers.get(topic)
+        if answer is None:
+            answer = self._answers[topic] = asyncio.get_running_loop().create_future()
+        if topic not in self._sent:
+            self._waiting.add_item(asker, topic)
+            self._send()
         # Shielded: others wait for the same answer.
-        return await asyncio.shield(asked)
+        return await asyncio.shield(answer)
 
-    async def _ask(self, topic: str) -> int:
+    def _send(self) -> None:
+        while self._waiting and len(self._requests) < _REQUESTS:
+            names: list[str] = []
+            while self._waiting and len(names) < MAX_NAMES:
+                name = self._waiting.pop_item()
+                # Another asker's turn may have come first.
+                if name in self._answers and name not in self._sent:
+                    self._sent.add(name)
+                    names.append(name)
+            if names:
+                task = asyncio.get_running_loop().create_task(self._ask(names))
+                self._requests.add(task)
+                task.add_done_callback(self._finish)
+
+    async def _ask(self, names: Sequence[str]) -> None:
+        found: Mapping[str, int | Exception]
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._look, topic)
-        except KafkaException as failure:
-            raise NoAnswerError(failure.args[0].str()) from None
-        if isinstance(answer, int):
-            count = answer
-        elif answer.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            count = 0
+            found = await self._look_ups.ask(names)
+        except Exception as error:  # noqa: BLE001  each asker gets it
+            found = dict.fromkeys(names, error)
+        for name in names:
+            self._settle(name, found[name])
+
+    def _finish(self, request: asyncio.Task[None]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled():
+            self._send()
+
+    def _settle(self, topic: str, found: int | Exception) -> None:
+        self._sent.discard(topic)
+        answer = self._answers.pop(topic)
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+            return
+        now = time.monotonic()
+        if found:
+            _remember(self._known, topic, (now + _KNOWN_S, found))
         else:
-            raise NoAnswerError(answer.str())
-        self._known[topic] = (time.monotonic() + (_KNOWN_S if count else _MISSING_S), count)
-        self._known.move_to_end(topic)
-        if len(self._known) > _MAX_TOPICS:
-            self._known.popitem(last=False)
-        return count
+            _remember(self._missing, topic, now + _MISSING_S)
+        answer.set_result(found)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._look_ups.close()
+
+
+def _remember(cache: OrderedDict[str, T], topic: str, value: T) -> None:
+    cache[topic] = value
+    cache.move_to_end(topic)
+    if len(cache) > _MAX_TOPICS:
+        cache.popitem(last=False)

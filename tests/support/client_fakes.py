@@ -282,5 +282,6 @@ def working_kafka(monkeypatch):
     monkeypatch.setattr(start, "check_layout", lambda *_, **__: LAYOUT)
     monkeypatch.setattr(start, "ensure_check_topic", lambda *_, **__: None)
     monkeypatch.setattr(runtime, "Wire", kafka.wire)
+    monkeypatch.setattr(runtime, "find_missing", lambda *_: [])
     monkeypatch.setattr(consumer, "Consumer", kafka.consumer)
     return kafka

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import grpc
-from confluent_kafka import KafkaError
 from txbridge_rocketmq.access import Access
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.ends import Ends
@@ -17,7 +16,7 @@ from txbridge_rocketmq.grpc_protocol import definition, service
 from txbridge_rocketmq.grpc_service import Listener, Service
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.setting import Setting
-from txbridge_rocketmq.topics import Topics
+from txbridge_rocketmq.topics import LookUps, Topics
 
 from txbridge.client.message import Limits
 from txbridge.core.names import Names
@@ -40,8 +39,8 @@ class _Outlet:
         return True
 
 
-def _look(topic: str) -> int | KafkaError:
-    return 4 if topic == TOPIC else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+def _look(topics: Sequence[str]) -> dict[str, int]:
+    return {topic: 4 if topic == TOPIC else 0 for topic in topics}
 
 
 class GrpcDoor:
@@ -70,7 +69,8 @@ class GrpcDoor:
             outlet,  # type: ignore[arg-type]
             ends,
             topics,
-            lambda _group, _take: SimpleNamespace(close=lambda: None),
+            LookUps(_look, 1),
+            lambda _group, _take, _is_unwanted: SimpleNamespace(stop=lambda: None, close=lambda: None),
             metrics,
             memory=MEMORY,
             max_groups=50,

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from txbridge.client.checks.consumer import CheckConsumer, Group
@@ -19,7 +20,7 @@ from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.shortage import Shortage
-from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.log import report
 from txbridge.client.message import Limits
@@ -70,7 +71,7 @@ class Runtime:
         self._tracing = ClientTracing(group)
         self._attempts = Attempts()
         self._shortage = Shortage(settings, names.half)
-        self._watch = TopicWatch(names, layout.partitions)
+        self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
         # The look at HALF begins when half of the time is over.
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
         self._halves = HalfWriters(

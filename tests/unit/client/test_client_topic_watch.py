@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-from confluent_kafka import KafkaError
+from concurrent.futures import Future
 
-from tests.support.client_fakes import refusal
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
 from txbridge.client.kafka import topic_watch
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.names import Names
@@ -15,18 +16,26 @@ DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
 class Kafka:
-    """Answers and counts looks at the topics."""
+    """Answers and counts looks at HALF, and requests about real topics."""
 
-    def __init__(self, **answers):
-        self.answers = answers
+    def __init__(self, half=4, missing=()):
+        self.half = half
+        self.missing = missing
         self.looks = []
+        self.requests = []
 
-    def __call__(self, topic):
+    def look(self, topic):
         self.looks.append(topic)
-        answer = self.answers.get(topic, 1)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return self.half
+
+    def find_missing(self, topics):
+        self.requests.append(list(topics))
+        return [topic for topic in topics if topic in self.missing]
+
+
+@pytest.fixture
+def kafka():
+    return Kafka()
 
 
 @pytest.fixture
@@ -39,60 +48,81 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def watch(clock):
-    return TopicWatch(Names("ns"), 4)
+def watch(clock, kafka):
+    return TopicWatch(Names("ns"), 4, kafka.find_missing)
 
 
 def events(caplog):
     return [(record.event, record.fields["topic"]) for record in caplog.records]
 
 
-def test_a_real_topic_is_looked_up_once_and_told_if_it_is_missing(watch, caplog):
-    kafka = Kafka(missing=MISSING, denied=DENIED, away=refusal(KafkaError._TIMED_OUT))
+def test_a_real_topic_is_looked_up_once_and_told_if_it_is_missing(watch, kafka, caplog):
+    kafka.missing = ("missing", "late")
     for _ in range(3):
-        for topic in ("there", "missing", "denied", "away"):
+        for topic in ("there", "missing"):
             watch.note(topic)
-        for _ in range(10):
-            watch.step(kafka)
-    assert kafka.looks == ["there", "missing", "denied", "away"]
-    assert events(caplog) == [("real_topic_missing", "missing")]
+        watch.step(kafka.look)
+    watch.note("late")
+    watch.look_at_new_topics()
+    assert kafka.requests == [["there", "missing"], ["late"]]
+    assert events(caplog) == [("real_topic_missing", "missing"), ("real_topic_missing", "late")]
 
 
-def test_names_made_up_for_each_message_are_not_all_looked_up(watch):
-    kafka = Kafka()
+def test_names_made_up_for_each_message_are_not_all_looked_up(watch, kafka):
     for number in range(5_000):
         watch.note(f"topic-{number}")
-        watch.step(kafka)
-    assert len(kafka.looks) == 1_000
+        if number % 100 == 0:
+            watch.step(kafka.look)
+    watch.step(kafka.look)
+    assert sum(map(len, kafka.requests)) == 1_000
+    assert len(kafka.requests) == 11
 
 
-def test_what_was_noted_last_is_looked_at_in_the_end_but_not_for_long(watch, caplog):
-    kafka = Kafka(**{f"t{number}": MISSING for number in range(10)})
-    for number in range(10):
-        watch.note(f"t{number}")
-    watch.end(kafka)
-    assert events(caplog) == [("real_topic_missing", f"t{number}") for number in range(3)]
-    away = Kafka(t3=refusal(KafkaError._TIMED_OUT))
-    watch.end(away)
-    assert away.looks == ["t3"]
-
-
-def test_half_is_looked_at_now_and_then_and_refused_once_it_has_changed(watch, clock, caplog):
+def test_half_is_looked_at_now_and_then_and_refused_once_it_has_changed(watch, clock, kafka, caplog):
     half = "ns.RMQ_SYS_TRANS_HALF_TOPIC"
-    kafka = Kafka(**{half: 4})
     for _ in range(100):
-        watch.step(kafka)
+        watch.step(kafka.look)
         clock.now += 1
     assert kafka.looks == [half] * 3
     assert watch.refusal == ""
-    kafka.answers[half] = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    kafka.half = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     clock.now += 30
-    watch.step(kafka)
+    watch.step(kafka.look)
     assert watch.refusal == ""
-    kafka.answers[half] = 6
+    kafka.half = 6
     for _ in range(3):
         clock.now += 30
-        watch.step(kafka)
+        watch.step(kafka.look)
     assert f"partitions of {half} has changed: 6 instead of the 4" in watch.refusal
     assert "use another namespace" in watch.refusal
     assert events(caplog) == [("half_partitions_changed", half)]
+
+
+class Admin:
+    """An admin client that answers at once."""
+
+    def __init__(self, settings):
+        assert "error_cb" not in settings
+
+    def describe_topics(self, topics, request_timeout):
+        answers = {topic: Future() for topic in ERRORS}
+        for topic, answer in answers.items():
+            if ERRORS[topic] is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(KafkaException(KafkaError(ERRORS[topic])))
+        return answers
+
+
+ERRORS = {
+    "there": None,
+    "missing": KafkaError.UNKNOWN_TOPIC_OR_PART,
+    "denied": KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    "away": KafkaError._TIMED_OUT,
+}
+
+
+def test_only_a_topic_that_kafka_does_not_have_is_missing(monkeypatch):
+    monkeypatch.setattr(topic_watch, "AdminClient", Admin)
+    settings = {"bootstrap.servers": "kafka:9092", "error_cb": print}
+    assert topic_watch.find_missing(settings, ERRORS) == ["missing"]

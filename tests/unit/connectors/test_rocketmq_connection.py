@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from txbridge_rocketmq import groups as module
 from txbridge_rocketmq.connection import Connection
 from txbridge_rocketmq.groups import Groups
 from txbridge_rocketmq.metrics import Metrics
-from txbridge_rocketmq.topics import NoAnswerError
+from txbridge_rocketmq.topics import LookUps, NoAnswerError
 
 from tests.property.test_rocketmq_frames import Handler, Wire, frame
+from txbridge.kafka.admin import UnwantedError
 
 
 def connected(handler: Handler) -> tuple[Connection, Wire]:
@@ -130,23 +133,30 @@ class Cluster:
         self.left: list[str] = []
         self.takers: list[Callable[..., None]] = []
         self.asked: list[tuple[str, Any, list[Any]]] = []
-        self.is_away = False
+        self.looks: list[list[str]] = []
+        self.stopped: list[str] = []
+        self.is_away = self.is_slow = False
 
-    async def partitions(self, topic: str) -> int:
+    def look(self, topics: Sequence[str]) -> dict[str, int | NoAnswerError]:
+        self.looks.append(list(topics))
         if self.is_away:
             raise NoAnswerError
-        return int(topic in self.check_topics)
+        return {topic: int(topic in self.check_topics) for topic in topics}
 
-    def join(self, group: str, take: Callable[..., None]) -> Any:
+    def join(self, group: str, take: Callable[..., None], is_unwanted: Callable[[], bool]) -> Any:
+        while self.is_slow and not is_unwanted():
+            time.sleep(0.01)
+        if is_unwanted():
+            raise UnwantedError("the door ends")
         self.joined.append(group)
         self.takers.append(take)
-        return SimpleNamespace(close=lambda: self.left.append(group))
+        return SimpleNamespace(stop=lambda: self.stopped.append(group), close=lambda: self.left.append(group))
 
     def ask(self, group: str, request: Any, members: list[Any]) -> None:
         self.asked.append((group, request, members))
 
     def groups(self, most: int = 10) -> Groups:
-        return Groups(self, str, self.join, self.ask, Metrics(), most)
+        return Groups(LookUps(self.look, 1), str, self.join, self.ask, Metrics(), most)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -229,5 +239,77 @@ def test_checks_go_to_the_members_in_turn_and_wait_while_there_is_none() -> None
         await until(lambda: settled == [0, 1])
         assert [members for _, _, members in cluster.asked] == [[first, second], [second, first]]
         await groups.close()
+
+    asyncio.run(drive())
+
+
+def test_many_groups_take_few_requests_and_one_that_is_gone_takes_none() -> None:
+    async def drive() -> None:
+        cluster, first, second = Cluster("group-999"), member(), member()
+        groups = cluster.groups()
+        groups.introduce(first, frozenset(f"group-{number}" for number in range(1_000)))
+        groups.introduce(second, frozenset(f"gone-{number}" for number in range(1_000)))
+        groups.drop(second)
+        await until(lambda: cluster.joined == ["group-999"])
+        assert sum(map(len, cluster.looks)) == 1_000
+        assert len(cluster.looks) == 10
+        # The next heartbeat comes before the next look-up is due.
+        groups.introduce(first, frozenset(f"group-{number}" for number in range(1_000)))
+        await asyncio.sleep(0.05)
+        assert len(cluster.looks) == 10
+        await groups.close()
+
+    asyncio.run(drive())
+
+
+def test_a_group_is_looked_up_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+
+    async def drive() -> None:
+        cluster = Cluster("orders")
+        cluster.is_away, groups = True, cluster.groups()
+        groups.introduce(member(), frozenset({"orders"}))
+        await until(lambda: len(cluster.looks) > 2)
+        cluster.is_away = False
+        await until(lambda: cluster.joined == ["orders"])
+        await groups.close()
+
+    asyncio.run(drive())
+
+
+def test_the_groups_of_a_door_are_bounded_and_those_with_transactions_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_MAX_CONNECTED", 10)
+
+    async def drive() -> None:
+        cluster, first, second = Cluster(), member(), member()
+        groups = cluster.groups()
+        groups.introduce(first, frozenset(f"plain-{number}" for number in range(20)))
+        groups.transactional("orders")
+        groups.introduce(second, frozenset({"orders", "plain-1", "more"}))
+        assert len(first.groups) == 10
+        assert "orders" in second.groups
+        assert "more" not in second.groups
+        await until(lambda: cluster.joined == ["orders"])
+        groups.drop(first)
+        groups.introduce(second, frozenset({"orders", "more"}))
+        assert second.groups == {"orders", "more"}
+        await groups.close()
+
+    asyncio.run(drive())
+
+
+def test_the_end_waits_for_no_group_that_is_being_joined() -> None:
+    async def drive() -> None:
+        cluster, connection = Cluster("one", "two"), member()
+        groups = cluster.groups()
+        groups.introduce(connection, frozenset({"one"}))
+        await until(lambda: cluster.joined == ["one"])
+        cluster.is_slow = True
+        groups.introduce(connection, frozenset({"one", "two", *(f"plain-{number}" for number in range(900))}))
+        await asyncio.wait_for(groups.close(), 20)
+        assert cluster.stopped == ["one"]
+        assert cluster.joined == cluster.left == ["one"]
 
     asyncio.run(drive())

@@ -129,7 +129,7 @@ class CheckConsumer:
                 report(logging.ERROR, "check_thread_error", exception=error)
                 self._stopping.wait(_RECOVERY_S)
         if not self._connection.is_lost:
-            self._watch.end(self._look)
+            self._watch.look_at_new_topics()
         self._take_settled()
         self._commit()
         self._consumer.close()

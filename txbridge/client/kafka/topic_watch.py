@@ -5,29 +5,56 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from txbridge.client.log import report
 from txbridge.core.names import Names
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.log import librdkafka_logger
 
 #: Seconds between two looks at HALF. librdkafka itself learns of new partitions within 5 minutes, and keys move then.
 _EVERY_S = 30.0
 #: Most real topics that are looked up, once each. An application with more makes up names for its messages.
 _MAX_TOPICS = 1_000
-#: Most looks at the end. A process that sends one message and ends should get the warning, too, but not wait long.
-_LAST_LOOKS = 3
+#: Time-out of the request about real topics (s), the connection included. It takes tens of milliseconds, and some
+#: hundreds with TLS and SASL. A process that sends one message and ends waits for it, too.
+_REQUEST_S = 2.0
 
 #: Returns the partitions of a topic, or Kafka's error for it. Raises KafkaException without an answer.
 Look = Callable[[str], int | KafkaError]
+#: Returns those of the topics that do not exist, as far as Kafka answers.
+FindMissing = Callable[[Collection[str]], list[str]]
+
+
+def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[str]:
+    """Those of the topics that do not exist, as far as Kafka answers and this user may see them.
+
+    In a client of its own that ends with this call. `list_topics` of a consumer would keep the name of a missing topic
+    for ever, and each name makes later requests slower.
+    """
+    config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
+    config.pop("error_cb", None)  # the other clients of this producer report connection errors
+    admin = kafka_config.create(AdminClient, config)
+    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_S)
+    return [topic for topic, answer in answers.items() if _is_missing(answer.exception())]
+
+
+def _is_missing(error: BaseException | None) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 class TopicWatch:
-    """Knowledge of the topics. `step` and `end` are for the thread of the checks, the rest is for any thread."""
+    """Knowledge of the topics. `step` and `look_at_new_topics` are for the thread of the checks, the rest for any."""
 
-    def __init__(self, names: Names, partitions: int) -> None:
+    def __init__(self, names: Names, partitions: int, find_missing: FindMissing = lambda _: []) -> None:
+        """`find_missing` is needed if real topics are noted."""
         self._half = names.half
+        self._find_missing = find_missing
         #: Partitions of HALF at the start. END, OP and OFFSET have as many, and the worker reads no others.
         self.partitions = partitions
         #: Reason why no half message may be sent; empty while HALF is as it was.
@@ -62,32 +89,21 @@ class TopicWatch:
         return self.refusal
 
     def step(self, look: Look) -> None:
-        """Look at one topic, if a look is due."""
+        """Look at HALF, if that is due, and at the real topics that are new."""
         now = time.monotonic()
-        try:
-            if now >= self._next:
-                self._next = now + _EVERY_S
+        if now >= self._next:
+            self._next = now + _EVERY_S
+            # Without an answer HALF gets another look.
+            with suppress(KafkaException):
                 found = look(self._half)
                 if isinstance(found, int):
                     self.found(found)
-            elif self._wanted:
-                self._tell(self._wanted.popleft(), look)
-        except KafkaException:
-            # No answer in time. HALF gets another look. A hint about a real topic is not worth a second request.
-            pass
+        self.look_at_new_topics()
 
-    def end(self, look: Look) -> None:
-        """Look at real topics that were noted and not looked up yet."""
-        for _ in range(min(_LAST_LOOKS, len(self._wanted))):
-            try:
-                self._tell(self._wanted.popleft(), look)
-            except KafkaException:
-                return
-
-    @staticmethod
-    def _tell(topic: str, look: Look) -> None:
-        found = look(topic)
-        if isinstance(found, KafkaError) and found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+    def look_at_new_topics(self) -> None:
+        """Look at the real topics that were noted since the last look. A hint is not worth a second request."""
+        wanted = [self._wanted.popleft() for _ in range(len(self._wanted))]
+        for topic in self._find_missing(wanted) if wanted else ():
             report(
                 logging.WARNING,
                 "real_topic_missing",

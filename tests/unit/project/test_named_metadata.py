@@ -1,0 +1,32 @@
+"""librdkafka keeps the name of a missing topic for ever once `list_topics` has named it, and gets slower with each."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+#: Calls that name a topic, and why that topic is no name that a client or a message brings.
+NAMED = {
+    "connectors/txbridge_rocketmq/app.py": "HALF",
+    "txbridge/client/checks/consumer.py": "HALF, and the group's own check topic",
+    "txbridge/client/kafka/producer.py": "HALF or END",
+    "txbridge/kafka/admin.py": "HALF, in a command",
+    "txbridge/kafka/fence.py": "HALF",
+    "txbridge/kafka/partition_reader.py": "the reader's own topic",
+    "txbridge/operations/history.py": "in a client of one look, which ends after it",
+    "txbridge/testing/sandbox.py": "a topic that a test names",
+}
+
+
+def test_list_topics_names_only_topics_of_ours() -> None:
+    """`describe_topics` leaves nothing behind."""
+    found = set()
+    for folder in ("txbridge", "connectors", "spark"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    names_a_topic = node.args or any(keyword.arg == "topic" for keyword in node.keywords)
+                    if node.func.attr == "list_topics" and names_a_topic:
+                        found.add(file.relative_to(ROOT).as_posix())
+    assert found == set(NAMED)
