@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from txbridge.log import get_logger
 from txbridge_rocketmq.command import Command, FrameError, decode, length_of, response
 from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.memory import Memory
 from txbridge_rocketmq.message import Address, address_of, text_of
 
 #: Unanswered requests of a connection, beyond which no more are read. A producer in Java has no more threads than that.
@@ -18,8 +18,12 @@ from txbridge_rocketmq.message import Address, address_of, text_of
 _MAX_OPEN = 1_024
 #: Bytes of answers that a client has not taken, beyond which nothing is read from it and no check is sent to it.
 _WRITE_HIGH = 256 * 1024
-#: A frame must be complete within this time (s): 16 MiB in it is 5 Mbit/s.
+#: A frame must be complete within this time (s): 16 MiB in it is 5 Mbit/s. Time in which the door does not read is not
+#: counted.
 _FRAME_S = 30.0
+#: While others wait for its memory, a large frame must not stand still for this time (s). A network that has lost a
+#: packet goes on within some tenths.
+_STILL_S = 1.0
 #: A client that takes no answers for this time (s) is cut off.
 _STUCK_S = 30.0
 #: A connection without any traffic is closed after this time (s), RocketMQ's serverChannelMaxIdleTimeSeconds. A
@@ -27,40 +31,6 @@ _STUCK_S = 30.0
 _IDLE_S = 120.0
 
 _log = get_logger("txbridge.rocketmq")
-
-
-class Memory:
-    """Limit on the bytes of requests that are being read or answered, of all connections together."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = 0
-        self._waiting: deque[Connection] = deque()
-
-    def take(self, size: int, connection: Connection) -> bool:
-        """Take memory; whether there is room. If not, `go_on` is called later. A single frame always finds room."""
-        if not self.try_take(size):
-            self._waiting.append(connection)
-            return False
-        return True
-
-    def try_take(self, size: int) -> bool:
-        """Take memory if there is room, without waiting; whether there is."""
-        if self._used and self._used + size > self._limit:
-            return False
-        self._used += size
-        return True
-
-    def give(self, size: int) -> None:
-        self._used -= size
-        for _ in range(len(self._waiting)):
-            if self._used >= self._limit:
-                return
-            self._waiting.popleft().go_on()
-
-    @property
-    def used(self) -> int:
-        return self._used
 
 
 class Handler(Protocol):
@@ -89,9 +59,14 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         #: Bytes of the frame that is being read; 0 while its length is not known.
         self._frame = 0
-        self._frame_began = 0.0
-        self._open = 0
+        self._frame_began = self._received_at = 0.0
+        #: Whether the frame, which is complete, waits for memory; and the memory that it has taken (bytes).
         self._is_waiting = False
+        self._taken = 0
+        #: Whether the rest of the frame waits for memory, and since when nothing is read, for whatever reason.
+        self._waits_to_receive = False
+        self._paused_at: float | None = None
+        self._open = 0
         self._write_paused_at: float | None = None
         self._last_traffic = time.monotonic()
         self._reason: str | None = None
@@ -116,14 +91,15 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the signature is asyncio's
         self._is_closed = True
-        if self._frame:
-            self._handler.memory.give(self._frame)
-            self._frame = 0
+        self._handler.memory.forget(self)
+        if self._taken:
+            self._handler.memory.give(self._taken)
+        self._frame = self._taken = 0
         self._buffer.clear()
         self._handler.closed(self, self._reason)
 
     def data_received(self, data: bytes) -> None:
-        self._last_traffic = time.monotonic()
+        self._last_traffic = self._received_at = time.monotonic()
         self._buffer += data
         self._read()
 
@@ -133,6 +109,27 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused_at = None
         self._read()
+
+    # --- its memory ---------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def frame_size(self) -> int:
+        return self._frame
+
+    def handle_frame(self) -> None:
+        self._is_waiting = False
+        self._taken = self._frame
+        if not self._is_closed:
+            asyncio.get_running_loop().call_soon(self._read)
+
+    def receive_more(self) -> None:
+        self._waits_to_receive = False
+        if not self._is_closed:
+            asyncio.get_running_loop().call_soon(self._read)
 
     # --- the door's side ----------------------------------------------------------------------------------------------
 
@@ -164,7 +161,7 @@ class Connection(asyncio.Protocol):
 
     def begin(self) -> Callable[[], None]:
         """Count a request as being handled. Call the returned function when it is finished."""
-        size, self._frame = self._frame, 0
+        size, self._taken = self._taken, 0
         self._open += 1
 
         def finish() -> None:
@@ -176,20 +173,26 @@ class Connection(asyncio.Protocol):
 
         return finish
 
-    def go_on(self) -> None:
-        """Go on reading: there is memory again."""
-        self._is_waiting = False
-        if not self._is_closed:
-            asyncio.get_running_loop().call_soon(self._read)
-
     def look(self, now: float) -> None:
-        """Close the connection if it is stuck, slow or idle. Called every few seconds."""
+        """Close the connection if it is stuck, slow or idle. Called every second."""
         if self._write_paused_at is not None and now - self._write_paused_at > _STUCK_S:
             self.drop("stuck", f"it takes no answers for {_STUCK_S:.0f} s")
-        elif self._frame and now - self._frame_began > _FRAME_S:
+        elif self._is_receiving and now - self._frame_began > _FRAME_S:
             self.drop("slow_frame", f"a frame was not complete after {_FRAME_S:.0f} s")
+        elif self._is_receiving and now - self._received_at > _STILL_S and self._handler.memory.is_needed(self):
+            self.drop("slow_frame", f"a frame stood still for {_STILL_S:.0f} s, and others need its memory")
         elif not self._open and not self._is_waiting and now - self._last_traffic > _IDLE_S:
             self.drop("idle", None)
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether the client has to wait: it takes no answers, or too many of its requests are not answered yet."""
+        return self._open >= _MAX_OPEN or self._write_paused_at is not None
+
+    @property
+    def _is_receiving(self) -> bool:
+        """Whether the door reads, and the client has not sent all of a frame."""
+        return self._frame > len(self._buffer) and self._paused_at is None
 
     def drop(self, reason: str, what: str | None) -> None:
         """Close it at once, with a line in the log if `what` says what is wrong."""
@@ -214,42 +217,55 @@ class Connection(asyncio.Protocol):
 
     def _read(self) -> None:
         """Handle all frames that are complete and may be handled now."""
+        memory = self._handler.memory
         while not self._is_closed and not self._is_waiting:
-            if self._open >= _MAX_OPEN or self._write_paused_at is not None:
+            if self._is_blocked:
                 break
             if not self._frame:
                 if len(self._buffer) < 4:
                     break
                 try:
-                    size = 4 + length_of(self._buffer, self._handler.max_frame)
+                    self._frame = 4 + length_of(self._buffer, self._handler.max_frame)
                 except FrameError as error:
                     self.drop("malformed", str(error))
-                    return
-                if not self._handler.memory.take(size, self):
+                    break
+                self._frame_began = time.monotonic()
+            if len(self._buffer) < self._frame:
+                break
+            if not self._taken:
+                if not memory.take(self):
                     self._is_waiting = True
                     break
-                self._frame, self._frame_began = size, time.monotonic()
-            if len(self._buffer) < self._frame:
-                self._reads(True)
-                return
+                self._taken = self._frame
             frame = bytes(self._buffer[4 : self._frame])
             del self._buffer[: self._frame]
+            self._frame = 0
             try:
                 command = decode(frame)
             except FrameError as error:
                 self.drop("malformed", str(error))
-                return
+                break
             self._handler.handle(self, command)
-            if self._frame:
+            if self._taken:
                 # The request is finished already: begin() was not called.
-                self._handler.memory.give(self._frame)
-                self._frame = 0
-        self._reads(len(self._buffer) < 4)
+                size, self._taken = self._taken, 0
+                memory.give(size)
+        self._receive()
 
-    def _reads(self, wanted: bool) -> None:
+    def _receive(self) -> None:
+        """Receive more, if that is wanted and there is memory for it."""
         if self._transport is None or self._is_closed:
             return
-        if wanted:
-            self._transport.resume_reading()
-        else:
+        self._handler.memory.count(self, len(self._buffer))
+        is_wanted = len(self._buffer) < 4 or (self._frame > len(self._buffer) and not self._is_blocked)
+        if is_wanted and not self._waits_to_receive:
+            self._waits_to_receive = not self._handler.memory.may_receive(self)
+        if not is_wanted or self._waits_to_receive:
+            self._paused_at = self._paused_at or time.monotonic()
             self._transport.pause_reading()
+            return
+        if self._paused_at is not None:
+            now = time.monotonic()
+            self._frame_began += now - self._paused_at
+            self._received_at, self._paused_at = now, None
+        self._transport.resume_reading()

@@ -15,9 +15,9 @@ from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import AccessKey, require_group
 from txbridge_rocketmq.codes import RequestError, Response
-from txbridge_rocketmq.connection import Memory
 from txbridge_rocketmq.ends import Ends
 from txbridge_rocketmq.groups import Groups, Join, Member, Question
+from txbridge_rocketmq.memory import Memory
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.requests import End

@@ -24,8 +24,8 @@ _FIRST_BYTE_S = 30.0
 _HANDSHAKE_S = 10.0
 #: Pause (s) when the process has no file descriptor left. Connections end all the time.
 _EXHAUSTED_PAUSE_S = 0.2
-#: Seconds between two looks for connections that have to be closed. Their time limits are 30 s and more.
-_LOOK_S = 5.0
+#: Seconds between two looks for connections that have to be closed. The shortest of their time limits is a second.
+_LOOK_S = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: The first byte of a TLS handshake. A frame begins with the highest byte of its length: 1 at most.
 _TLS = b"\x16"

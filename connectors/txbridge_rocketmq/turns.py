@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class TurnQueue(Generic[T]):
-    """Items in the order of their owner; each turn takes one item of the next owner. An item waits once an owner."""
+    """Items of owners, each owner's in their order. An item waits once for each owner."""
 
     def __init__(self) -> None:
         self._items: OrderedDict[str, dict[T, None]] = OrderedDict()
@@ -20,11 +21,16 @@ class TurnQueue(Generic[T]):
     def add_item(self, owner: str, item: T) -> None:
         self._items.setdefault(owner, {})[item] = None
 
-    def pop_item(self) -> T:
-        """The first item of the next owner. Raises KeyError if none waits."""
-        owner, items = self._items.popitem(last=False)
-        item = next(iter(items))
-        del items[item]
-        if items:
-            self._items[owner] = items
-        return item
+    def pop_item(self, is_ready: Callable[[T], bool] = lambda _: True) -> T | None:
+        """Remove the first item of the owner whose turn it is; None if there is none, or it is not ready."""
+        for owner, items in self._items.items():
+            item = next(iter(items))
+            if not is_ready(item):
+                return None
+            del items[item]
+            if items:
+                self._items.move_to_end(owner)
+            else:
+                del self._items[owner]
+            return item
+        return None

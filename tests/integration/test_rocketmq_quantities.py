@@ -122,6 +122,25 @@ def test_routes_of_thousands_of_missing_topics_stop_nobody(bridge: Bridge, door:
     assert door.events("kafka_connection_lost") == []
 
 
+@pytest.mark.parametrize("sent", [0, 1024 * 1024], ids=["little", "a part of them"])
+def test_announced_bytes_stop_nobody(bridge: Bridge, door: Door, sent: int) -> None:
+    """Sixty connections announce frames of 16 MiB, and never send all of them."""
+    topic = topic_of(bridge, f"announced-{sent}")
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            client = stack.enter_context(RawClient(door, source="127.0.0.2"))
+            client.socket.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.send((16 * 1024 * 1024 - 4).to_bytes(4, "big") + b"x" * sent)
+        for number in range(5):
+            send_in_time(door, topic, f"small-{number}")
+        with RawClient(door) as client:
+            fields = send_fields("orders", topic, UNIQ_KEY="large")
+            answers = [client.ask(SEND, fields, b"x" * 900_000)[0]["code"] for _ in range(5)]
+        assert answers == [0] * 5
+        assert memory_of(door) < 400
+
+
 def test_a_door_ends_in_time_whatever_waits(own_kafka: EmbeddedKafka) -> None:
     """Groups are to be looked up and to be joined, and Kafka stands still."""
     with Bridge(own_kafka.bootstrap_servers, "end") as bridge, Door(bridge) as door, RawClient(door) as client:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
+from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq.codes import RequestError
 from txbridge_rocketmq.command import Command, FrameError, decode
 from txbridge_rocketmq.compression import decompressed
-from txbridge_rocketmq.connection import Connection, Memory
+from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.memory import Memory
 from txbridge_rocketmq.message import parse_batch, parse_properties
 from txbridge_rocketmq.requests import parse_end, parse_send
 
@@ -26,13 +30,14 @@ REAL = [bytes.fromhex(text) for text in GOLDEN.values()]
 class Wire(asyncio.Transport):
     """A transport that sends nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         super().__init__()
+        self._host = host
         self.reads = True
         self.aborted = False
 
     def get_extra_info(self, name: str, default: object = None) -> tuple[str, int]:
-        return "127.0.0.1", 1234
+        return self._host, 1234
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -148,3 +153,103 @@ def test_any_body_and_any_properties_are_read_or_refused_by_name(body: bytes, fl
     for call in calls:
         with suppress(RequestError):
             call()
+
+
+# --- quantities -------------------------------------------------------------------------------------------------------
+
+#: Limits of the memory, made small: largest frame, uncounted bytes of a connection, bytes at a time.
+SMALL = {"MAX_FRAME": 1_000, "UNCOUNTED": 100, "CHUNK": 200}
+HOSTS = [f"10.0.0.{number}" for number in range(20)]
+#: Bytes that a socket gives at a time.
+GIVEN = 60
+
+
+class Client:
+    """A connection from a host, to which the kernel gives bytes while the door reads."""
+
+    def __init__(self, handler: Handler, host: str) -> None:
+        self.wire, self.connection, self.unread = Wire(host), Connection(handler), b""
+        self.connection.connection_made(self.wire)
+
+    def send(self, data: bytes) -> None:
+        self.unread += data
+
+    def deliver(self) -> bool:
+        """Give the door what it reads at a time; whether it has read anything."""
+        if not self.wire.reads or not self.unread or self.wire.aborted:
+            return False
+        data, self.unread = self.unread[:GIVEN], self.unread[GIVEN:]
+        self.connection.data_received(data)
+        return True
+
+
+async def deliver_all(handler: Handler, clients: list[Client]) -> None:
+    """Let everything happen that can happen without time."""
+    await asyncio.sleep(0)
+    while sum(client.deliver() for client in clients) or handler.unfinished:
+        assert handler.memory.used <= 4_000 + len(clients) * GIVEN
+        if handler.unfinished:
+            handler.unfinished.pop(0)()
+        await asyncio.sleep(0)
+
+
+def hostile(announced: int, sent: int) -> bytes:
+    """The beginning of a frame that never comes to its end."""
+    return struct.pack(">i", announced) + b"x" * min(sent, announced - 1)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(HOSTS[:2]), st.integers(4, 990), st.integers(0, 990)), max_size=60),
+    st.lists(st.tuples(st.sampled_from(HOSTS[:3]), st.integers(0, 900)), min_size=1, max_size=12),
+)
+def test_who_announces_much_and_sends_little_stops_nobody(
+    stalled: list[tuple[str, int, int]], honest: list[tuple[str, int]]
+) -> None:
+    """Small requests are served at once, large ones after those that stand still have lost their memory."""
+
+    async def drive() -> None:
+        handler = Handler(4_000)
+        handler.max_frame = SMALL["MAX_FRAME"]
+        attackers = [Client(handler, host) for host, _, _ in stalled]
+        for client, (_, announced, sent) in zip(attackers, stalled, strict=True):
+            client.send(hostile(announced, sent))
+        await deliver_all(handler, attackers)
+        clients = [Client(handler, host) for host, _ in honest]
+        for number, (client, (_, size)) in enumerate(zip(clients, honest, strict=True)):
+            client.send(frame(2 * number + 1, b"y" * size))
+        await deliver_all(handler, [*attackers, *clients])
+        small = {2 * number + 1 for number, (_, size) in enumerate(honest) if size < 40}
+        assert small <= {one.opaque for one in handler.seen}
+        for _ in range(len(stalled) + 1):
+            if len(handler.seen) == len(honest):
+                break
+            for client in attackers:
+                client.connection.look(time.monotonic() + 1.5)
+                if client.wire.aborted:
+                    client.connection.connection_lost(None)
+            await deliver_all(handler, [*attackers, *clients])
+        assert sorted(one.opaque for one in handler.seen) == [2 * number + 1 for number in range(len(honest))]
+        for client in [*attackers, *clients]:
+            client.connection.connection_lost(None)
+        assert handler.memory.used == 0
+
+    with mock.patch.multiple(memory_module, **SMALL):
+        asyncio.run(drive())
+
+
+@given(st.lists(st.tuples(st.sampled_from(HOSTS), st.integers(0, 900)), min_size=1, max_size=60))
+def test_large_requests_that_come_together_are_all_served(requests: list[tuple[str, int]]) -> None:
+    """None of them is closed: a client that makes progress only waits."""
+
+    async def drive() -> None:
+        handler = Handler(4_000)
+        handler.max_frame = SMALL["MAX_FRAME"]
+        clients = [Client(handler, host) for host, _ in requests]
+        for number, (client, (_, size)) in enumerate(zip(clients, requests, strict=True)):
+            client.send(frame(2 * number + 1, b"y" * size))
+        await deliver_all(handler, clients)
+        assert sorted(one.opaque for one in handler.seen) == [2 * number + 1 for number in range(len(requests))]
+        assert handler.memory.used == 0
+
+    with mock.patch.multiple(memory_module, **SMALL):
+        asyncio.run(drive())

@@ -274,8 +274,8 @@ def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int =
 class RawClient:
     """A connection of which a test writes every byte."""
 
-    def __init__(self, door: Door, port: int | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port or door.port), 60)
+    def __init__(self, door: Door, port: int | None = None, source: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port or door.port), 60, (source, 0))
         self.socket.settimeout(120)
         self.checks: list[tuple[dict[str, Any], bytes]] = []
 

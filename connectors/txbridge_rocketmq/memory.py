@@ -1,0 +1,141 @@
+"""Memory for requests. It is given for bytes that have come, not for a length that a client announces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+from txbridge_rocketmq.command import MAX_FRAME
+from txbridge_rocketmq.turns import TurnQueue
+
+#: Bytes that each connection may have received without being counted. Few requests are larger, so they never wait for
+#: large ones that are still coming.
+UNCOUNTED = 64 * 1024
+#: Bytes that asyncio hands over at a time, at most.
+CHUNK = 256 * 1024
+
+
+class Receiver(Protocol):
+    """A connection."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes of the request that waits for memory; 0 if the connection is closed."""
+        ...
+
+    def handle_frame(self) -> None:
+        """Go on: the request that has waited has got memory."""
+        ...
+
+    def receive_more(self) -> None:
+        """Go on to receive a large request."""
+        ...
+
+
+class Memory:
+    """Limits on the bytes of requests of all connections together, for the event loop only.
+
+    A request that is complete takes memory until it is answered. If there is none, the request waits, and the hosts
+    take turns.
+
+    Requests that are still coming have a part of their own, because nobody has proven yet who sends them: a quarter, or
+    one largest frame if that is more. One host may have half of that. Beyond it, reading pauses. The oldest of these
+    requests goes on nevertheless, and room for one largest frame is kept for it: otherwise all might wait for each
+    other's end.
+    """
+
+    def __init__(self, limit: int) -> None:
+        coming = max(limit // 4, min(MAX_FRAME, limit // 2))
+        self._answering_limit = limit - coming
+        self._coming_limit = max(0, coming - MAX_FRAME)
+        self._host_limit = coming // 2
+        self._answering = 0
+        self._waiting: TurnQueue[Receiver] = TurnQueue()
+        #: Counted bytes of requests that are coming: by connection, the oldest first, and by host.
+        self._coming: dict[Receiver, int] = {}
+        self._by_host: Counter[str] = Counter()
+        self._received = 0
+        #: Connections that wait until they may receive more.
+        self._paused: dict[Receiver, None] = {}
+
+    @property
+    def used(self) -> int:
+        """Counted bytes of all requests."""
+        return self._answering + self._received
+
+    # --- requests that are complete -----------------------------------------------------------------------------------
+
+    def take(self, connection: Receiver) -> bool:
+        """Take memory for a complete request; whether there is room. If not, `handle_frame` is called later."""
+        if self._waiting or not self.try_take(connection.frame_size):
+            self._waiting.add_item(connection.host, connection)
+            return False
+        return True
+
+    def try_take(self, size: int) -> bool:
+        """Take memory if there is room, without waiting; whether there is. A single request always finds room."""
+        if self._answering and self._answering + size > self._answering_limit:
+            return False
+        self._answering += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give memory back that was taken."""
+        self._answering -= size
+        # One that is closed has no frame any more, which always fits.
+        while (one := self._waiting.pop_item(lambda one: self.try_take(one.frame_size))) is not None:
+            one.handle_frame()
+
+    # --- requests that are coming -------------------------------------------------------------------------------------
+
+    def is_needed(self, connection: Receiver) -> bool:
+        """Whether this connection holds memory, and another one waits until it may receive more."""
+        return bool(self._paused) and connection in self._coming
+
+    def count(self, connection: Receiver, received: int) -> None:
+        """Set the bytes that a connection has received and not handed on yet."""
+        counted, before = max(0, received - UNCOUNTED), self._coming.get(connection, 0)
+        if counted == before:
+            return
+        self._received += counted - before
+        self._by_host[connection.host] += counted - before
+        if not self._by_host[connection.host]:
+            del self._by_host[connection.host]
+        if counted:
+            self._coming[connection] = counted
+        else:
+            del self._coming[connection]
+        if counted < before:
+            self._resume()
+
+    def may_receive(self, connection: Receiver) -> bool:
+        """Whether a connection may receive more. If not, `receive_more` is called later."""
+        if self._has_room(connection, Counter()):
+            return True
+        self._paused[connection] = None
+        return False
+
+    def forget(self, connection: Receiver) -> None:
+        """Forget a closed connection, with all that it has received."""
+        self._paused.pop(connection, None)
+        self.count(connection, 0)
+
+    def _has_room(self, connection: Receiver, resumed: Counter[str]) -> bool:
+        """Whether there is room beside what the connections that were `resumed` receive first, counted by host."""
+        if connection not in self._coming or connection is next(iter(self._coming)):
+            return True
+        if self._received + resumed.total() * CHUNK >= self._coming_limit:
+            return False
+        host = connection.host
+        return self._by_host[host] + resumed[host] * CHUNK < self._host_limit
+
+    def _resume(self) -> None:
+        resumed: Counter[str] = Counter()
+        for connection in list(self._paused):
+            if self._has_room(connection, resumed):
+                resumed[connection.host] += 1
+                del self._paused[connection]
+                connection.receive_more()
