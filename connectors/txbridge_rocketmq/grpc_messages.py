@@ -204,7 +204,7 @@ def orphan_of(question: Question, transaction: str) -> Any:
     )
     born_host = (dict(message.headers).get(mapping.BORN_HOST) or b"").decode(errors="replace")
     system = definition.SystemProperties(
-        keys=properties.get(mapping.KEYS, "").split(),
+        keys=mapping.keys_of(properties),
         message_id=question.uniq_key,
         body_digest=digest,
         body_encoding=definition.IDENTITY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from txbridge.client.message import Limits, Message, MessageExt, check_limits, check_message
@@ -21,6 +22,7 @@ FLAG, BORN_HOST = "ROCKETMQ_FLAG", "ROCKETMQ_BORN_HOST"
 #: Properties that become no header. WAIT is for the broker alone. The half message has headers of its own for others.
 _NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME, *DELAYS})
 _TRANSACTION_ID = "__transactionId__"
+_NUMBER = re.compile(rb"-?[0-9]{1,10}\Z")
 
 
 def header_name(name: str) -> str:
@@ -32,8 +34,12 @@ def key_of(properties: Mapping[str, str]) -> bytes | None:
     """The sharding key, else the first of the message's keys."""
     if key := properties.get(SHARDING_KEY):
         return key.encode()
-    keys = properties.get(KEYS, "").split()
-    return keys[0].encode() if keys else None
+    return next((key.encode() for key in keys_of(properties)), None)
+
+
+def keys_of(properties: Mapping[str, str]) -> list[str]:
+    """The message's keys. As in RocketMQ a plain space separates them, and no other character that looks like one."""
+    return [key for key in properties.get(KEYS, "").split(" ") if key]
 
 
 def record_of(
@@ -152,8 +158,6 @@ def checked(message: MessageExt, group: str, store_host: Address) -> StoredMessa
 
 
 def _flag(value: bytes | None) -> int:
-    try:
-        number = int(value or b"0")
-    except ValueError:
-        return 0
+    # int() alone would also take spaces, underscores and a plus.
+    number = int(value) if value is not None and _NUMBER.match(value) else 0
     return number if -(2**31) <= number < 2**31 else 0

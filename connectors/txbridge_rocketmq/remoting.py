@@ -23,6 +23,9 @@ _log = get_logger("txbridge.rocketmq")
 _INNER_GROUP = "CLIENT_INNER_PRODUCER"
 #: Maximum of groups of one connection. No producer has more; that would be an attack.
 _MAX_GROUPS = 1_000
+#: Maximum size of a heartbeat in bytes: those groups with names of 200 characters, and a consumer's subscriptions.
+#: Larger JSON would stop the event loop for seconds.
+_MAX_HEARTBEAT = 256 * 1024
 
 
 class Remoting:
@@ -208,6 +211,8 @@ def _told(connection: Connection, stored: list[Stored], is_batch: bool) -> dict[
 
 def _introduced(body: bytes) -> tuple[frozenset[str], bool]:
     """The producer groups of a heartbeat, and whether it has consumers. Raises RequestError."""
+    if len(body) > _MAX_HEARTBEAT:
+        raise RequestError(Response.INVALID_PARAMETER, f"a heartbeat has at most {_MAX_HEARTBEAT // 1024} KiB")
     try:
         given = json.loads(body)
         producers = [one["groupName"] for one in given.get("producerDataSet") or ()]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lz4.frame
 import pytest
-from txbridge_rocketmq import identity, mapping
+from txbridge_rocketmq import identity, mapping, remoting
 from txbridge_rocketmq.access import read_keys, require_group, signature
 from txbridge_rocketmq.codes import REFUSALS, Request, RequestError, Response, refusal
 from txbridge_rocketmq.command import FrameError, decode, length_of, response
@@ -233,6 +233,20 @@ def test_properties_become_headers_and_reserved_ones_get_a_prefix() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("订单\u30001 k2", ["订单\u30001", "k2"]),
+        ("a\u00a0b  c", ["a\u00a0b", "c"]),
+        (" tab\there\u2028too ", ["tab\there\u2028too"]),
+        ("   ", []),
+    ],
+)
+def test_only_a_plain_space_separates_keys(text: str, keys: list[str]) -> None:
+    assert mapping.keys_of({"KEYS": text}) == keys
+    assert record_of({"KEYS": text}).key == (keys[0].encode() if keys else None)
+
+
 def test_the_sharding_key_is_the_key_before_all_others() -> None:
     assert record_of({"KEYS": "a", "__SHARDINGKEY": "s"}).key == b"s"
     assert record_of({}).key is None
@@ -321,6 +335,24 @@ def test_a_batch() -> None:
     for bad in (batched(b"one")[:-1], batched(b"one") + b"\0", struct.pack(">iiiii", 20, 0, 0, 0, -5) + b"\0\0\0\0"):
         with pytest.raises(RequestError):
             list(parse_batch(bad))
+
+
+def test_a_batch_has_ten_thousand_messages_at_most() -> None:
+    assert sum(1 for _ in parse_batch(batched(b"x") * 10_000)) == 10_000
+    with pytest.raises(RequestError, match="at most 10000 messages: send smaller ones"):
+        list(parse_batch(batched(b"x") * 10_001))
+
+
+def test_a_heartbeat_has_groups_and_size_within_bounds() -> None:
+    def introduced(count: int, more: str = "") -> frozenset[str]:
+        groups = [{"groupName": f"{number:0200}"} for number in range(count)]
+        return remoting._introduced(json.dumps({"producerDataSet": groups, "more": more}).encode())[0]
+
+    assert len(introduced(1_000)) == 1_000
+    with pytest.raises(RequestError, match="at most 1000 producer groups"):
+        introduced(1_001)
+    with pytest.raises(RequestError, match="at most 256 KiB"):
+        introduced(1, "x" * 256 * 1024)
 
 
 def test_properties_without_a_value_are_none() -> None:
