@@ -267,6 +267,19 @@ def test_a_call_whose_request_does_not_come_is_ended(monkeypatch: pytest.MonkeyP
         assert door.serves()
 
 
+def test_calls_whose_requests_do_not_come_use_up_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones of a host have thirty seconds, the others one."""
+    monkeypatch.setattr(grpc_service, "_MAX_REQUESTS", 300)
+    with GrpcDoor(most=100) as door, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            wire = stack.enter_context(socket.create_connection(("127.0.0.1", door.port), 60))
+            wire.sendall(PREFACE + b"".join(begun(2 * number + 1) for number in range(90)))
+        found = door.door.metrics.requests.labels("SendMessage", "REQUEST_TIMEOUT")
+        eventually(lambda: found._value.get() == 360 - 256, 20)
+        assert all(door.serves() for _ in range(20))
+        assert found._value.get() == 360 - 256
+
+
 def test_names_that_clients_invent_take_bounded_memory() -> None:
     """The topics of transactions are kept until the stream of their client comes."""
     with GrpcDoor() as door:

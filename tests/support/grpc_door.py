@@ -46,7 +46,8 @@ def _look(topics: Sequence[str]) -> dict[str, int]:
 class GrpcDoor:
     """A gRPC server in a thread of its own."""
 
-    def __init__(self, access: Access | None = None) -> None:
+    def __init__(self, access: Access | None = None, most: int = 5_000) -> None:
+        self._most = most
         self._access = access or Access()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -75,7 +76,7 @@ class GrpcDoor:
             memory=MEMORY,
             max_groups=50,
         )
-        self._listener = Listener(5_000, MOST)
+        self._listener = Listener(self._most, MOST)
         self.port = self._listener.listen("127.0.0.1", 0, None)
         await self._listener.start(Service(self.door, max_streams=2_000))
 
