@@ -179,8 +179,8 @@ class Connection(asyncio.Protocol):
             self.drop("stuck", f"it takes no answers for {_STUCK_S:.0f} s")
         elif self._is_receiving and now - self._frame_began > _FRAME_S:
             self.drop("slow_frame", f"a frame was not complete after {_FRAME_S:.0f} s")
-        elif self._is_receiving and now - self._received_at > _STILL_S and self._handler.memory.is_needed(self):
-            self.drop("slow_frame", f"a frame stood still for {_STILL_S:.0f} s, and others need its memory")
+        elif self._is_receiving and self._is_slow(now) and self._handler.memory.is_needed(self):
+            self.drop("slow_frame", "a frame came too slowly, and others need its memory")
         elif not self._open and not self._is_waiting and now - self._last_traffic > _IDLE_S:
             self.drop("idle", None)
 
@@ -193,6 +193,11 @@ class Connection(asyncio.Protocol):
     def _is_receiving(self) -> bool:
         """Whether the door reads, and the client has not sent all of a frame."""
         return self._frame > len(self._buffer) and self._paused_at is None
+
+    def _is_slow(self, now: float) -> bool:
+        """Whether the frame stands still, or comes so slowly that it will not be complete in time."""
+        due = _STILL_S + _FRAME_S * len(self._buffer) / self._frame
+        return now - self._received_at > _STILL_S or now - self._frame_began > due
 
     def drop(self, reason: str, what: str | None) -> None:
         """Close it at once, with a line in the log if `what` says what is wrong."""

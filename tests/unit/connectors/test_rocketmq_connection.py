@@ -10,13 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from txbridge_rocketmq import connection as connection_module
 from txbridge_rocketmq import groups as module
+from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq.connection import Connection
 from txbridge_rocketmq.groups import Groups
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.topics import LookUps, NoAnswerError
 
-from tests.property.test_rocketmq_frames import Handler, Wire, frame
+from tests.property.test_rocketmq_frames import SMALL, Handler, Wire, frame
 from txbridge.kafka.admin import UnwantedError
 
 
@@ -119,6 +121,38 @@ def test_a_length_is_judged_before_anything_is_kept() -> None:
     connection.data_received(struct.pack(">i", 2 * 1024 * 1024))
     assert wire.aborted
     assert handler.memory.used == 0
+
+
+@pytest.mark.parametrize("pause", [2.0, 0.5], ids=["stands still", "drips"])
+def test_a_slow_frame_loses_its_memory_when_others_need_it(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1_000.0)
+    monkeypatch.setattr(connection_module, "time", clock)
+    for name, value in SMALL.items():
+        monkeypatch.setattr(memory_module, name, value)
+
+    async def drive() -> None:
+        handler = Handler(2_000)
+        handler.max_frame = 1_000
+        slow, wire = connected(handler)
+        slow.data_received(frame(1, b"x" * 900)[:150])
+        while clock.now < 1_020:
+            clock.now += pause
+            if pause < 1:
+                slow.data_received(b"x")
+            slow.look(clock.now)
+        assert not wire.aborted
+        other, other_wire = connected(handler)
+        other.data_received(frame(3, b"y" * 900)[:150])
+        assert not other_wire.reads
+        slow.look(clock.now)
+        assert wire.aborted
+        slow.connection_lost(None)
+        await asyncio.sleep(0)
+        assert other_wire.reads
+        other.data_received(frame(3, b"y" * 900)[150:])
+        assert [one.opaque for one in handler.seen] == [3]
+
+    asyncio.run(drive())
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
