@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection
 
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import Cluster
@@ -37,11 +37,12 @@ class GroupStates:
         if self._cluster is None:
             self._cluster = Cluster.connect(self._connection.kafka)
         admin = self._cluster.admin
-        error = admin.list_topics(name, timeout=_REQUEST_S).topics[name].error
-        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return "no check topic: no client of the group has run, or somebody has deleted it"
-        if error is not None:
-            raise KafkaException(error)
+        # Not list_topics: librdkafka would keep the name of every group that has no check topic.
+        described = admin.describe_topics(TopicCollection([name]), request_timeout=_REQUEST_S)[name].exception()
+        if described is not None:
+            if isinstance(described, KafkaException) and described.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return "no check topic: no client of the group has run, or somebody has deleted it"
+            raise described
         try:
             found = admin.describe_consumer_groups([name], request_timeout=_REQUEST_S)[name].result()
         except KafkaException as failure:
