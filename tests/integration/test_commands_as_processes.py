@@ -312,7 +312,7 @@ def test_the_version() -> None:
         ("txbridge topics ", {"plan", "apply"}),
         ("txbridge resolve 0:42 ", {"commit", "rollback", "abandon"}),
         ("txbridge pending --state ", {"pending", "held", "scheduled", "discarded", "all"}),
-        ("txbridge worker --status-page ", {"off", "read", "act"}),
+        ("txbridge worker --status-page ", {"off", "read"}),
         ("txbridge show --f", {"--format"}),
     ],
 )

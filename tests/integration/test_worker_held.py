@@ -61,9 +61,8 @@ def test_p8_a_missing_topic_holds_its_messages_alone_also_over_a_crash(bridge: B
 
 
 def test_the_log_has_start_and_end_of_a_worker_and_what_it_no_longer_holds_in_one_line(
-    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+    bridge: Bridge,
 ) -> None:
-    monkeypatch.setenv("TXBRIDGE_STATUS_TOKEN", "a-token-of-this-test")
     missing = f"{bridge.namespace}.missing"
     worker = bridge.worker(park_after=500)
     prepared = [*bridge.prepare_many(missing, [b"a"] * 30, partition=0), bridge.prepare(missing, b"b", partition=1)]
@@ -84,9 +83,8 @@ def test_the_log_has_start_and_end_of_a_worker_and_what_it_no_longer_holds_in_on
         bridge.namespace,
         bridge.names.worker_group,
     )
-    assert (started["options"]["park_after"], started["options"]["status_token"]) == (500, "**********")
+    assert started["options"]["park_after"] == 500
     assert "transaction_max_age" not in started["options"]
-    assert "a-token-of-this-test" not in worker.log
     assert 0 < ended["seconds"] < 600
 
 

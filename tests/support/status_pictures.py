@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -17,11 +16,10 @@ TRAFFIC_S = 75.0
 
 
 def main() -> None:
-    os.environ["TXBRIDGE_STATUS_TOKEN"] = "a-token-for-pictures"
     with EmbeddedKafka() as kafka, Bridge(kafka.bootstrap_servers, "shop", partitions=4) as bridge:
         port, topic, stop = free_port(), bridge.create_topic("orders.placed"), threading.Event()
         slow = {"transaction_timeout": 6_000, "transaction_check_interval": 30_000, "transaction_check_max": 15}
-        bridge.worker(metrics_port=port, status_page="act", **slow)
+        bridge.worker(metrics_port=port, status_page="read", **slow)
 
         def traffic() -> None:
             size = 40

@@ -23,7 +23,6 @@ _METAVARS = {
     "namespace": "PREFIX",
     "app_id": "GROUP",
     "metrics_host": "ADDRESS",
-    "status_token": "SECRET",
     "kafka": "NAME=VALUE",
 }
 _UNITS = {"": "N", "ms": "MS", "bytes": "BYTES"}

@@ -256,6 +256,4 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
             must = f"must be a whole number{unit and ' of'}{unit}"
             if _LINKED_ADDRESS.fullmatch(str(detail["input"])):
                 must += " (if Kubernetes set it for a Service of that name, give the pod enableServiceLinks: false)"
-    # A message must not repeat a secret, not even a wrong one.
-    given = "" if name == "status_token" else f", not {detail['input']!r}"
-    return f"{label}: {must}{given}"
+    return f"{label}: {must}, not {detail['input']!r}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from txbridge.core.check_policy import CheckPolicy
@@ -22,8 +22,6 @@ ENVIRONMENT_PREFIX = "TXBRIDGE_"
 
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
-#: Too long to be guessed over a network: 16 random letters and digits are 95 bits.
-_SHORTEST_TOKEN = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]*\Z")
 #: Leaves room in Kafka's 249 characters of a topic name for RMQ_SYS_TRANS_CHECK. and a group of usual length.
 _LONGEST_NAMESPACE = 100
@@ -131,13 +129,8 @@ class WorkerSettings(BaseSettings):
     metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address on which that port listens; 0.0.0.0 for all. There is no authentication."""
 
-    status_page: Annotated[Literal["off", "read", "act"], BeforeValidator(_lower)] = "off"
-    """Whether that port also has the status page at /status: to read, or to act as well (decide and resume by hand),
-    which needs status_token."""
-
-    status_token: Annotated[SecretStr, Field(repr=False)] = SecretStr("")
-    """What a person must know to act by the status page; 16 characters at least. Give it in the environment or in the
-    file: other users can read a command line."""
+    status_page: Annotated[Literal["off", "read"], BeforeValidator(_lower)] = "off"
+    """Whether that port also has the status page, at /status. It shows what is open, and changes nothing."""
 
     # Prometheus keeps a few kilobytes for every group that ever had a name of its own here.
     metrics_max_groups: Annotated[_Count, Field(ge=0, le=10_000)] = 100
@@ -172,10 +165,6 @@ class WorkerSettings(BaseSettings):
                 f"transaction_timeout + transaction_check_max * transaction_check_interval ({last_check} ms) must be "
                 f"less than transaction_max_age ({self.transaction_max_age} ms), or messages expire unchecked",
             )
-        if self.status_page == "act" and len(self.status_token.get_secret_value()) < _SHORTEST_TOKEN:
-            raise ValueError(f"status_page=act needs a status_token of {_SHORTEST_TOKEN} characters or more")
-        if self.status_page != "off" and not self.metrics_port:
-            raise ValueError("status_page needs a metrics_port: that port serves it")
         kafka_config.user_config(self.librdkafka)
         return self
 
@@ -244,8 +233,6 @@ def _options() -> Iterator[Option]:
         unit = next((extra.name for extra in field.metadata if isinstance(extra, Unit)), "")
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         default = "" if field.is_required() or field.default_factory else str(field.default)
-        if isinstance(field.default, SecretStr):
-            default = ""
         yield Option(name, " ".join((field.description or "").split()), unit, default, choices)
 
 

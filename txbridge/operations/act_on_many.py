@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ from txbridge.operations.connection import Connection
 from txbridge.operations.end_writer import check_words
 from txbridge.operations.group_states import GroupStates
 from txbridge.operations.model import Answer, OpenMessage, Result, Selection
-from txbridge.operations.reading import read_view, read_views
+from txbridge.operations.reading import read_views
 from txbridge.operations.view import PartitionView
 from txbridge.text import counted
 
@@ -104,39 +103,19 @@ def resume_group(
     )
 
 
-def act_on_many(
-    connection: Connection,
-    action: Action,
-    messages: Iterable[OpenMessage],
-    *,
-    reason: str,
-    operator: str,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> list[Answer]:
-    """Act on these messages, and wait until workers have done so. The topics are read again before the first write.
-
-    A message is identified by its coordinates and its transaction id. One that is finished meanwhile, or has another
-    id, is refused. Errors are those of `resolve`. Errors after the first command was written are in the answers.
-    """
-    reason, operator = check_words(reason, operator)
-    wanted: dict[int, list[OpenMessage]] = defaultdict(list)
-    for message in messages:
-        wanted[message.partition].append(message)
-    # All partitions are read before anything is written.
-    views = {partition: read_view(connection, partition) for partition in sorted(wanted)}
-    return _carry_out(connection, action, views, wanted, reason, operator, timeout_s)
-
-
 def _carry_out(
     connection: Connection,
     action: Action,
     views: Mapping[int, PartitionView],
-    wanted: Mapping[int, Sequence[OpenMessage]],
+    found: Mapping[int, Sequence[OpenMessage]],
     reason: str,
     operator: str,
     timeout_s: float,
 ) -> list[Answer]:
-    work = {partition: _as_now(connection, action, view, wanted[partition]) for partition, view in views.items()}
+    work = {
+        partition: sort_out(action, with_losses(connection, action, partition, messages))
+        for partition, messages in found.items()
+    }
     deadline = Deadline(timeout_s)
     answers: list[Answer] = []
     written = False
@@ -155,19 +134,3 @@ def _carry_out(
 
 def _in_order(answers: Iterable[Answer]) -> list[Answer]:
     return sorted(answers, key=lambda answer: (answer.message.partition, answer.message.half_offset))
-
-
-def _as_now(
-    connection: Connection, action: Action, view: PartitionView, messages: Sequence[OpenMessage]
-) -> tuple[list[OpenMessage], list[Answer]]:
-    """The messages on which the action has an effect now, and the answers about the others."""
-    able: list[OpenMessage] = []
-    refused: list[Answer] = []
-    for message in messages:
-        now = view.find(message.half_offset)
-        if now is None or now.transaction_id != message.transaction_id:
-            refused.append(Answer(message, Result.REFUSED, "it is finished meanwhile. Nothing was written"))
-        else:
-            able.append(now)
-    able, without_effect = sort_out(action, with_losses(connection, action, view.partition, able))
-    return able, refused + without_effect

@@ -29,7 +29,6 @@ _PARTITION_S = 10.0
 _MOST_HALF = 300_000
 #: Most causes with a count of their own. Their texts contain topics, groups and errors, so there may be thousands.
 _MOST_CAUSES = 200
-OTHER_CAUSES = "other causes"
 
 
 @dataclass(slots=True)
@@ -54,8 +53,6 @@ class Cause:
 
     def take(self, message: OpenMessage, most: int) -> None:
         self.count += 1
-        if not most:
-            return
         # The youngest is at the top of the heap, and is removed first. Coordinates are unique: no message is compared.
         item = (-message.born, -message.partition, -message.half_offset, message)
         if len(self._heap) < most:
@@ -85,14 +82,13 @@ def read_overview(
     connection: Connection,
     most: int,
     *,
-    only: str | None = None,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Overview:
     """Read all partitions, one after the other.
 
-    The `most` oldest messages of each cause are kept, or only those of the cause with the name `only`. `progress` gets
-    the number of partitions that are read, and the number of all. A partition that cannot be read, or would take too
-    long, is named and does not hide the others. Raises KafkaUnreachableError.
+    The `most` oldest messages of each cause are kept. `progress` gets the number of partitions that are read, and the
+    number of all. A partition that cannot be read, or would take too long, is named and does not hide the others.
+    Raises KafkaUnreachableError.
     """
     causes: dict[str, Cause] = {}
     warnings: list[str] = []
@@ -114,8 +110,7 @@ def read_overview(
         else:
             warnings += view.warnings
             for message in view.messages():
-                cause = _cause(causes, cause_of(message, now, problem_of), message.state)
-                cause.take(message, most if only is None or cause.name == only else 0)
+                _cause(causes, cause_of(message, now, problem_of), message.state).take(message, most)
     ranked = sorted(causes.values(), key=lambda cause: (-cause.count, cause.text))
     return Overview(now, connection.partitions, ranked, warnings, unread)
 
@@ -126,7 +121,7 @@ def _is_over(deadline: Deadline) -> Callable[[], bool]:
 
 def _cause(causes: dict[str, Cause], text: str, state: TransactionState) -> Cause:
     if text not in causes and len(causes) >= _MOST_CAUSES:
-        text = f"{state.value}: {OTHER_CAUSES}"
+        text = f"{state.value}: other causes"
     if text not in causes:
         causes[text] = Cause(text, state)
     return causes[text]

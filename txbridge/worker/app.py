@@ -255,6 +255,7 @@ def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
 
     Faust is started again when it crashes: a temporary error must not need a supervisor.
     """
+    monitor = Monitor(settings)
     log_start(settings)
     began = time.monotonic()
 
@@ -263,17 +264,16 @@ def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
 
     try:
         with if_interrupted(log_end_now):
-            _serve(settings, outside)
+            _serve(settings, monitor, outside)
     except (SystemExit, KeyboardInterrupt):
         log_end_now()
         raise
 
 
-def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
+def _serve(settings: WorkerSettings, monitor: Monitor, outside: Outside) -> NoReturn:
     calm_down(logging.getLogger().handlers)
     # Faust logs each start and stop of a service under the module of its class.
     logging.getLogger("txbridge.worker.faust.transport").setLevel(logging.WARNING)
-    monitor = Monitor(settings)
     # Start it before the wait for Kafka, so that /readyz answers that the worker is not ready.
     monitor.start()
     backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)

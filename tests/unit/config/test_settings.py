@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, WorkerSettings
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
+from txbridge.worker.http.monitor import Monitor
 
 MINIMAL = {"bootstrap_servers": "a:1"}
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -59,7 +59,6 @@ def test_defaults_are_rocketmqs():
         "metrics_max_groups": 100,
         "log_format": "auto",
         "status_page": "off",
-        "status_token": SecretStr(""),
         "log_level": "info",
         "kafka": {},
     }
@@ -252,13 +251,12 @@ def test_secrets_are_not_shown():
 def test_what_differs_from_the_defaults_is_told_without_secrets():
     assert load(MINIMAL).changed() == {}
     given = {"namespace": "staging", "transaction_timeout": "10000", "transaction_check_max": "15"}
-    secret = {"status_page": "act", "metrics_port": "9464", "status_token": "hush-0123456789abcdef"}
-    settings = load({**MINIMAL, **given, **secret, "kafka": {"sasl.password": "tops3cret", "sasl.username": "me"}})
+    pages = {"status_page": "read", "metrics_port": "9464"}
+    settings = load({**MINIMAL, **given, **pages, "kafka": {"sasl.password": "tops3cret", "sasl.username": "me"}})
     assert settings.changed() == {
         "transaction_timeout": 10_000,
         "metrics_port": 9_464,
-        "status_page": "act",
-        "status_token": "**********",
+        "status_page": "read",
         "kafka": {"sasl.password": "***", "sasl.username": "me"},
     }
 
@@ -294,27 +292,12 @@ def test_the_documentation_lists_every_refused_property():
     assert dict(documented) == kafka_config._REFUSED
 
 
-def test_acting_by_the_status_page_needs_a_long_token_and_a_port_and_no_text_shows_it() -> None:
-    basic = {"bootstrap_servers": "127.0.0.1:1", "metrics_port": "9464"}
-    with pytest.raises(UsageError, match="status_page=act needs a status_token of 16 characters or more") as caught:
-        load_settings({**basic, "status_page": "act", "status_token": "too-short-hush"}, environ={})
-    assert "hush" not in str(caught.value)
-    with pytest.raises(UsageError, match="status_page needs a metrics_port"):
-        load_settings({"bootstrap_servers": "127.0.0.1:1", "status_page": "read"}, environ={})
-    settings = load_settings(
-        {**basic, "status_page": "ACT"}, environ={"TXBRIDGE_STATUS_TOKEN": "hush-0123456789abcdef"}
-    )
-    assert settings.status_page == "act"
-    assert settings.status_token.get_secret_value() == "hush-0123456789abcdef"
-    assert "hush" not in f"{settings!r} {settings} {settings.shown()}"
-
-
-def test_a_token_that_is_no_text_is_not_repeated(tmp_path: Path) -> None:
-    file = tmp_path / "worker.toml"
-    file.write_text("bootstrap_servers = '127.0.0.1:1'\nstatus_token = 4711081547110815\n")
-    with pytest.raises(UsageError, match="status_token") as caught:
-        load_settings({}, file, environ={})
-    assert "4711" not in str(caught.value)
+def test_a_status_page_that_no_port_serves_stops_the_worker_and_no_other_command() -> None:
+    """Other commands may share the file of a worker whose port is in its environment."""
+    settings = load_settings({"bootstrap_servers": "127.0.0.1:1", "status_page": "READ"}, environ={})
+    assert settings.status_page == "read"
+    with pytest.raises(UsageError, match="status_page needs a metrics_port: that port serves it"):
+        Monitor(settings)
 
 
 # --- Kubernetes' service links ----------------------------------------------------------------------------------------

@@ -64,10 +64,6 @@ def test_partitions_are_read_one_after_the_other_and_one_that_can_not_be_read_is
     assert found.total == 3
     assert dict(found.unread) == {1: "900,000 records; `txbridge pending` lists them"}
     assert list(found.warnings) == ["odd", "odd"]
-    # One cause alone: the others are counted, and their messages are not kept.
-    only = read_overview(Connection(), 10, only=found.causes[1].name)
-    assert [len(cause.oldest) for cause in only.causes] == [0, 1]
-    assert [cause.count for cause in only.causes] == [2, 1]
     views[1] = EnvironmentProblemError("no right")
     assert dict(read_overview(Connection(), 10).unread) == {1: "no right"}
 

@@ -38,7 +38,6 @@ from txbridge.operations import (
     resolve_all,
 )
 from txbridge.operations.acknowledge_loss import acknowledge
-from txbridge.operations.act_on_many import act_on_many
 from txbridge.operations.actions import Action
 from txbridge.operations.overview import read_overview
 from txbridge.subject import Subject
@@ -292,7 +291,7 @@ def test_an_outcome_that_the_wait_for_another_batch_has_read_is_not_forgotten(
         return end_offset
 
     monkeypatch.setattr(actions, "write_end", write)
-    first, second = act_on_many(CONNECTION, Action.ABANDON, held, **WORDS)
+    first, second = resolve_all(CONNECTION, Action.ABANDON, Selection(), **WORDS)
     assert (first.result, second.result) == (Result.ABANDONED, Result.REFUSED)
     assert second.detail == ("it was delivered to orders.placed before the command was applied, which had no effect")
 
@@ -303,7 +302,7 @@ def test_each_answer_tells_how_long_its_own_batch_was_waited_for(logs: Logs, wri
     for message in held:
         logs.park(message)
     logs.checkpoint(0, half=2)
-    first, second = act_on_many(CONNECTION, Action.ABANDON, held, **WORDS, timeout_s=0.3)
+    first, second = resolve_all(CONNECTION, Action.ABANDON, Selection(), **WORDS, timeout_s=0.3)
     assert written == [[0], [1]]
     assert (first.result, second.result) == (Result.STORED, Result.STORED)
     assert "no worker has applied it within 0.3 s: " in first.detail
@@ -334,14 +333,14 @@ def test_a_rollback_needs_no_body(logs: Logs, written: list[list[int]]) -> None:
     logs.checkpoint(0, half=1)
     logs.stuck.add((NAMES.half, 0))
     one = resolve(CONNECTION, "0:0", Decision.ROLLBACK, **WORDS, timeout_s=0)
-    [many] = act_on_many(CONNECTION, Action.ROLLBACK, [at(0, PENDING)], **WORDS, timeout_s=0)
+    [many] = resolve_all(CONNECTION, Action.ROLLBACK, Selection(), **WORDS, timeout_s=0)
     assert (one.result, many.result, written) == (Result.STORED, Result.STORED, [[0], [0]])
 
 
 def test_a_commit_looks_for_the_body_and_keeps_no_key(logs: Logs, written: list[list[int]]) -> None:
     logs.prepare(0, key=b"customer 42")
     one = resolve(CONNECTION, "0:0", Decision.COMMIT, **WORDS, timeout_s=0)
-    [many] = act_on_many(CONNECTION, Action.COMMIT, [at(0, PENDING)], **WORDS, timeout_s=0)
+    [many] = resolve_all(CONNECTION, Action.COMMIT, Selection(), **WORDS, timeout_s=0)
     assert [(answer.result, answer.message.key) for answer in (one, many)] == [(Result.STORED, None)] * 2
     # A record at this offset that is no half message: there is nothing to deliver.
     logs.park(at(logs.append(NAMES.half, 0, b"", []), PENDING))

@@ -91,7 +91,7 @@ def test_nobody_looks_and_nothing_is_read_and_many_look_and_it_is_read_once(boar
     }
 
 
-def test_reading_is_a_tenth_of_the_time_at_most_unless_something_was_changed(board, reading):
+def test_reading_is_a_tenth_of_the_time_at_most(board, reading):
     board.snapshot("")
     eventually(lambda: reading.begun == 1)
     reading.now = 5.0
@@ -103,30 +103,6 @@ def test_reading_is_a_tenth_of_the_time_at_most_unless_something_was_changed(boa
     reading.now = 50.0
     board.snapshot("")
     eventually(lambda: reading.begun == 2)
-    read(board)
-    reading.now = 51.0
-    board.forget()
-    board.snapshot("")
-    eventually(lambda: reading.begun == 3)
-
-
-def test_a_reading_that_began_before_a_change_is_repeated_at_the_next_look(board, reading):
-    board.snapshot("")
-    eventually(lambda: reading.begun == 1)
-    board.forget()
-    # It may have read the changed message before the change. What it found is shown until the next one ends.
-    reading.answer = replace(OVERVIEW, at=31_000)
-    reading.go_on.set()
-    eventually(lambda: not board._reading)
-    reading.go_on.clear()
-    reading.answer = replace(OVERVIEW, at=32_000)
-    found = board.snapshot("")
-    assert (found["reading"], found["read"]["at"]) == (True, 31_000)
-    reading.go_on.set()
-    assert read(board)["read"]["at"] == 32_000
-    assert reading.begun == 2
-    # That one lacks nothing, and is kept.
-    assert not board.snapshot("")["reading"]
 
 
 def test_one_cause_is_chosen_by_its_name_and_one_that_is_gone_is_all(board, reading):

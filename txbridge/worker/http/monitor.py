@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import disable_created_metrics
 
 from txbridge.config.worker import WorkerSettings
+from txbridge.errors import UsageError
 from txbridge.log import get_logger
 from txbridge.worker.faust.settings import longest_join_s
 from txbridge.worker.http.pages import status_pages
@@ -20,6 +21,9 @@ class Monitor:
     """The only one of a process: it stays the same when Faust is started again."""
 
     def __init__(self, settings: WorkerSettings) -> None:
+        """Raises UsageError for a status page that no port serves. Other commands may share the file of options."""
+        if settings.status_page != "off" and not settings.metrics_port:
+            raise UsageError("status_page needs a metrics_port: that port serves it")
         self._settings = settings
         self.metrics = WorkerMetrics(settings.metrics_max_groups)
         self.health = Health(

@@ -48,28 +48,20 @@ class OpenBoard:
         self._overview: Overview | None = None
         self._error: str | None = None
         self._seconds = 0.0
-        #: Monotonic time (s) at which the last reading ended; None if the next look has to read again.
+        #: Monotonic time (s) at which the last reading ended; None before that.
         self._ended: float | None = None
-        #: Number of changes that were made so far.
-        self._changes = 0
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> OpenBoard:
         """The board of a worker's namespace."""
         return cls(lambda progress: read_overview(Connection.open(settings), MOST_SHOWN, progress=progress))
 
-    def forget(self) -> None:
-        """Make the next look read again, because something was changed."""
-        with self._lock:
-            self._ended = None
-            self._changes += 1
-
     def snapshot(self, cause: str) -> dict[str, Any]:
         """The last reading as JSON values, with the oldest messages of one cause or of all. Starts a new one if due."""
         with self._lock:
             if self._is_due():
                 self._reading, self._progress = True, (0, 0)
-                threading.Thread(target=self._run, args=(self._changes,), name="txbridge-overview", daemon=True).start()
+                threading.Thread(target=self._run, name="txbridge-overview", daemon=True).start()
             overview, (done, of) = self._overview, self._progress
             return {
                 "reading": self._reading,
@@ -86,8 +78,7 @@ class OpenBoard:
         pause = max(_PAUSE_S, _PAUSE_TIMES * self._seconds)
         return self._ended is None or self._clock() - self._ended >= pause
 
-    def _run(self, changes: int) -> None:
-        """Read once. `changes` is the number of changes that were made before."""
+    def _run(self) -> None:
         began, found, error = self._clock(), None, None
         try:
             found = self._read(self._note)
@@ -100,10 +91,8 @@ class OpenBoard:
             _log.error("unexpected_error", exc_info=failure)
         finally:
             with self._lock:
-                ended = self._clock()
-                self._reading, self._error, self._seconds = False, error, ended - began
-                # A reading that began before a change may lack it.
-                self._ended = ended if changes == self._changes else None
+                self._ended = self._clock()
+                self._reading, self._error, self._seconds = False, error, self._ended - began
                 self._overview = found or self._overview
 
     def _note(self, done: int, of: int) -> None:

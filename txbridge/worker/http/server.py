@@ -25,8 +25,6 @@ from txbridge.errors import LocalProblemError
 #: A client that is silent for this long is cut off: each has a thread here.
 _CLIENT_TIMEOUT_S = 10.0
 
-#: Most bytes of a request's body: a decision with its reason.
-_LONGEST_BODY = 16 * 1024
 #: A page may load nothing from elsewhere, be shown in no frame, and run no script but its own.
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -45,11 +43,7 @@ Question = Callable[[], list[str]]
 class Asked:
     """A request to a page."""
 
-    method: str
     query: Mapping[str, str]
-    #: The text behind "Bearer" in the header Authorization, or nothing.
-    token: str
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
     questions: Mapping[str, Question]
     pages: Mapping[str, Page]
 
-    def do_POST(self) -> None:
-        page, length = self.pages.get(urlsplit(self.path).path), self.headers.get("Content-Length", "")
-        if page is None:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"There is nothing to post to here\n")
-        elif not length.isdecimal() or int(length) > _LONGEST_BODY:
-            self.close_connection = True
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text/plain; charset=utf-8", b"too long\n")
-        else:
-            self._ask(page, self.rfile.read(int(length)))
-
-    def _ask(self, page: Page, body: bytes = b"") -> None:
-        query = dict(parse_qsl(urlsplit(self.path).query))
-        kind, _, token = self.headers.get("Authorization", "").partition(" ")
-        answer = page(Asked(self.command, query, token.strip() if kind.lower() == "bearer" else "", body))
+    def _ask(self, page: Page) -> None:
+        answer = page(Asked(dict(parse_qsl(urlsplit(self.path).query))))
         self._answer(answer.status, answer.content_type, answer.body, _PAGE_HEADERS)
 
     def do_GET(self) -> None:

@@ -161,7 +161,6 @@ class StatusBoard:
             "schedule": _schedule(settings.check_policy, facts, due_by(own, theirs)),
             "totals": self._metrics.totals(),
             "rates": self._rates(),
-            "act": settings.status_page == "act",
         }
 
     def _elsewhere(self, worker: Worker | None, here: set[int]) -> list[dict[str, Any]]:
