@@ -29,7 +29,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
-from txbridge.worker.http.server import Web
+from txbridge.web.server import Web
 from txbridge_rocketmq.connection import Connection
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.ends import Ends

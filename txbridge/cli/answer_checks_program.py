@@ -17,7 +17,7 @@ from txbridge import ClientMetrics, MessageExt, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import LocalProblemError, UsageError
 from txbridge.interrupts import hand_over
-from txbridge.worker.http.server import Web
+from txbridge.web.server import Web
 
 _logger = logging.getLogger("txbridge.answer_checks")
 

@@ -31,16 +31,17 @@ ALLOWED = {
     "topics": {"core", "kafka", "errors", "text"},
     "config": {"core", "kafka", "errors"},
     "subject": {"config", "errors"},
+    "web": {"errors", "log"},
     "client": {"core", "kafka", "topics", "errors", "extras", "text", "tracing"},
     "operations": {"core", "kafka", "topics", "config", "subject", "errors", "log", "text"},
-    "worker": {"core", "kafka", "topics", "config", "operations", "errors", "log", "text", "tracing"},
+    "worker": {"core", "kafka", "topics", "config", "operations", "web", "errors", "log", "text", "tracing"},
     "embedded": {"errors", "extras", "text"},
     "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
     # The entrances: none of the above imports them.
     "broker": {"config", "worker"},
     "cli": {
         *("core", "kafka", "topics", "config", "subject", "client", "operations", "worker", "embedded", "doctor"),
-        *("errors", "extras", "log", "text"),
+        *("web", "errors", "extras", "log", "text"),
     },
     "testing": {"core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "log"},
 }
@@ -51,7 +52,7 @@ BESIDE = {
     "connectors/txbridge_sqlalchemy": {"core", "client", "errors"},
     # A door is a client on one side, and a server like the worker on the other.
     "connectors/txbridge_rocketmq": {
-        *("core", "kafka", "topics", "config", "client", "worker", "doctor", "errors", "log"),
+        *("core", "kafka", "topics", "config", "client", "web", "doctor", "errors", "log"),
     },
 }
 #: Modules without a layer: all but the core may import them.

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from tests.support import http
 from txbridge.core.names import Names
-from txbridge.embedded.ports import free_port
-from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.worker.http.server import Web
 from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.partition_counts import PartitionCounts
@@ -314,65 +308,6 @@ def test_an_event_loop_that_stands_still_is_not_alive(health, clock):
     loop.closed = True
     health.ask()
     assert health.not_live() == []
-
-
-# --- the pages --------------------------------------------------------------------------------------------------------
-
-
-def get(port, path):
-    return http.ask(f"http://127.0.0.1:{port}{path}", 5)
-
-
-@pytest.fixture
-def reasons():
-    return []
-
-
-@pytest.fixture
-def web(reasons):
-    web = Web("127.0.0.1", free_port(), CollectorRegistry(), {"/readyz": lambda: reasons})
-    web.start()
-    yield web
-    web.close()
-
-
-def test_the_pages_answer_with_their_reasons(web, reasons):
-    status, body, headers = get(web.port, "/readyz?verbose=1")
-    assert (status, json.loads(body)) == (200, {"ok": True, "reasons": []})
-    assert headers["Content-Type"] == "application/json"
-    reasons.append("partition 0: being taken over")
-    status, body, _ = get(web.port, "/readyz")
-    assert (status, json.loads(body)) == (503, {"ok": False, "reasons": ["partition 0: being taken over"]})
-
-
-def test_metrics_come_in_prometheus_format_and_other_pages_not_at_all(web):
-    status, _, headers = get(web.port, "/metrics")
-    assert status == 200
-    assert headers["Content-Type"].startswith("text/plain; version=")
-    status, body, _ = get(web.port, "/")
-    assert (status, body) == (404, b"There is: /metrics /readyz\n")
-
-
-@pytest.mark.parametrize(
-    ("host", "why"),
-    [("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign"), ("no.such.host.invalid", "")],
-)
-def test_an_address_that_can_not_be_had_is_told_in_one_line(web, host, why):
-    with pytest.raises(EnvironmentProblemError) as caught:
-        Web(host, web.port, CollectorRegistry(), {})
-    text = str(caught.value)
-    assert text.startswith(f"cannot listen on port {web.port} of {host} for the metrics: {why}")
-    assert "--metrics-port" in text
-    assert "\n" not in text
-
-
-def test_ipv6_works_where_the_machine_has_it():
-    try:
-        web = Web("::1", free_port(), CollectorRegistry(), {})
-    except EnvironmentProblemError:
-        pytest.skip("no IPv6 here")
-    web.start()
-    web.close()
 
 
 class FakeTopics:

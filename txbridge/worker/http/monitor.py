@@ -7,9 +7,9 @@ from prometheus_client import disable_created_metrics
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import UsageError
 from txbridge.log import get_logger
+from txbridge.web.server import Page, Web
 from txbridge.worker.faust.settings import longest_join_s
 from txbridge.worker.http.pages import status_pages
-from txbridge.worker.http.server import Page, Web
 from txbridge.worker.http.status import StatusBoard
 from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
