@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ from txbridge.kafka.admin import Bounds, KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
+from txbridge.proof import PROOF_EVERY_S, Proof
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.server import Web
 from txbridge_rocketmq.connection import Connection
@@ -47,21 +47,14 @@ from txbridge_rocketmq.topics import LookUps, Topics, look_up
 _LINGER_MS = 0.5
 #: Time-out of a look at HALF (s). It takes milliseconds if Kafka answers.
 _LOOK_S = 2.0
-#: Seconds between two looks at HALF, while Kafka answers and while it does not. The latter are more frequent: a door
-#: that is not ready gets no requests from which it could notice that Kafka is back.
-_WATCH_S, _LOST_WATCH_S = 10.0, 2.0
-#: Kafka counts as lost if it has answered nothing for this time (s). A single late look is not enough: a broker may be
-#: busy.
-_SILENT_S = 5.0
 #: Pause (s) between attempts to reach Kafka at the start. An attempt itself waits for a connection.
 _START_PAUSE_S = 2.0
 #: Time (s) for the answers to open requests at the end. A SEND waits for Kafka for three seconds.
 _PATIENCE_S = 5.0
 #: Time-out for leaving a group (s). It takes milliseconds if Kafka answers.
 _LEAVE_GROUP_S = 3.0
-#: An event loop is alive if it reacts within this time (s). It needs milliseconds, or tens of them while a large body
-#: is decompressed.
-_ALIVE_S = 5.0
+#: Seconds between two signs of life of the event loop.
+_ALIVE_EVERY_S = 1.0
 #: Maximum of checks that are read and not yet handed to a client. They are handed over at once.
 _CHECKS_HELD = 2_000
 
@@ -119,6 +112,8 @@ async def _serve(
         "messages",
     )
     end_outlet = Outlet(kafka_config.end_producer_config(user), kafka, "ENDs")
+    alive = Proof()
+    beating = asyncio.create_task(_beat(alive))
     server: Server | None = None
     web: Web | None = None
     door: Door | None = None
@@ -170,7 +165,7 @@ async def _serve(
                 options.metrics_host,
                 options.metrics_port,
                 metrics.registry,
-                {"/livez": lambda: _not_alive(loop), "/readyz": lambda: _not_ready(kafka, watch, stopped)},
+                {"/livez": lambda: _not_alive(alive), "/readyz": lambda: _not_ready(kafka, watch, stopped)},
             )
             web.start()
         server.start()
@@ -205,6 +200,7 @@ async def _serve(
             await asyncio.to_thread(outlet.close)
         if web is not None:
             web.close()
+        beating.cancel()
     _log.info("door_stopped")
 
 
@@ -251,25 +247,26 @@ def _join(
 async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int | KafkaError]) -> None:
     """Watch HALF and Kafka. HALF must keep its partitions, because no worker reads new ones. Kafka must answer."""
     while True:
-        await asyncio.sleep(_LOST_WATCH_S if kafka.is_lost else _WATCH_S)
+        await asyncio.sleep(PROOF_EVERY_S)
         try:
             found = await asyncio.to_thread(look)
         except KafkaException:
-            kafka.gave_up("requests", _SILENT_S)
+            kafka.look()
             continue
         kafka.works()
         if isinstance(found, int):
             watch.found(found)
 
 
-def _not_alive(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Reasons why the door is not alive. Called in another thread, because the event loop must react."""
-    turned = threading.Event()
-    try:
-        loop.call_soon_threadsafe(turned.set)
-    except RuntimeError:
-        return ["the event loop is closed"]
-    return [] if turned.wait(_ALIVE_S) else [f"the event loop does not turn within {_ALIVE_S:.0f} s"]
+async def _beat(alive: Proof) -> None:
+    """Prove that the event loop turns. It needs milliseconds for a turn, or tens of them for a large body."""
+    while True:
+        alive.renew()
+        await asyncio.sleep(_ALIVE_EVERY_S)
+
+
+def _not_alive(alive: Proof) -> list[str]:
+    return [] if alive.is_fresh else [f"the event loop has not turned for {alive.age:.0f} s"]
 
 
 def _not_ready(kafka: KafkaConnection, watch: TopicWatch, stopped: asyncio.Event) -> list[str]:

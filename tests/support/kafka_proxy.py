@@ -71,6 +71,11 @@ class EndTxnProxy:
         broker, request = self._late
         broker.sendall(request)
 
+    def end_all(self) -> None:
+        """End all open connections."""
+        for one in self._open:
+            _end(one)
+
     def close(self) -> None:
         self._server.close()
         for one in self._open:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 from prometheus_client import CollectorRegistry, Gauge
 from sqlalchemy import Engine, create_engine, select
@@ -17,9 +15,11 @@ from txbridge import ClientMetrics, MessageExt, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import LocalProblemError, UsageError
 from txbridge.interrupts import hand_over
+from txbridge.log import get_logger
+from txbridge.proof import PROOF_EVERY_S, Proof
 from txbridge.web.server import Web
 
-_logger = logging.getLogger("txbridge.answer_checks")
+_log = get_logger("txbridge.answer_checks")
 
 #: Seconds that the end waits for lookups and answers. docs/operations.md asks for 25 s between SIGTERM and SIGKILL.
 _CLOSE_S = 15.0
@@ -39,18 +39,19 @@ def run(groups: list[str], database_url: str, patience: float, threads: int, set
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     engine = _engine(database_url, threads * len(groups))
     registry = CollectorRegistry()
-    metrics = ClientMetrics(registry)
+    metrics, database = ClientMetrics(registry), _Database(engine, ended)
     listener = SqlTransactionListener(engine, _nothing, patience=patience)
     running: list[TransactionProducer] = []
 
     def why_not_ready() -> list[str]:
         reasons = [] if len(running) == len(groups) else ["the checks are not read yet"]
         reasons += [f"group {one.group}: no connection to Kafka" for one in running if not one.is_connected]
-        return reasons + _why_not(engine)
+        return reasons + database.problems()
 
     with ExitStack() as at_last:
         at_last.callback(engine.dispose)
         _verify(listener, engine)
+        threading.Thread(target=database.watch, name="txbridge-database", daemon=True).start()
         ready = Gauge("txbridge_answer_checks_ready", "Whether checks are answered", registry=registry)
         ready.set_function(lambda: not why_not_ready())
         if settings.metrics_port:
@@ -72,9 +73,9 @@ def run(groups: list[str], database_url: str, patience: float, threads: int, set
             running.append(producer)
         # Until here there is nothing to clean up, and a start may wait long for a Kafka that does not answer.
         hand_over(lambda *_: ended.set())
-        _logger.info("answering checks of %s from barrier table %s", ", ".join(groups), listener.barrier_id())
+        _log.info("answer_checks_started", groups=groups, barrier=listener.barrier_id())
         ended.wait()
-        _logger.info("ending")
+        _log.info("answer_checks_ending")
 
 
 def _engine(url: str, size: int) -> Engine:
@@ -104,19 +105,31 @@ def _verify(listener: SqlTransactionListener, engine: Engine) -> None:
         ) from None
 
 
-def _why_not(engine: Engine) -> list[str]:
-    with _told() as reasons, engine.connect() as connection:
-        connection.execute(select(transactions.c.state).where(transactions.c.id == "")).first()
-    return reasons
+class _Database:
+    """Whether the table can be read, asked in a thread of its own: a database that hangs must not hold up an answer."""
 
+    def __init__(self, engine: Engine, ended: threading.Event) -> None:
+        self._engine = engine
+        self._ended = ended
+        self._answered = Proof()
+        self._error = ""
 
-@contextmanager
-def _told() -> Iterator[list[str]]:
-    reasons: list[str] = []
-    try:
-        yield reasons
-    except SQLAlchemyError as error:
-        reasons.append(f"the database does not answer: {_first_line(error)}")
+    def watch(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with self._engine.connect() as connection:
+                    connection.execute(select(transactions.c.state).where(transactions.c.id == "")).first()
+            except SQLAlchemyError as error:
+                self._error = _first_line(error)
+            else:
+                self._error = ""
+                self._answered.renew()
+            self._ended.wait(PROOF_EVERY_S)
+
+    def problems(self) -> list[str]:
+        if not self._error and self._answered.is_fresh:
+            return []
+        return [f"the database does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]
 
 
 def _first_line(error: SQLAlchemyError) -> str:

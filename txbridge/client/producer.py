@@ -116,7 +116,10 @@ class TransactionProducer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the producer is started and knows of no lost connection to Kafka: for readiness probes."""
+        """Whether the producer is started and Kafka has answered within the last 6 s: for readiness probes.
+
+        After an outage it is true again some 4 s after Kafka answers.
+        """
         runtime = self._life.runtime
         return runtime is not None and runtime.is_connected
 

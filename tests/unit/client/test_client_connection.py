@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError
 
-from txbridge.client.kafka import connection as module
 from txbridge.client.kafka.connection import Connection
 
 
-class Clock:
-    now = 1_000.0
-
-    def monotonic(self):
-        return self.now
+@pytest.fixture
+def clock():
+    return SimpleNamespace(now=1_000.0)
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def connection(clock):
+    return Connection("127.0.0.1:9092", clock=lambda: clock.now)
 
 
 def all_down():
@@ -33,12 +29,15 @@ def events(caplog):
     return [record.event for record in caplog.records]
 
 
-def test_one_line_when_it_goes_and_one_when_it_is_back(caplog, clock):
-    connection = Connection("127.0.0.1:9092")
+def test_one_line_when_it_goes_and_one_when_it_is_back(connection, caplog, clock):
     for _ in range(100):
         connection.on_error(KafkaError(KafkaError._TRANSPORT, "Connect to 127.0.0.1:9092 failed: Connection refused"))
         connection.on_error(all_down())
-    assert connection.is_lost
+    for seconds, is_lost in ((5.9, False), (0.2, True)):
+        clock.now += seconds
+        assert connection.is_lost is is_lost
+        connection.look()
+        connection.look()
     assert events(caplog) == ["kafka_connection_lost"]
     assert caplog.records[0].levelno == logging.WARNING
     assert caplog.records[0].fields == {
@@ -52,7 +51,7 @@ def test_one_line_when_it_goes_and_one_when_it_is_back(caplog, clock):
     connection.works()
     # Not reported yet: the connection may be lost again.
     assert connection.is_lost
-    connection.on_error(all_down())
+    connection.lost("half messages are not acknowledged in time")
     clock.now += 1
     connection.works()
     clock.now += 1.6
@@ -63,8 +62,33 @@ def test_one_line_when_it_goes_and_one_when_it_is_back(caplog, clock):
     assert caplog.records[1].fields["after_seconds"] == 14.7
 
 
-def test_a_record_given_up_counts_unless_something_worked_meanwhile(caplog, clock):
-    connection = Connection("127.0.0.1:9092")
+def test_a_broker_that_stands_still_is_noticed_without_any_error(connection, caplog, clock):
+    clock.now += 6.1
+    assert connection.is_lost
+    connection.look()
+    assert caplog.records[0].fields["reason"] == "no answer for 6 s"
+
+
+def test_reports_that_come_late_are_no_outage_while_kafka_answers(connection, caplog, clock):
+    """librdkafka notices twelve seconds after a broker goes on that its old connections were cut off."""
+    clock.now += 80
+    connection.look()
+    for _ in range(3):
+        connection.works()
+        connection.look()
+        clock.now += 2
+    assert not connection.is_lost
+    for _ in range(3):
+        connection.on_error(KafkaError(KafkaError._TRANSPORT, "127.0.0.1:9092: Disconnected"))
+        connection.on_error(all_down())
+        connection.look()
+        clock.now += 2
+        connection.works()
+        assert not connection.is_lost
+    assert events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
+
+
+def test_a_record_given_up_counts_unless_something_worked_meanwhile(connection, caplog, clock):
     clock.now += 2.9
     connection.gave_up("half messages", 3.0)
     assert not connection.is_lost
@@ -82,8 +106,7 @@ def test_trouble_of_one_broker_is_not_reported(caplog):
     assert not caplog.records
 
 
-def test_other_errors_once_a_minute_each(caplog, clock):
-    connection = Connection("127.0.0.1:9092")
+def test_other_errors_once_a_minute_each(connection, caplog, clock):
     for _ in range(10):
         connection.on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
         connection.on_error(KafkaError(KafkaError._SSL, "expired"))

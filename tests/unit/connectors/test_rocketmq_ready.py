@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from txbridge_rocketmq import app
 
 from tests.support.harness import eventually
+from txbridge import proof
 from txbridge.client.kafka import connection
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.topic_watch import TopicWatch
@@ -34,8 +35,8 @@ class Kafka:
 def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, seconds in (("_WATCH_S", 0.01), ("_LOST_WATCH_S", 0.01), ("_SILENT_S", 0.05)):
-        monkeypatch.setattr(app, name, seconds)
+    monkeypatch.setattr(app, "PROOF_EVERY_S", 0.01)
+    monkeypatch.setattr(proof, "FRESH_S", 0.05)
     monkeypatch.setattr(connection, "_STABLE_S", 0.02)
 
     async def drive() -> None:
@@ -66,7 +67,7 @@ def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_bac
 
 def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka has answered another request a moment ago."""
-    monkeypatch.setattr(app, "_WATCH_S", 0.01)
+    monkeypatch.setattr(app, "PROOF_EVERY_S", 0.01)
 
     async def drive() -> None:
         kafka, link, watch = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4)

@@ -26,6 +26,7 @@ ALLOWED = {
     "backoff": set(),
     "deadline": set(),
     "interrupts": set(),
+    "proof": set(),
     "core": set(),
     "kafka": {"core", "errors", "log", "text"},
     "topics": {"core", "kafka", "errors", "text"},
@@ -56,7 +57,7 @@ BESIDE = {
     },
 }
 #: Modules without a layer: all but the core may import them.
-EVERYWHERE = {"backoff", "deadline", "interrupts"}
+EVERYWHERE = {"backoff", "deadline", "interrupts", "proof"}
 #: Stages of the worker: only the pages know operations, and no stage knows the loop that runs it.
 STAGES_OF_THE_WORKER = {
     "gates": {"gates", "observe"},

@@ -27,6 +27,7 @@ from txbridge.errors import TxBridgeError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.proof import PROOF_EVERY_S
 
 #: Longest wait (s) for a request. A request wakes the thread at once, so this only bounds the delay of a stop.
 _POLL_S = 0.1
@@ -36,14 +37,14 @@ _BATCH = 500
 #: Seconds between commits of offsets. After a crash, at most the checks of this time are answered again, which the
 #: worker refuses.
 _COMMIT_S = 1.0
-#: Interval and time-out (s) of requests for a broker, while the connection is lost or no partition is assigned.
-#: librdkafka connects by itself, but never reports success. Also, its group membership was seen to wait for a
-#: connection that nobody opened, after no broker had been alive for a moment. During a request it tries to connect
-#: every 50 ms, so a short time-out is enough.
-_PROBE_EVERY_S = 2.0
+#: Time-out (s) of requests that find out whether Kafka answers, while no partition is assigned. librdkafka connects by
+#: itself, but never reports success. Also, its group membership was seen to wait for a connection that nobody opened,
+#: after no broker had been alive for a moment. During a request it tries to connect every 50 ms, so a short time-out is
+#: enough.
 _PROBE_S = 0.25
-#: Time-out (s) of a look at a topic while the connection works. It takes milliseconds, unless the broker is busy.
-_LOOK_S = 1.0
+#: Time-out (s) of a request while partitions are assigned. It takes milliseconds. But a broker answers the requests of
+#: a connection one after the other, and a fetch for new checks takes half a second when there are none.
+_LOOK_S = 1.5
 #: How often (s) the check topic is looked up. It costs one small request, and bounds the time for which a group whose
 #: topic was deleted gets no checks.
 _LOOK_EVERY_S = 30.0
@@ -149,9 +150,10 @@ class CheckConsumer:
         if now >= self._next_commit:
             self._next_commit = now + _COMMIT_S
             self._commit()
-        if (self._connection.is_lost or not self._assigned) and now >= self._next_probe:
+        if (self._connection.silent_for >= PROOF_EVERY_S or not self._assigned) and now >= self._next_probe:
             self._probe()
-            self._next_probe = time.monotonic() + _PROBE_EVERY_S
+            self._next_probe = time.monotonic() + PROOF_EVERY_S
+        self._connection.look()
         if not self._connection.is_lost:
             # This thread has a connection and time. Threads that send have neither.
             self._watch.step(self._look)
@@ -246,7 +248,7 @@ class CheckConsumer:
 
     def _probe(self) -> None:
         try:
-            self._consumer.list_topics(self._topic, timeout=_PROBE_S)
+            self._consumer.list_topics(self._topic, timeout=_LOOK_S if self._assigned else _PROBE_S)
         except KafkaException:
             return
         self._connection.works()

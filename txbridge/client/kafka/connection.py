@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError
 from txbridge.client.kafka.callbacks import guarded
 from txbridge.client.log import report
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
+from txbridge.proof import FRESH_S, Proof
 
 #: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.
 _PASSING = frozenset({TRANSPORT, TIMED_OUT})
@@ -26,10 +27,17 @@ class Connection:
     """State of the connection; thread-safe.
 
     librdkafka reconnects by itself and reports every attempt of every client to `on_error`, the error_cb of all of
-    them. It never reports success, so our code calls `works` when Kafka has answered something.
+    them. It never reports success, so our code calls `works` when Kafka has answered something. These answers decide
+    whether the connection is lost, and not the reports: a broker that stands still causes none, and when it goes on,
+    they come late.
     """
 
-    def __init__(self, bootstrap_servers: str, also: Callable[[KafkaError], None] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        also: Callable[[KafkaError], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._also = None if also is None else guarded(also)
         self._lock = threading.Lock()
@@ -37,19 +45,30 @@ class Connection:
         self._reported: dict[int, float] = {}
         self._lost_at: float | None = None
         self._stable_from = 0.0
-        self._worked_at = time.monotonic()
+        self._clock = clock
+        self._answered = Proof(clock)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection was lost and is not back yet."""
-        return self._lost_at is not None
+        """Whether Kafka has answered nothing for FRESH_S, or is not back since."""
+        return self._lost_at is not None or not self._answered.is_fresh
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the last answer of Kafka."""
+        return self._answered.age
+
+    def look(self) -> None:
+        """Log that the connection is lost, if Kafka does not answer."""
+        if not self._answered.is_fresh:
+            self.lost(self._last_transport_error or f"no answer for {FRESH_S:g} s")
 
     def on_error(self, error: KafkaError) -> None:
         """Note an error. This is the error_cb of every client."""
         code = error.code()
         if code == ALL_BROKERS_DOWN:
             # The text of this error only counts brokers.
-            self.lost(self._last_transport_error or "no broker can be reached")
+            self._last_transport_error = self._last_transport_error or "no broker can be reached"
         elif code in _PASSING:
             self._last_transport_error = error.str()
         else:
@@ -59,7 +78,7 @@ class Connection:
 
     def lost(self, reason: str) -> None:
         """Note that no broker answers."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             self._stable_from = 0.0
             if self._lost_at is not None:
@@ -75,12 +94,12 @@ class Connection:
 
     def gave_up(self, what: str, seconds: float) -> None:
         """Note a record that was given up after `seconds`. It may be the only sign of a broker that does not answer."""
-        if time.monotonic() - self._worked_at >= seconds:
+        if self._answered.age >= seconds:
             self.lost(f"{what} are not acknowledged in time")
 
     def trouble(self, error: KafkaError, event: str) -> None:
         """Log an error that is not about the connection (a right, a certificate), once a minute."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             if now < self._reported.get(error.code(), now):
                 return
@@ -89,9 +108,11 @@ class Connection:
 
     def works(self) -> None:
         """Note an answer of Kafka. The connection is back once Kafka answers for a while without trouble."""
-        self._worked_at = now = time.monotonic()
+        self._answered.renew()
         if self._lost_at is None:
+            self._last_transport_error = ""
             return
+        now = self._clock()
         with self._lock:
             if not self._stable_from:
                 self._stable_from = now

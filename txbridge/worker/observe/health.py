@@ -21,15 +21,10 @@ from confluent_kafka import KafkaException
 
 from txbridge.kafka.agreement import Agreement
 from txbridge.log import get_logger
+from txbridge.proof import PROOF_EVERY_S, Proof
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partitions import Assignment, Worker
 
-#: How often the coordinator is asked: one small request. So an answer may be this old.
-_ASK_EVERY_S = 2.0
-#: An answer counts for the session time-out, after which the group may have given the partitions to others. It counts
-#: for at least _LEAST_FRESH_S, because a coordinator's election takes seconds, and for at most _LONGEST_FRESH_S.
-_LEAST_FRESH_S = 6.0
-_LONGEST_FRESH_S = 30.0
 #: Faust's event loop answers within milliseconds. A loop that has been silent for a minute has missed every heartbeat,
 #: and its worker is out of the group. Only a restart helps.
 _LOOP_HANGS_AFTER_S = 60.0
@@ -62,7 +57,6 @@ class Health:
 
     def __init__(
         self,
-        session_timeout_ms: int,
         commit_timeout_ms: int,
         longest_join_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -70,13 +64,13 @@ class Health:
     ) -> None:
         self._clock = clock
         self._end = end
-        self._fresh_for = min(max(session_timeout_ms / 1000, _LEAST_FRESH_S), _LONGEST_FRESH_S)
         self._owner_limit = _OWNER_HANGS_AFTER_S + _STEPS * commit_timeout_ms / 1000
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_answered = 0.0
-        #: Monotonic time (s) of the question, and the last answer.
-        self._answer: tuple[float, Assignment] | None = None
+        self._loop_proof = Proof(clock)
+        #: The coordinator's last answer, and its age.
+        self._assignment: Assignment | None = None
+        self._coordinator = Proof(clock)
         self._error = ""
         #: Answers that say that the group does without this process; their text once there are enough of them.
         self._absences = Agreement(longest_join_s, _LEAST_ANSWERS, _MOST_APART_S)
@@ -93,7 +87,7 @@ class Health:
 
     def look_after(self, worker: Worker | None) -> None:
         """Take the worker to look after, which has reached Kafka, or None when Faust has ended."""
-        self._answer = None
+        self._assignment = None
         self._lost = ""
         self._absences.contradict()
         self._looked_after_at = self._clock()
@@ -106,18 +100,23 @@ class Health:
 
         `rejoin` is called in the loop, with the reason, when the group has lost this process.
         """
-        self._loop_answered = self._clock()
+        self._loop_proof.renew()
         self._loop, self._rejoin = loop, rejoin
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="txbridge-health", daemon=True).start()
+        # One slow answer must not hold up the question for another one.
+        for name, steps in (
+            ("txbridge-health", (self.ask, self.act)),
+            ("txbridge-partition-counts", (self.look_at_topics,)),
+        ):
+            threading.Thread(target=self._repeat, args=steps, name=name, daemon=True).start()
 
-    def _run(self) -> None:
+    @staticmethod
+    def _repeat(*steps: Callable[[], None]) -> None:
         while True:
-            self.ask()
-            self.look_at_topics()
-            self.act()
-            time.sleep(_ASK_EVERY_S)
+            for step in steps:
+                step()
+            time.sleep(PROOF_EVERY_S)
 
     def look_at_topics(self) -> None:
         """Check from time to time whether partitions were added."""
@@ -134,7 +133,7 @@ class Health:
         loop, worker = self._loop, self._worker
         if loop is not None:
             try:
-                loop.call_soon_threadsafe(self._note_loop)
+                loop.call_soon_threadsafe(self._loop_proof.renew)
             except RuntimeError:
                 # The loop was closed just now: Faust has ended, and logs that itself.
                 self._loop = None
@@ -142,18 +141,15 @@ class Health:
             return
         asked = self._clock()
         try:
-            # The age of an answer counts from its question: it may not know of later events.
-            self._answer = (asked, worker.assignment())
-            self._compare_with_group(asked, worker, self._answer[1])
+            self._assignment = assignment = worker.assignment()
+            self._coordinator.renew(self._clock() - asked)
+            self._compare_with_group(asked, worker, assignment)
         except KafkaException as error:
             self._error = error.args[0].str()
         except TimeoutError:
             self._error = "no answer"
         except Exception as error:  # noqa: BLE001 - this thread must go on; what it does not know makes nobody ready
             self._error = repr(error)
-
-    def _note_loop(self) -> None:
-        self._loop_answered = self._clock()
 
     def _compare_with_group(self, asked: float, worker: Worker, assignment: Assignment) -> None:
         if not worker.was_assigned and asked - self._looked_after_at < _FIRST_JOIN_S:
@@ -191,7 +187,7 @@ class Health:
     def not_live(self) -> list[str]:
         """Problems that only a restart of the process can solve; empty when it lives."""
         reasons = []
-        silent = self._clock() - self._loop_answered
+        silent = self._loop_proof.age
         if self._loop is not None and silent > _LOOP_HANGS_AFTER_S:
             reasons.append(f"Faust's event loop has not answered for {silent:.0f} s")
         if self._lost:
@@ -215,13 +211,12 @@ class Health:
             return ["stopping"]
         if not worker.was_assigned:
             return ["the group has not assigned partitions yet"]
-        answer = self._answer
-        if answer is None:
+        assignment = self._assignment
+        if assignment is None:
             return [f"the group's coordinator was not heard yet{self._error and ': '}{self._error}"]
-        age = self._clock() - answer[0]
-        if age > self._fresh_for:
+        if not self._coordinator.is_fresh:
+            age = self._coordinator.age
             return [f"the group's coordinator was not heard for {age:.0f} s: {self._error or 'no answer'}"]
-        assignment = answer[1]
         if not assignment.member:
             return ["not a member of the group"]
         if not assignment.stable:

@@ -1,0 +1,77 @@
+"""Every program that says whether it is ready, started beside each other on one namespace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import create_engine
+from txbridge_sqlalchemy import create_table
+
+from tests.support import http
+from tests.support.harness import Bridge
+from tests.support.rocketmq_door import Door
+from txbridge import LocalTransactionState, TransactionListener, TransactionProducer
+from txbridge.embedded.ports import free_port
+
+
+@dataclass(frozen=True)
+class Program:
+    """A running program; a client has neither a port nor a process of its own."""
+
+    is_ready: Callable[[], bool]
+    port: int = 0
+    pid: int = 0
+
+    def status(self, path: str) -> int:
+        """The status of a page, 0 if nobody answers within 10 s."""
+        return http.ask_if_there(f"http://127.0.0.1:{self.port}{path}", 10).status
+
+
+class Silent(TransactionListener):
+    """Sends nothing."""
+
+    def execute_local_transaction(self, _message: object, _arg: object) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOW
+
+    def check_local_transaction(self, _message: object) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOW
+
+
+def _on(port: int, pid: int) -> Program:
+    def is_ready() -> bool:
+        return http.ask_if_there(f"http://127.0.0.1:{port}/readyz", 10).status == 200
+
+    return Program(is_ready, port, pid)
+
+
+@contextmanager
+def all_programs(bridge: Bridge, folder: Path, group: str = "sql") -> Iterator[dict[str, Program]]:
+    """A worker, a door, `answer-checks` and an idle client, by name."""
+    url, ports = f"sqlite:///{folder}/app.db?timeout=5", [free_port() for _ in range(3)]
+    engine = create_engine(url)
+    create_table(engine)
+    engine.dispose()
+    where = (f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}")
+    command = [sys.executable, "-m", "txbridge.cli.main", "answer-checks", *where, "--group", group]
+    environment = {**os.environ, "TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with ExitStack() as at_last:
+        worker = bridge.worker(metrics_port=ports[0], status_page="read", session_timeout=6_000)
+        door = at_last.enter_context(Door(bridge, metrics_port=ports[1]))
+        log = at_last.enter_context((folder / "answer-checks.log").open("w"))
+        answering = subprocess.Popen([*command, f"--metrics-port={ports[2]}"], env=environment, stderr=log)
+        at_last.callback(answering.wait)
+        at_last.callback(answering.kill)
+        producer = at_last.enter_context(TransactionProducer("idle", Silent(), settings, namespace=bridge.namespace))
+        yield {
+            "worker": _on(ports[0], worker.pid),
+            "door": _on(ports[1], door.pid),
+            "answer-checks": _on(ports[2], answering.pid),
+            "client": Program(lambda: producer.is_connected),
+        }
