@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
+import secrets
 import threading
+import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -50,7 +55,7 @@ def test_the_page_is_off_unless_asked_for(bridge: Bridge) -> None:
 def test_the_page_is_for_this_machine_alone_and_changes_nothing(bridge: Bridge) -> None:
     _, port = start(bridge)
     assert ask(port, "/status")[0] == 200
-    assert http.ask(urllib.request.Request(f"http://127.0.0.1:{port}/status.json", data=b"{}")).status == 501
+    assert http.ask(urllib.request.Request(f"http://127.0.0.1:{port}/status.json", data=b"{}")).status == 405
     # 127.0.0.2 is also this machine, but not the address that the worker was given.
     assert ask(port, "/status", host="127.0.0.2")[0] == 0
 
@@ -194,6 +199,48 @@ def test_every_open_message_of_the_namespace_is_listed_whoever_serves_its_partit
         assert one.transaction_id not in json.dumps([found, only])
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, and that have not ended."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+def memory(pid: int) -> int:
+    """Resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_p8_six_people_who_look_up_transactions_have_one_process_and_no_memory_of_the_worker(bridge: Bridge) -> None:
+    worker, port = start(bridge, transaction_timeout=60_000)
+    topic = bridge.create_topic("real")
+    bridge.prepare_many(topic, [b"x" * 100] * 20_000)
+    eventually(lambda: sum(one["pending"] or 0 for one in status(port)["partitions"]["here"]) == 20_000)
+    status_of, stop, seen, before = Counter[int](), threading.Event(), [0], memory(worker.pid)
+
+    # Each looks for an id that does not exist, in all of HALF.
+    def look() -> None:
+        while not stop.is_set():
+            status_of[ask(port, f"/transaction.json?of={secrets.token_hex(16).upper()}")[0]] += 1
+
+    people = [threading.Thread(target=look) for _ in range(6)]
+    for person in people:
+        person.start()
+    try:
+        while status_of[404] < 3:
+            seen.append(len(children(worker.pid)))
+            one = bridge.prepare(topic, b"committed")
+            bridge.decide(one, COMMIT)
+            bridge.wait_outcome(one, "commit")
+    finally:
+        stop.set()
+        for person in people:
+            person.join()
+    assert max(seen) == 1
+    assert set(status_of) == {404, 503}
+    assert memory(worker.pid) - before < 20_000_000
+    eventually(lambda: children(worker.pid) == [])
+
+
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +325,8 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(br
         assert "prepared" in page.text("#history")
         bridge.end([f"{stuck.entry(COMMIT)},,{quote(evil)}"], stuck.partition, group="orders")
         bridge.wait_visible(topic, [b"stuck"])
+        # An answer is kept for a second.
+        eventually(lambda: history(port, where(stuck))["state"] == "delivered")
         page.run("document.querySelector('#find').requestSubmit()")
         page.wait("document.querySelectorAll('#history li').length === 3")
         assert evil in page.text("#history")
@@ -306,6 +355,23 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(br
         worker.stop()
         page.wait("document.body.classList.contains('stale')")
         assert "The worker does not answer" in page.text("#stale")
+
+
+@pytest.mark.long
+def test_with_many_scheduled_messages_alone_the_page_stays_short_on_a_phone(bridge: Bridge, page: Browser) -> None:
+    _, port = start(bridge)
+    topic, later = bridge.create_topic("real"), b"%d" % (time.time_ns() // 1_000_000 + 3_600_000)
+    for number in range(110):
+        one = bridge.prepare(topic, b"%d" % number, extra=[("TXB_DELIVER_AT", later)])
+        bridge.decide(one, COMMIT)
+    eventually(lambda: sum(one["scheduled"] or 0 for one in status(port)["partitions"]["here"]) == 110)
+    page.open(f"http://127.0.0.1:{port}/status", 390, 844, phone=True)
+    page.wait("document.querySelectorAll('#messages button.where').length === 100", 60)
+    page.wait("document.querySelector('#read').textContent.includes('110 messages (110 scheduled)')", 60)
+    page.wait("document.querySelectorAll('#partitions td').length > 6")
+    assert tile(page, "scheduled") == "110"
+    # Four screens of a phone, and some hundred pixels.
+    assert page.run("document.documentElement.scrollHeight") < 4_000
 
 
 def _assert_readable(page: Browser, url: str) -> None:

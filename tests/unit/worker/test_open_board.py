@@ -13,6 +13,7 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.operations.overview import Cause, Overview
 from txbridge.testing.workers import eventually
 from txbridge.worker.http.open_board import OpenBoard
+from txbridge.worker.http.topic_reader import _overview
 
 MESSAGE = replace(PENDING, partition=0, born=10_000, checks=2, next_due=31_000, key=b"secret")
 
@@ -24,8 +25,10 @@ def cause_with(text, *messages):
     return cause
 
 
-OVERVIEW = Overview(
-    30_000, 4, [cause_with("many", *[replace(MESSAGE, half_offset=n) for n in (6, 5)]), cause_with("one", MESSAGE)]
+OVERVIEW = _overview(
+    Overview(
+        30_000, 4, [cause_with("many", *[replace(MESSAGE, half_offset=n) for n in (6, 5)]), cause_with("one", MESSAGE)]
+    )
 )
 
 
