@@ -62,7 +62,7 @@ EVERYWHERE = {"backoff", "deadline", "interrupts", "proof"}
 STAGES_OF_THE_WORKER = {
     "gates": {"gates", "observe"},
     "ingest": {"ingest", "observe", "partition_state"},
-    "observe": {"observe", "gates", "partitions"},
+    "observe": {"observe", "gates"},
 }
 #: Stages of the client: none knows another one. `flow` leads through them all.
 STAGES_OF_THE_CLIENT = {"prepare", "decide", "checks"}

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from txbridge.core.names import Names
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.worker.observe.health import Health
+from txbridge.worker.http.health import Health
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.partition_counts import PartitionCounts
 from txbridge.worker.partitions import Assignment, OwnerStatus

@@ -9,9 +9,9 @@ from txbridge.errors import UsageError
 from txbridge.log import get_logger
 from txbridge.web.server import Page, Web
 from txbridge.worker.faust.settings import longest_join_s
+from txbridge.worker.http.health import Health
 from txbridge.worker.http.pages import status_pages
 from txbridge.worker.http.status import StatusBoard
-from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 _log = get_logger("txbridge.worker")

@@ -24,7 +24,7 @@ from txbridge.core.open_counts import OTHER, SLOT_MS
 from txbridge.core.states import TransactionState
 from txbridge.kafka.broker_clock import due_by
 from txbridge.log import get_logger
-from txbridge.worker.observe.health import Health
+from txbridge.worker.http.health import Health
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics, brokers_now
 from txbridge.worker.partitions import Worker
 
