@@ -85,7 +85,8 @@ def _watch() -> None:
         if select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
             os._exit(1)
         if statm.exists() and int(statm.read_text().split()[1]) * page_bytes > _MOST_MEMORY_BYTES:
-            os.write(1, json.dumps({"error": "there is too much to read; `txbridge` has no limit"}).encode() + b"\n")
+            text = "this needs too much memory; `txbridge pending` and `txbridge show` have no limit"
+            os.write(1, json.dumps({"error": text}).encode() + b"\n")
             os._exit(1)
 
 

@@ -59,7 +59,10 @@ def read_topics(
         finally:
             timer.cancel()
             process.kill()
-    raise EnvironmentProblemError(f"the topics could not be read within {timeout_s:g} s; `txbridge` has no limit")
+    raise EnvironmentProblemError(
+        f"reading the topics has failed, or took longer than {timeout_s:g} s; `txbridge pending` and `txbridge show` "
+        "take the time"
+    )
 
 
 def _answer(said: dict[str, Any]) -> dict[str, Any]:
