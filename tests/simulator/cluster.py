@@ -83,6 +83,8 @@ class Cluster:
         #: Topics that permanently refuse a batch because of one of its records, and the reason (`TOO_SMALL`,
         #: `WANTS_KEYS`).
         self.picky: dict[str, str] = {}
+        #: Whether workers may see the configuration of topics.
+        self.shows_configs = True
         #: Number of members by consumer group, as the coordinator sees it.
         self.members: dict[str, int] = {}
         self.on_finished: Callable[[Finished], None] = lambda _: None

@@ -7,11 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Protocol, Self
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from tests.simulator.actors import Actor
+from tests.simulator.cluster import WANTS_KEYS
 from tests.simulator.partition_log import Stored
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
@@ -266,6 +269,29 @@ class SimulatedAdmin:
             raise kafka_exception(KafkaError._TIMED_OUT, "Timed out waiting for controller")
         self._world.saw(self._process.actor.name, "topics")
         return {topic: self._topic(topic) for topic in topics.topic_names}
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], **_options: Any
+    ) -> dict[ConfigResource, Future[Any]]:
+        """Answer about the configuration of topics, as far as this user may see it."""
+        self._process.actor.io()
+        answers = {}
+        for resource in resources:
+            answer: Future[Any] = Future()
+            answers[resource] = answer
+            if not self._world.cluster.exists(resource.name):
+                answer.set_exception(kafka_exception(KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown topic"))
+            elif not self._world.cluster.shows_configs:
+                answer.set_exception(kafka_exception(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no right"))
+            else:
+                # Without max.message.bytes: in a simulation it limits the values alone, and not whole records.
+                wants_keys = self._world.cluster.picky.get(resource.name) == WANTS_KEYS
+                config = {
+                    "cleanup.policy": "compact" if wants_keys else "delete",
+                    "message.timestamp.after.max.ms": "3600000",
+                }
+                answer.set_result({name: SimpleNamespace(value=value) for name, value in config.items()})
+        return answers
 
     def _topic(self, topic: str) -> Future[_Description]:
         answer: Future[_Description] = Future()

@@ -19,6 +19,8 @@ from txbridge.core.names import Headers
 
 #: A real topic refuses a batch with this in a value, as a topic with a schema refuses a record that breaks it.
 POISON = b"poison"
+#: librdkafka's max.in.flight for an idempotent producer: batches on their way to one broker.
+_IN_FLIGHT = 5
 #: Time between two attempts of a request that the coordinator defers (ms).
 _RETRY_MS = 10
 
@@ -44,6 +46,8 @@ class SimulatedProducer:
         self._reports: deque[Callable[[], None]] = deque()
         # Errors that allow only an abort of the transaction, or that make the producer unusable.
         self._abortable: KafkaError | None = None
+        # Whether the first of them is a broker's about records.
+        self._is_refused = False
         self._fatal: KafkaError | None = None
         #: Bytes of this transaction that the link has carried, and whether it was too slow for the rest.
         self._carried = 0
@@ -64,6 +68,8 @@ class SimulatedProducer:
 
     def init_transactions(self, timeout: float) -> None:
         deadline = self._world.now + int(timeout * 1000)
+        if self._world.fence_ms:
+            self._actor.wait(self._world.fence_ms)
         if self._world.strikes("InitProducerId late"):
             # The request may arrive when another producer has the fence, and take it from that one without using it.
             self._world.late_requests.append(("InitProducerId", partial(self._late_init, self._actor.name)))
@@ -86,7 +92,7 @@ class SimulatedProducer:
 
     def begin_transaction(self) -> None:
         self._raise_fatal()
-        self._carried, self._was_too_slow = 0, False
+        self._carried, self._was_too_slow, self._is_refused = 0, False, False
 
     def produce(
         self,
@@ -99,12 +105,15 @@ class SimulatedProducer:
         timestamp: int,
         headers: Headers,
     ) -> None:
-        if self._world.strikes("producer's queue full"):
+        if len(self) and self._world.strikes("producer's queue full"):
             raise BufferError("queue full")
         if partition < 0:
             partitions = self._cluster.partitions.get(topic, 1)
             partition = self._world.hash(key) % partitions if key is not None else 0
         self._queues.setdefault((topic, partition), []).append(((key, value, headers, timestamp), callback))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values())) + len(self._reports)
 
     def poll(self, _timeout: float) -> int:
         return self._serve()
@@ -203,13 +212,16 @@ class SimulatedProducer:
         if len(places) > 1 and self._world.random.random() < 0.3:
             # Partitions have leaders of their own, so there is no order between them.
             self._world.random.shuffle(places)
+        in_flight = _IN_FLIGHT
         for place in places:
             if self._was_too_slow:
                 self._report_failed(place, KafkaError._MSG_TIMED_OUT)
-            elif self._fatal is not None or self._abortable is not None:
+            elif self._fatal is not None or (self._abortable is not None and (not in_flight or not self._is_refused)):
                 self._report_failed(place, KafkaError._PURGE_QUEUE)
             elif self._add(place):
                 self._send(place)
+                # Batches that are sent before the answer to a refused one get an answer of their own.
+                in_flight -= self._is_refused and in_flight > 0
 
     def _add(self, place: Place) -> bool:
         if place in self._added:
@@ -248,7 +260,7 @@ class SimulatedProducer:
             values = [record[1] or b"" for record in records]
             if any(POISON in value for value in values):
                 world.count("fault record refused")
-                self._fail(place, KafkaError.INVALID_RECORD)
+                self._refuse(place, [POISON in value for value in values])
                 return
             if sum(map(len, values)) > world.max_batch:
                 world.count("fault batch too large")
@@ -261,7 +273,7 @@ class SimulatedProducer:
             return
         if picky == WANTS_KEYS and any(record[0] is None for record in records):
             world.count("fault check without key")
-            self._fail(place, KafkaError.INVALID_RECORD)
+            self._refuse(place, [record[0] is None for record in records])
             return
         if self._is_too_slow_for(place, records):
             return
@@ -328,7 +340,21 @@ class SimulatedProducer:
     def _fail(self, place: Place, code: int) -> None:
         """Fail all queued records of this partition. The transaction can only be aborted."""
         self._excuse_all()
+        self._is_refused |= code > 0
         self._report_failed(place, code)
+
+    def _refuse(self, place: Place, culprits: list[bool]) -> None:
+        """Refuse a batch for some of its records. librdkafka reports which, unless there is only one of them."""
+        if sum(culprits) < 2:
+            self._fail(place, KafkaError.INVALID_RECORD)
+            return
+        self._excuse_all()
+        for (_, report), is_culprit in zip(self._queues[place], culprits, strict=True):
+            code = KafkaError.INVALID_RECORD if is_culprit else KafkaError._INVALID_DIFFERENT_RECORD
+            self._reports.append(partial(report, KafkaError(code, "not stored"), SimulatedMessage(*place, -1)))
+        self._queues[place].clear()
+        self._is_refused = True
+        self._abortable = self._abortable or KafkaError(KafkaError.INVALID_RECORD, "not stored")
 
     def _excuse_all(self) -> None:
         """Count all topics of this transaction as refusing: any of them may be the cause of an error."""

@@ -133,6 +133,7 @@ class Simulation:
         chance = self.world.side("check topics")
         if chance.random() < 0.3:
             cluster.picky[names.check("group0")] = chance.choice((TOO_SMALL, WANTS_KEYS))
+        cluster.shows_configs = self.world.side("configs").random() < 0.5
 
     # --- the run ----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ class World:
         self.now = _START
         #: Milliseconds that pass with each I/O call.
         self.latency = 1
+        #: Milliseconds that a new producer takes to get the fence, beyond its requests.
+        self.fence_ms = 0
         self.counters: Counter[str] = Counter()
         self.lines: list[str] | None = [] if keep_trace else None
         self._digest = hashlib.sha256()

@@ -28,6 +28,14 @@ class MalformedRecord:
     #: If it is a copy (core/dedup.py): half offset of the first record.
     copy_of: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of key and value, at least 1.
+
+        Headers are not looked at: confluent-kafka ends the process when those that cannot be decoded are.
+        """
+        return max(1, len(self.key or b"") + len(self.value or b""))
+
     def discard_headers(self) -> list[tuple[str, bytes | None]]:
         """Our headers, which follow those of the record. So the last header of a name is ours."""
         headers: list[tuple[str, bytes | None]] = [

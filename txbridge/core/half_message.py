@@ -79,7 +79,7 @@ class HalfMessage(_Fields):
     ) -> Self:
         """A half message. The user's headers and the size are computed from the rest."""
         users = [header for header in headers if header[0] not in names.HALF_HEADERS]
-        size = len(key or b"") + len(value or b"") + _size_of(headers)
+        size = len(key or b"") + len(value or b"") + size_of(headers)
         return super().__new__(
             cls,
             offset,
@@ -106,7 +106,7 @@ class HalfMessage(_Fields):
         return parse_frames(self.value, self.messages or 0)
 
 
-def _size_of(headers: Headers) -> int:
+def size_of(headers: Headers) -> int:
     size = 0
     for name, text in headers:
         size += len(name) if text is None else len(name) + len(text)
@@ -217,7 +217,7 @@ def _parse_plain(
         if len(name) > LONGEST_NAME or _is_reserved(name):
             return None
     real_group, real_topic, size = envelope
-    size += len(key or b"") + len(value or b"") + _size_of(beside)
+    size += len(key or b"") + len(value or b"") + size_of(beside)
     transaction = transaction_id.decode()
     return tuple.__new__(
         HalfMessage,
@@ -261,7 +261,7 @@ def _parse_several(
         or (number := _number(count)) is None
     ):
         return None
-    size = envelope.size + len(key or b"") + len(value or b"") + _size_of(headers[-1:])
+    size = envelope.size + len(key or b"") + len(value or b"") + size_of(headers[-1:])
     users: Headers = []
     fields = (
         *(offset, transaction_id.decode(), envelope.group, envelope.real_topic, born, key, value, headers),
@@ -318,7 +318,7 @@ def _envelope(real_topic: bytes, group: bytes, namespace: str) -> Envelope | Non
     except MalformedRecordError:
         # `_parse_by_name` reports the error.
         return None
-    return Envelope(half.group, half.real_topic, _size_of(headers))
+    return Envelope(half.group, half.real_topic, size_of(headers))
 
 
 @lru_cache(_SHARED)
@@ -411,7 +411,7 @@ class Delivery(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of the user's key, value and headers."""
-        return len(self.key or b"") + len(self.value or b"") + _size_of(self.headers[:-_OF_DELIVERY])
+        return len(self.key or b"") + len(self.value or b"") + size_of(self.headers[:-_OF_DELIVERY])
 
 
 #: Number of our headers in a delivered message of several. They are the last ones.

@@ -146,7 +146,7 @@ END_MESSAGE_TIMEOUT_MS = 30_000
 CHECK_SESSION_TIMEOUT_MS = 10_000
 #: librdkafka's default batch.size. The broker refuses a batch above the topic's max.message.bytes, however small its
 #: records are.
-_BATCH_BYTES = 1_000_000
+BATCH_BYTES = 1_000_000
 
 
 def canonical_name(name: str) -> str:
@@ -330,7 +330,7 @@ def _sized(config: dict[str, Any], max_message_bytes: int) -> dict[str, Any]:
     librdkafka itself refuses messages above `message.max.bytes` (1,000,000 by default). The broker refuses whole
     batches above the topic's max.message.bytes, so a larger value of the user would not help.
     """
-    batch = min(int(config.get("batch.size", _BATCH_BYTES)), max_message_bytes)
+    batch = min(int(config.get("batch.size", BATCH_BYTES)), max_message_bytes)
     return {**config, "message.max.bytes": max_message_bytes, "batch.size": batch}
 
 

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from txbridge.deadline import Deadline
+from txbridge.kafka.topic_rules import config_resource
 
 #: Number of attempts among which a time-out is divided; each failure replaces the client. The second attempt usually
 #: succeeds, but a client that connects while the cluster still lists the dead broker may choose it again.
@@ -63,17 +64,38 @@ class ControllerRequests:
                 return answers
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def describe_topics(
-        self, topics: Iterable[str], timeout: float, *, authorized_operations: bool = False
-    ) -> dict[str, Future[Any]]:
+    def describe_topics(self, topics: Iterable[str], timeout: float) -> dict[str, Future[Any]]:
         """Describe these topics with librdkafka's `describe_topics`, by name. Never creates one. Raises as `ask`."""
         names = list(topics)
         return self.ask(
-            lambda admin, seconds: admin.describe_topics(
-                TopicCollection(names), include_authorized_operations=authorized_operations, request_timeout=seconds
-            ),
-            timeout,
+            lambda admin, seconds: admin.describe_topics(TopicCollection(names), request_timeout=seconds), timeout
         )
+
+    def describe_configs(self, topics: Iterable[str], timeout: float) -> dict[str, Future[Any]]:
+        """Ask for the configurations of these topics, by name. Raises as `ask`."""
+        resources = {config_resource(name): name for name in topics}
+        answers = self.ask(
+            lambda admin, seconds: admin.describe_configs(list(resources), request_timeout=seconds), timeout
+        )
+        return {resources[resource]: answer for resource, answer in answers.items()}
+
+    def describe_topics_and_configs(
+        self, topics: Iterable[str], timeout: float
+    ) -> tuple[dict[str, Future[Any]], dict[str, Future[Any]]]:
+        """Describe these topics with the rights of this user, and their configurations, at once. Raises as `ask`."""
+        names = list(topics)
+
+        resources = {name: config_resource(name) for name in names}
+
+        def request(admin: AdminClient, seconds: float) -> dict[Any, Future[Any]]:
+            described: dict[Any, Future[Any]] = admin.describe_topics(
+                TopicCollection(names), include_authorized_operations=True, request_timeout=seconds
+            )
+            configs: dict[Any, Future[Any]] = admin.describe_configs(list(resources.values()), request_timeout=seconds)
+            return described | configs
+
+        answers = self.ask(request, timeout)
+        return {name: answers[name] for name in names}, {name: answers[resources[name]] for name in names}
 
     def _connected(self) -> AdminClient:
         with self._lock:

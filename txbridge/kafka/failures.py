@@ -43,10 +43,6 @@ class OutdatedError(TxBridgeError):
     """
 
 
-class UnnamedRecordsError(AbortedError):
-    """Kafka did not take some of the records, and it is unknown which. Write them again with a report for each."""
-
-
 class RecordKind(Enum):
     """The purpose of a record in the Kafka transaction that writes it."""
 
@@ -76,7 +72,7 @@ class RecordFailure:
     #: Whether the topic takes no record at all now: it does not answer, is gone, or is forbidden.
     whole_topic: bool
     #: Whether this very record is at fault. Kafka refuses a whole batch for one bad record.
-    alone: bool
+    is_culprit: bool
     #: Whether its size is the reason, so that larger records need not be tried.
     too_large: bool = False
     #: Whether no answer came in time; the connection may be the cause as well as the topic.

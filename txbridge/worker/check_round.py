@@ -62,6 +62,10 @@ class CheckRound:
         self._watch = CheckWatch(state.partition, context.outside)
         # Groups with checks due that the current round considers.
         self._due_groups: list[str] = []
+        # The check topic in quarantine that this round alone is for, and the number of checks that it may get. Every
+        # second round is for all others.
+        self._probe: tuple[str, int] | None = None
+        self._may_probe = True
         self._next_round = 0.0
         # A time (ms) at which something was due, and the end of END as of a later time.
         self._due: tuple[int, int] | None = None
@@ -152,17 +156,25 @@ class CheckRound:
             lambda limit: timers.groups_with_checks_due(as_of, limit),
             lambda group: timers.has_checks_due(group, as_of),
         )
-        return {self._names.check(group) for group in self._due_groups if self._groups.is_alive(group)}
+        topics = {self._names.check(group) for group in self._due_groups if self._groups.is_alive(group)}
+        self._probe = self._topics.quarantine.next_checks(topics) if self._may_probe else None
+        return topics
 
     # --- contents of a round ----------------------------------------------------------------------------------------
 
     def draft(self, draft: Draft, as_of: int, most_discards: int) -> None:
-        """Draft discards, at most `most_discards`, and as many checks as the limits allow."""
+        """Draft discards, at most `most_discards`, and as many checks as the limits allow. Or a probe of one group."""
         self._due = None
         discard_as_of = self._discard_as_of
+        self._may_probe = self._probe is None
+        if self._probe is not None:
+            # Nothing else shares the fate of these checks. It has the next round.
+            most_discards, discard_as_of = 0, None
         if discard_as_of is not None:
             self._in_steps(draft, lambda step: due_work.discard(draft, discard_as_of, step), most_discards)
         most_checks = min(ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
+        if self._probe is not None:
+            most_checks = min(most_checks, self._probe[1])
         may_check, why_not = self._may_check, self._why_not_check
         self._in_steps(
             draft,
@@ -170,13 +182,17 @@ class CheckRound:
             most_checks,
         )
         self._tokens -= len(draft.checks)
+        if self._probe is not None:
+            self._next_round = 0.0
         if len(draft.discards) >= most_discards or len(draft.checks) >= most_checks > 0:
             self._next_round = 0.0
         self._watch.round_done(self._why_not_checked())
 
     def drafted(self, draft: Draft) -> None:
         """Note that the draft of a round is complete. After a round that found nothing to do, the next one may wait."""
-        if not (draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked):
+        if self._probe is None and not (
+            draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked
+        ):
             self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
 
     def sent(self, draft: Draft) -> None:
@@ -202,14 +218,24 @@ class CheckRound:
         waiting: dict[str, str] = {}
         for group in self._due_groups:
             if self._groups.is_alive(group):
-                problem = self._topics.problem_of(self._names.check(group))
+                topic = self._names.check(group)
+                problem = self._topics.problem_of(topic) or self._topics.quarantine.reason([topic])
                 waiting[group] = problem or "Kafka has to take them, and transaction_check_rate to let them pass"
             elif (why := self._groups.why_unknown(group)) is not None:
                 waiting[group] = f"it is not known who is alive in the group: {why}"
         return waiting
 
+    @property
+    def is_probe(self) -> bool:
+        """Whether the round is for a check topic in quarantine, and must go apart from everything else."""
+        return self._probe is not None
+
     def _may_check(self, group: str) -> bool:
-        return self._groups.is_alive(group) and self._topics.problem_of(self._names.check(group)) is None
+        topic = self._names.check(group)
+        if self._probe is not None:
+            return topic == self._probe[0]
+        is_closed = self._topics.quarantine.reason([topic]) is not None
+        return self._groups.is_alive(group) and not is_closed and self._topics.problem_of(topic) is None
 
     def _why_not_check(self, entry: HalfEntry) -> str | None:
         return self._refused_checks.obstacle(entry, self._names.check(entry.group))

@@ -11,8 +11,10 @@ from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
 from txbridge.core.end_record import EndRecord
 from txbridge.core.fresh_halves import Run
+from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.failures import AbortedError, LogGoneError
 from txbridge.worker.check_round import ROUND_LIMIT, ROUND_S, CheckRound
 from txbridge.worker.commit.committer import Committer
@@ -34,8 +36,6 @@ _NEXT_FETCH_S = 0.01
 #: Most messages that one Kafka transaction parks, 2 MB of records. One turn reads as many, so that undecided messages
 #: do not pile up as objects.
 _PARK_LIMIT = HALF_BATCH
-#: Most messages that one round discards while records go to the discard topic one by one.
-_CAREFUL_LIMIT = 50
 #: Beside decisions, due held and scheduled messages get at most this part (1/n) of a Kafka transaction. After n - 1
 #: transactions in a row that left some of them out, the next one is theirs alone. So neither waits for the other for
 #: ever.
@@ -51,7 +51,8 @@ class CommitLoop:
         self._context = context
         self._state = state
         self._outside = context.outside
-        self._topics = TopicHealth(context.requests, context.outside)
+        batch_bytes = int(context.kafka.get("batch.size", BATCH_BYTES))
+        self._topics = TopicHealth(context.requests, context.outside, batch_bytes)
         self._size = TransactionSize(context.largest)
         #: The time with which due times are compared.
         self.clock = BrokerClock(state.partition, context.outside)
@@ -63,6 +64,8 @@ class CommitLoop:
         self._left_out = 0
         # Whether due checks and discards wait for a Kafka transaction of their own.
         self._round_waits = False
+        # Whether the last turn was a probe: decisions have every second turn at least.
+        self._has_probed = False
         self._written_at = self._outside.monotonic()
         self._more = False
         # Monotonic time (s) until which END counts as fully applied, after a look has found it so.
@@ -111,6 +114,9 @@ class CommitLoop:
         self._half.look()
         if waiting and self._left_out >= _SHARE_OF_DUE - 1 and self._deliver_due_alone():
             return
+        self._has_probed = not (waiting and self._has_probed) and self._probe_quarantine()
+        if self._has_probed:
+            return
         first = first_entries(self._state.queue, waiting, self._size.limits.entries)
         ready = self._half.ready(first, end_log.position)
         self._round.note_what_is_due(self.clock, end_log.position)
@@ -152,6 +158,32 @@ class CommitLoop:
             return False
         if self._committer.commit(draft, []):
             self._written_at, self._more = self._outside.monotonic(), True
+        return True
+
+    def _probe_quarantine(self) -> bool:
+        """Try held messages of a topic that has refused some, in a Kafka transaction of their own. False if none."""
+        topics, queue = self._topics, self._state.queue
+        probe = topics.quarantine.next_probe()
+        if probe is None:
+            return False
+        entries = [entry for offset in probe.offsets if (entry := queue.entry(offset)) is not None]
+        topics.look_up({probe.topic}.union(*(entry.topics for entry in entries)))
+        topics.begin_draft()
+        draft = Draft(queue, self.clock.now(), self.clock.due())
+        for entry in entries:
+            is_ready = entry.state is TransactionState.HELD and topics.problem_of_any(entry) is None
+            if draft.deliver and draft.bytes + entry.size > self._size.limits.bytes:
+                break
+            if is_ready and len(draft.deliver) < self._size.limits.entries:
+                draft.add_delivery(entry)
+        offsets = [entry.offset for entry in draft.deliver]
+        if not offsets:
+            topics.quarantine.leave(probe.offsets)
+            return False
+        draft.park(0)
+        if self._committer.commit(draft, [], probe._replace(offsets=offsets)):
+            self._written_at = self._outside.monotonic()
+        self._more = True
         return True
 
     # --- before the draft -------------------------------------------------------------------------------------------
@@ -205,7 +237,7 @@ class CommitLoop:
             )
         self._topics.begin_draft()
         batch = Batch(queue, self._size.limits, self._topics.room, due=due)
-        most_aside = _CAREFUL_LIMIT if self._is_careful else ROUND_LIMIT
+        most_aside = ROUND_LIMIT
         turn = Turn(end_log.position, due, topics=batch.topics)
         for number, record in enumerate(end_log.waiting):
             if number == ready:
@@ -229,7 +261,7 @@ class CommitLoop:
     def _part_of(self, record: EndRecord, batch: Batch) -> Part | Run | None:
         """The part of an END record that has room, as a run if it is one. None when a run has no room beside others."""
         run = batch.run_of(record) if self._committer.is_clear else None
-        if run is not None and not self._topics.are_limited(run.topics):
+        if run is not None and self._topics.are_clear(run.topics):
             if batch.take_run(run):
                 return run
             if not batch.is_empty:
@@ -243,11 +275,6 @@ class CommitLoop:
         named = [offset for offset in record.half_offsets if offset in fresh]
         if named:
             self._half.enter_fresh(max(named) + 1)
-
-    @property
-    def _is_careful(self) -> bool:
-        """Whether records go to the discard topic one by one."""
-        return self._context.names.discard in self._topics.limits
 
     def _look_up(self, of_commits: AbstractSet[str], as_of: int | None) -> None:
         """Ask Kafka about the facts that the draft needs: real topics, and groups with checks due."""
@@ -264,7 +291,7 @@ class CommitLoop:
         malformed: list[MalformedRecord] = []
         for part in turn.parts:
             if isinstance(part, Run):
-                if all(map(self._topics.is_clear, part.topics)):
+                if self._topics.are_clear(part.topics):
                     draft.apply_run(part)
                     continue
                 self._enter(part.record)
@@ -277,16 +304,18 @@ class CommitLoop:
         if not self._round_waits:
             share = limits.bytes // _SHARE_OF_DUE if turn.parts else limits.bytes
             self._deliver_due(draft, min(limits.bytes, draft.bytes + share))
-        most_aside = min(_CAREFUL_LIMIT if self._is_careful else ROUND_LIMIT, limits.entries)
+        most_aside = min(ROUND_LIMIT, limits.entries)
         # While transactions must be small, checks and discards go apart from decisions. Otherwise even the smallest one
-        # would hold a decision, a check and a discard, and nothing would show which of them is too much.
-        is_apart = self._size.is_shrunk and draft.bytes > 0
+        # would hold a decision, a check and a discard, and nothing would show which of them is too much. A probe of a
+        # check topic always goes apart.
+        is_probe = as_of is not None and self._round.is_probe
+        is_apart = (self._size.is_shrunk or is_probe) and draft.bytes > 0
         self._round_waits = is_apart and as_of is not None
         if is_apart:
             as_of, most_aside = None, 0
         if as_of is not None:
             self._round.draft(draft, as_of, most_aside)
-        draft.set_aside_malformed(self._half.malformed_limit(most_aside))
+        draft.set_aside_malformed(self._half.malformed_limit(0 if is_probe else most_aside))
         draft.park(min(_PARK_LIMIT, limits.entries), grown_old=as_of is not None)
         if as_of is not None:
             self._round.drafted(draft)

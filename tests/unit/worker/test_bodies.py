@@ -25,8 +25,11 @@ class Refusals:
     def __init__(self) -> None:
         self.told: list[tuple[int, str]] = []
 
-    def refuse(self, one: HalfEntry, why: str, **_: Any) -> None:
+    def refuse(self, one: HalfEntry, why: str) -> None:
         self.told.append((one.offset, why))
+
+    def refusal_of(self, *_: object) -> None:
+        return None
 
 
 def half_holds(*messages: HalfMessage) -> BodyCache:

@@ -13,6 +13,7 @@ from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import View
 from txbridge.worker.check_round import CheckRound
+from txbridge.worker.gates.quarantine import Quarantine
 from txbridge.worker.gates.refused_checks import RefusedChecks
 
 
@@ -40,7 +41,7 @@ class Round:
         context.each_broker = lambda: nullcontext(brokers)
         reader = SimpleNamespace(end_from=lambda reached: reached)
         state: Any = SimpleNamespace(partition=0, queue=self.queue, end_reader=reader)
-        topics: Any = SimpleNamespace()
+        topics: Any = SimpleNamespace(quarantine=Quarantine(self.time))
         self._round = CheckRound(
             context, state, topics, RefusedChecks(self.time), TransactionSize(Limits(1_000, 1_000_000))
         )

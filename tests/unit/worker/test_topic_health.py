@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +14,9 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import RecordFailure, RecordKind
 from txbridge.worker.gates import topic_health
 from txbridge.worker.gates.topic_health import TopicHealth
 
-KIB = 1024
 #: Kafka's answer about every topic that is missing.
 MISSING: Future[Any] = Future()
 MISSING.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
@@ -34,6 +31,8 @@ class Kafka(Outside):
         self.asked: list[str] = []
         #: Topics to which this user may not write.
         self.denied: set[str] = set()
+        #: The configuration of every topic.
+        self.configs: dict[str, str] = {}
 
     def monotonic(self) -> float:
         return self.seconds
@@ -49,6 +48,13 @@ class Kafka(Outside):
             described = {"partitions": [None] * self.partitions[topic], "authorized_operations": [allowed]}
             answers[topic] = Future()
             answers[topic].set_result(SimpleNamespace(**described))
+        return answers
+
+    def describe_configs(self, resources: Any, **_options: object) -> dict[Any, Future[Any]]:
+        answers = {}
+        for resource in resources:
+            answers[resource] = Future()
+            answers[resource].set_result({name: SimpleNamespace(value=text) for name, text in self.configs.items()})
         return answers
 
 
@@ -76,110 +82,74 @@ def message(offset: int = 0, topic: str = "bad", size: int = 100, state=Transact
     return HalfEntry(offset, "0" * 32, "group", topic, 0, size, 0, state)
 
 
-def refused(*which: int, alone: bool = False) -> list[RecordFailure]:
-    return [RecordFailure(RecordKind.REAL, "bad", one, "no", whole_topic=False, alone=alone) for one in which]
-
-
-def test_p8_one_refused_batch_is_forgotten_after_twenty_seconds(kafka: Kafka, health: TopicHealth):
-    assert (health.room, health.is_clear("bad")) == (None, True)
-    assert health.guilty("bad", refused(1, 2)) == ()
-    assert health.limits == {"bad": 256 * KIB}
-    assert (health.is_clear("bad"), health.is_clear("good")) == (False, True)
+def test_p8_a_topic_that_has_refused_something_is_judged_by_its_rules_for_twenty_seconds(
+    kafka: Kafka, health: TopicHealth
+):
+    assert health.refusal_of("bad", None, 0, 0) is None
+    kafka.configs = {"cleanup.policy": "compact", "message.timestamp.after.max.ms": "3600000"}
+    # The rules have changed, so they may explain the refusal.
+    assert health.explain("bad", [(b"key", 0, 1)], 0)
+    assert (health.are_clear({"bad"}), health.are_clear({"good"})) == (False, True)
+    why = "topic bad: it has no key, and the topic is compacted (cleanup.policy)"
+    assert health.refusal_of("bad", None, 0, 0) == why
+    assert health.refusal_of("bad", b"key", 3_600_000, 0) is None
+    assert health.refusal_of("bad", b"key", 7_200_000, 0) == (
+        "topic bad: its timestamp is 2h ahead, and the topic takes 1h (message.timestamp.after.max.ms)"
+    )
+    # Nothing is wrong with this one, and it was refused again.
+    assert not health.explain("bad", [(b"key", 0, 1)], 0)
     turn(kafka, health, 19.9)
-    assert health.limits == {"bad": 256 * KIB}
-    assert health.room is not None
-    # Fresh messages go together again, whatever their topic.
+    assert not health.are_clear({"bad"})
     turn(kafka, health, 1.2)
-    assert (dict(health.limits), health.room, health.is_clear("bad")) == ({}, None, True)
+    assert health.are_clear({"bad"})
 
 
-def test_p8_a_topic_that_goes_on_refusing_keeps_its_limit(kafka: Kafka, health: TopicHealth):
-    health.guilty("bad", refused(1, 2))
-    for number in range(60):
-        turn(kafka, health, 10)
-        health.worked(["bad"])
-        health.guilty("bad", refused(number, alone=True))
-    assert health.limits == {"bad": 256 * KIB}
-
-
-def test_p8_the_bad_record_of_a_batch_is_found_in_six_refusals(health: TopicHealth):
-    found, limits = [], []
-    for _ in range(6):
-        found.append(health.guilty("bad", refused(1, 2)))
-        limits.append(health.limits["bad"] // KIB)
-    assert limits == [256, 64, 16, 4, 1, 1]
-    assert found == [(), (), (), (), (), refused(1, 2)]
-
-
-def test_p8_after_ten_refusals_in_a_row_all_its_messages_of_a_draft_are_held(health: TopicHealth):
+def test_p8_rules_that_go_on_explaining_refusals_stay_known_and_are_asked_for_again(kafka: Kafka, health: TopicHealth):
+    kafka.configs = {"cleanup.policy": "compact"}
+    health.explain("bad", [], 0)
     for _ in range(10):
-        assert health.guilty("bad", refused(1, 2)) is not None
-    assert health.guilty("bad", refused(1, 2)) is None
-    health.worked(["bad"])
-    assert health.guilty("bad", refused(1, 2)) is not None
+        turn(kafka, health, 15)
+        assert health.refusal_of("bad", None, 0, 0) is not None
+    # Somebody has changed the topic.
+    kafka.configs = {"cleanup.policy": "delete"}
+    turn(kafka, health, 10)
+    assert health.refusal_of("bad", None, 0, 0) is None
 
 
-def test_p8_a_record_that_is_too_large_is_no_obstacle_to_other_topics_and_to_its_own_for_a_minute(
-    kafka: Kafka, health: TopicHealth
-):
-    health.refuse(message(size=5_000), "too large", topic="bad", too_large=True)
-    health.held(message(size=5_000))
-    assert (health.is_clear("bad"), health.is_clear("good")) == (False, True)
-    turn(kafka, health, 59.9)
-    assert not health.is_clear("bad")
-    assert health.obstacle(message(1, size=5_000)) == "too large"
-    assert health.obstacle(message(1, size=4_999)) is None
-    turn(kafka, health, 0.2)
-    assert health.is_clear("bad")
-    assert health.obstacle(message(1, size=5_000)) is None
+def test_p8_a_topic_with_small_batches_gets_small_batches_before_it_has_refused_one(kafka: Kafka):
+    kafka.configs = {"max.message.bytes": "20000"}
+    client: Any = kafka
+    health = TopicHealth(ControllerRequests(lambda: client), kafka)
+    health.look_up(["bad"])
+    assert health.limits == {"bad": 19_900}
+    assert health.room is not None
+    assert [health.room(message(size=19_900)) for _ in range(2)] == [True, True]
+    # A message that may be too large is held, and is tried in a Kafka transaction of its own.
+    why = "topic bad: the message has 30000 bytes, and max.message.bytes is 20000"
+    assert (health.obstacle(message(size=20_000)), health.obstacle(message(1, size=30_000))) == (None, why)
+    large = message(1, size=30_000, state=TransactionState.HELD)
+    assert health.obstacle_of_held(large) == why
+    assert health.quarantine.next_probe() == ("bad", [1])
 
 
-def test_p8_a_held_record_that_is_too_large_is_tried_at_most_once_a_minute_for_ever(kafka: Kafka, health: TopicHealth):
-    large = message(size=5_000, state=TransactionState.HELD)
-    health.refuse(large, "too large", topic="bad", too_large=True)
-    tried = []
-    for second in range(1_200):
-        turn(kafka, health, 1)
-        if health.obstacle_of_held(large) is None:
-            tried.append(second)
-            health.refuse(large, "too large", topic="bad", too_large=True)
-    pauses = [after - before for before, after in pairwise(tried)]
-    assert pauses[-10:] == [60] * 10
-
-
-def test_p8_a_blocked_topic_that_nobody_sends_to_any_more_slows_no_other(kafka: Kafka, health: TopicHealth):
-    health.block_topic("bad", "it does not answer")
-    assert (health.is_clear("bad"), health.is_clear("good")) == (False, True)
-    assert health.problem_of("bad") == "it does not answer"
-    # It may take one message after 2 s, and is remembered for two minutes more.
-    turn(kafka, health, 2)
+@pytest.mark.parametrize("limit", ["0", "77"])
+def test_p8_nothing_is_written_where_a_transaction_marker_has_no_room(kafka: Kafka, limit: str):
+    kafka.configs = {"max.message.bytes": limit}
+    client: Any = kafka
+    health = TopicHealth(ControllerRequests(lambda: client), kafka)
+    health.look_up(["bad"])
+    assert health.obstacle(message()) == (
+        f"topic bad: max.message.bytes is {limit}, and Kafka's own transaction marker takes 78 bytes: raise it"
+    )
+    kafka.configs = {"max.message.bytes": "78"}
+    turn(kafka, health, 1)
     assert health.problem_of("bad") is None
-    assert health.room is not None
-    assert [health.room(message(number)) for number in range(2)] == [True, False]
-    turn(kafka, health, 119.9)
-    assert health.room is not None
-    turn(kafka, health, 1.2)
-    assert health.room is None
-    assert health.is_clear("bad")
 
 
-def test_p8_a_blocked_topic_takes_four_times_as_many_after_each_success(kafka: Kafka, health: TopicHealth):
-    health.block_topic("bad", "it does not answer")
-    taken = []
-    while True:
-        turn(kafka, health, 3)
-        if health.room is None:
-            break
-        taken.append(sum(health.room(message(number)) is True for number in range(2_000)))
-        health.worked(["bad"])
-    assert taken == [1, 4, 16, 64, 256]
-
-
-def test_p8_a_block_lasts_twice_as_long_each_time_and_two_seconds_again_after_a_success(
-    kafka: Kafka, health: TopicHealth
-):
+def test_p8_a_topic_that_takes_nothing_is_blocked_twice_as_long_each_time(kafka: Kafka, health: TopicHealth):
     def block() -> int:
         health.block_topic("bad", "it does not answer")
+        assert not health.are_clear({"bad"})
         for second in range(1, 100):
             turn(kafka, health, 1)
             if health.problem_of("bad") is None:
@@ -187,7 +157,16 @@ def test_p8_a_block_lasts_twice_as_long_each_time_and_two_seconds_again_after_a_
         raise AssertionError
 
     assert [block() for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
-    health.worked(["bad"])
+    # What was held meanwhile goes first, one message at a time at first.
+    for offset in range(10):
+        assert health.obstacle_of_held(message(offset, state=TransactionState.HELD)) == "it does not answer"
+    assert health.obstacle(message(10)) == "it does not answer"
+    taken = []
+    while (probe := health.quarantine.next_probe()) is not None:
+        taken.append(len(probe.offsets))
+        health.quarantine.passed(*probe)
+    assert taken == [1, 4, 5]
+    assert health.obstacle(message(10)) is None
     assert block() == 2
 
 
@@ -239,7 +218,8 @@ def test_p8_each_check_topic_without_the_right_to_write_is_logged_once(
 
 def kept(health: TopicHealth) -> int:
     """Entries of all that it remembers."""
-    return sum(len(value) for value in vars(health).values() if hasattr(value, "__len__"))
+    fields = [*vars(health).values(), *vars(health.quarantine).values()]
+    return sum(len(value) for value in fields if hasattr(value, "__len__"))
 
 
 def test_p9_a_hundred_thousand_invented_topics_leave_no_more_than_those_of_a_moment(kafka: Kafka, health: TopicHealth):
@@ -264,15 +244,16 @@ def test_p9_ten_thousand_topics_that_came_and_went_leave_nothing(kafka: Kafka, h
         kafka.partitions = {"bad": 2, "good": 2, **dict.fromkeys(names, 1)}
         health.look_up(names)
         for number, name in enumerate(names):
-            health.guilty(name, refused(1, 2))
+            health.explain(name, [], 0)
             health.block_topic(name, "it does not answer")
             # Its message is given up by an operator.
             large = message(number, name, state=TransactionState.HELD)
-            health.refuse(large, "too large", topic=name, too_large=True)
-            health.abandoned([large])
+            health.note_too_large(large)
+            health.refuse(large, "too large")
+            health.finished([large])
         most = max(most, kept(health))
-    # 10 a second: limits for 20 s, and for two minutes and a little answers, blocks, rests and size limits.
-    assert most <= 10 * (22 + 4 * 125)
+    # 10 a second: rules and sizes for 20 s, answers and quarantine for two minutes and a little.
+    assert most <= 10 * (2 * 22 + 2 * 126)
     for _ in range(2):
         turn(kafka, health, 200)
     assert kept(health) <= 10

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from txbridge.core import names as header_names
+from txbridge.core import names
 from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage, half_headers
+from txbridge.core.half_message import HalfMessage, delivered_timestamp, half_headers
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.worker.gates.topic_health import TopicHealth
 
@@ -15,7 +15,10 @@ _ANOTHER = "another message stands at its offset in HALF: the log has lost its t
 
 
 def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int, HalfMessage] | None:
-    """Bodies of all messages that the draft copies, by half offset. None when a delivery has to be held."""
+    """Bodies of all messages that the draft copies, by half offset. None when a delivery has to be held.
+
+    `draft.now` is taken for the clock of the brokers that check timestamps.
+    """
     entries = [*draft.deliver, *draft.checks, *draft.discards, *(one.entry for one in draft.abandoned)]
     if not entries:
         return {}
@@ -27,23 +30,33 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
         del bodies[entry.offset]
     undeliverable = False
     for entry in draft.deliver:
-        half, why, topic = bodies.get(entry.offset), None, entry.topics[0]
+        half = bodies.get(entry.offset)
         if half is None:
-            why = _GONE if entry in gone else _ANOTHER
-        elif half.messages is not None:
-            for message in half.framed if half.names_partitions else ():
-                if message.partition is not None and why is None:
-                    topic = message.topic
-                    why = topics.problem_of_partition(topic, message.partition)
-        elif half.real_partition is not None:
-            why = topics.problem_of_partition(half.real_topic, half.real_partition)
+            why: str | None = _GONE if entry in gone else _ANOTHER
+        else:
+            why = _why_not(half, topics, draft.now)
         if why is not None:
-            topics.refuse(entry, why, topic=topic)
+            topics.refuse(entry, why)
             undeliverable = True
     if undeliverable:
         return None
     bodies.update((entry.offset, _without_body(entry)) for entry in (*gone, *others))
     return bodies
+
+
+def _why_not(half: HalfMessage, topics: TopicHealth, now: int) -> str | None:
+    """Reason why a topic of the message does not take it, as far as that is known beforehand, or None."""
+    if half.messages is None:
+        why = None if half.real_partition is None else topics.problem_of_partition(half.real_topic, half.real_partition)
+        return why or topics.refusal_of(half.real_topic, half.key, delivered_timestamp(half), now)
+    if not half.names_partitions and topics.are_lenient(names.topics_of(half.real_topic)):
+        return None
+    for one in half.framed:
+        why = None if one.partition is None else topics.problem_of_partition(one.topic, one.partition)
+        why = why or topics.refusal_of(one.topic, one.key, half.born if one.timestamp is None else one.timestamp, now)
+        if why is not None:
+            return why
+    return None
 
 
 def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
@@ -68,5 +81,5 @@ def _without_body(entry: HalfEntry) -> HalfMessage:
         born=entry.born,
         key=None,
         value=None,
-        headers=[*headers, (header_names.ERROR, b"the half message is gone from the log")],
+        headers=[*headers, (names.ERROR, b"the half message is gone from the log")],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from txbridge.backoff import Backoff
 from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
+from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
@@ -20,15 +22,14 @@ from txbridge.kafka.failures import (
     OutdatedError,
     RecordFailure,
     RecordKind,
-    RecordName,
     RecordsRefusedError,
-    UnnamedRecordsError,
 )
 from txbridge.log import get_logger
 from txbridge.worker.commit.bodies import load_bodies
 from txbridge.worker.commit.log_lines import log_effects, log_fields
 from txbridge.worker.commit.records import Contents, Receipt
 from txbridge.worker.failpoints import fault_point
+from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.half_log import HalfLog
@@ -38,8 +39,12 @@ from txbridge.worker.restore import has_later_op, read_offset_topic
 #: Back-off after an aborted transaction.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-#: Kafka transactions in a row that fail without naming a record, before the topics in them are suspected.
+#: Kafka transactions in a row that fail, before all topics in them are suspected.
 _SUSPECT_AFTER = 3
+#: Bytes of the history in a copy for the discard topic.
+_COPY_ROOM = 2 * 1024
+#: After a refusal by the discard topic, copies go without what it may not take for this long (s).
+_BARE_S = 60.0
 
 _log = get_logger("txbridge.worker")
 
@@ -69,13 +74,13 @@ class Committer:
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._paused_until = 0.0
         self._failures = 0
-        # Records that the discard topic takes only without key and value.
-        self._bodiless: set[RecordName] = set()
+        # Bytes of the largest record that the discard topic takes with its key and value, and until when (monotonic
+        # time, s) that counts.
+        self._largest_discard = sys.maxsize
+        self._bare_until = 0.0
         self._settled_op = 0
         # Whether the end of OFFSET has to be read again, to be sure that no record of it was missed.
         self._look_again = False
-        # Whether each record needs a report of its own, after an unnamed one was refused.
-        self._named = False
         #: False after a Kafka transaction that was not committed: each message is then looked at by itself.
         self.is_clear = True
 
@@ -88,9 +93,10 @@ class Committer:
         """Note that all of OP below `op_end` is known. A take-over needs only the records that the state names."""
         self._settled_op = op_end
 
-    def commit(self, draft: Draft, malformed: Sequence[MalformedRecord]) -> bool:
+    def commit(self, draft: Draft, malformed: Sequence[MalformedRecord], probe: Probe | None = None) -> bool:
         """Write and apply the draft; False when it was abandoned and must be drafted anew.
 
+        `probe` is what the draft delivers, if it is nothing else.
         Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
         state = self._state
@@ -98,6 +104,8 @@ class Committer:
         self.is_clear = False
         try:
             bodies = load_bodies(draft, state.bodies, self._topics)
+            if bodies is not None and self._refuses_checks(draft, bodies):
+                bodies = None
         except BaseException:
             draft.abandon()
             raise
@@ -110,9 +118,10 @@ class Committer:
             malformed=malformed,
             checkpoint=self._checkpoint(draft),
             limits=self._topics.limits,
-            bodiless=self._bodiless,
-            named=self._named,
+            largest_discard=self._largest_discard,
+            named=probe is not None,
         )
+        began = self._outside.monotonic()
         if state.writer.must_fence:
             self._require_no_other_write(self._fence_again().checkpoint)
         elif self._look_again:
@@ -132,12 +141,7 @@ class Committer:
             state.writer.write(contents, receipt)
         except RecordsRefusedError as error:
             draft.abandon()
-            self._refused(contents, error)
-            return False
-        except UnnamedRecordsError:
-            # Try again at once, with a report for each record. That is rare enough to be affordable.
-            draft.abandon()
-            self._named = True
+            self._refused(contents, error, probe, self._outside.monotonic() - began)
             return False
         except AbortedError as error:
             draft.abandon()
@@ -155,6 +159,8 @@ class Committer:
             _log.warning("outcome_learnt", partition=state.partition, error=str(error))
         seconds = self._outside.monotonic() - started
         self._size.got_through(*_load(contents), seconds)
+        if probe is not None:
+            self._topics.quarantine.passed(*probe)
         self._apply(contents, receipt)
         self._metrics.committed(draft, malformed, seconds, self._clock.now())
         self._metrics.registered(state.writer.registrations())
@@ -204,25 +210,20 @@ class Committer:
         self._half.drop_malformed(draft.malformed)
         for entry in draft.held:
             self._topics.held(entry)
-        if self._bodiless:
-            self._bodiless.difference_update(entry.offset for entry in draft.discards)
-            self._bodiless.difference_update(one.entry.offset for one in draft.abandoned)
-            self._bodiless.difference_update((record.topic, record.offset) for record in contents.malformed)
-        self._topics.delivered(draft.deliver)
-        self._topics.worked(draft.real_topics)
+        if self._largest_discard != sys.maxsize and self._outside.monotonic() >= self._bare_until:
+            self._largest_discard = sys.maxsize
+        self._topics.finished([*draft.deliver, *(one.entry for one in draft.abandoned)])
         self._refused_checks.noted(draft.unchecked)
         for _, half_offsets in draft.ops():
             self._refused_checks.finished(half_offsets)
         if draft.checks:
             check = self._context.names.check
-            self._topics.worked({check(entry.group) for entry in draft.checks})
+            for topic in {check(entry.group) for entry in draft.checks}:
+                self._topics.quarantine.passed(topic, ())
             for entry in draft.checks:
                 self._refused_checks.sent(entry, check(entry.group))
-        self._topics.abandoned(one.entry for one in draft.abandoned)
-        if draft.discards or draft.abandoned or contents.malformed:
-            self._topics.worked([self._context.names.discard])
         self._backoff.reset()
-        self._failures, self._named, self.is_clear = 0, False, True
+        self._failures, self.is_clear = 0, True
         log_effects(contents, state.partition)
         self._context.no_longer_held.note(state.partition, draft.deliver, self._outside.monotonic())
         fault_point("commit.applied")
@@ -277,8 +278,8 @@ class Committer:
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
-    def _refused(self, contents: Contents, error: RecordsRefusedError) -> None:
-        """Act on the refused records in a way that lets all others pass."""
+    def _refused(self, contents: Contents, error: RecordsRefusedError, probe: Probe | None, seconds: float) -> None:
+        """Act on the refused records in a way that lets all others pass. `seconds`: what the attempt has cost."""
         draft = contents.draft
         ours = any(failure.kind is RecordKind.INTERNAL for failure in error.failures)
         late = [failure for failure in error.failures if failure.timed_out]
@@ -293,20 +294,32 @@ class Committer:
             self._topics.forget()
             self._back_off("internal_topic_refused", error)
             return
+        self._failures += probe is None
+        if probe is None and self._failures >= _SUSPECT_AFTER:
+            # Each attempt names the topics of a few batches. With many such topics the others would wait too long.
+            for topic in draft.real_topics:
+                self._topics.quarantine.suspect(topic, f"a Kafka transaction with topic {topic} in it was refused")
         by_topic: dict[str, list[RecordFailure]] = {}
         for failure in error.failures:
             by_topic.setdefault(failure.topic, []).append(failure)
         for topic, failures in by_topic.items():
             whole = next((failure for failure in failures if failure.whole_topic), None)
+            reason = f"topic {topic}: {(whole or failures[0]).reason}"
+            if failures[0].kind is RecordKind.CHECK:
+                self._checks_refused(contents, topic, failures, reason, seconds)
             if failures[0].kind is RecordKind.DISCARD:
-                self._discard_refused(topic, failures, whole, error)
+                self._discard_refused(topic, error)
             elif whole is not None:
-                if whole.kind is RecordKind.CHECK:
-                    self._metrics.failed("check_refused")
-                    _log.warning("check_refused", partition=self._state.partition, topic=topic, error=whole.reason)
-                self._topics.block_topic(topic, f"topic {topic}: {whole.reason}")
-            else:
-                self._blame(draft, topic, failures)
+                self._topics.block_topic(topic, reason)
+            elif probe is not None:
+                culprits = _culprits(failures)
+                self._topics.quarantine.refused(probe.topic, reason, probe.offsets, culprits, seconds)
+                if len(draft.deliver) == 1 and failures[0].too_large:
+                    self._topics.note_too_large(draft.deliver[0])
+            elif failures[0].kind is RecordKind.REAL and not self._topics.explain(
+                topic, contents.records_for(topic, self._state.partition), draft.now
+            ):
+                self._real_refused(draft, topic, reason, _culprits(failures))
 
     def _is_too_slow(self, late: Sequence[RecordFailure]) -> bool:
         """Whether records were late because there were too many: their topic took others, or several topics were late.
@@ -316,48 +329,55 @@ class Committer:
         in_part = any(failure.in_part for failure in late)
         return not self._size.is_smallest and (in_part or len({failure.topic for failure in late}) > 1)
 
-    def _blame(self, draft: Draft, topic: str, failures: Sequence[RecordFailure]) -> None:
-        """Mark the messages whose records a topic refused. The next draft holds them, or checks them later."""
-        guilty = self._topics.guilty(topic, failures)
-        first = failures[0]
-        reason = f"topic {topic}: {first.reason}"
-        if first.kind is RecordKind.CHECK:
-            offsets = {failure.which for failure in (failures if guilty is None else guilty)}
-            alone = {failure.which: failure.too_large for failure in guilty or () if failure.alone}
-            checks = [entry for entry in draft.checks if entry.offset in offsets]
-            for entry in checks:
-                self._refused_checks.refuse(entry, topic, reason, too_large=alone.get(entry.offset))
-            if checks:
-                self._metrics.failed("check_refused")
-                _log.warning(
-                    "check_refused",
-                    **log_fields(self._state.partition, checks[0]),
-                    count=len(checks),
-                    error=reason,
-                )
-            return
-        offsets = {failure.which for failure in guilty or ()}
-        too_large = {failure.which for failure in guilty or () if failure.too_large and failure.alone}
+    def _real_refused(self, draft: Draft, topic: str, reason: str, culprits: dict[int, str]) -> None:
+        """Hold what the draft has for a topic whose refusal its rules do not explain."""
+        self._topics.quarantine.close(topic, reason, culprits)
         for entry in draft.deliver:
-            if topic in entry.topics and (guilty is None or entry.offset in offsets):
-                self._topics.refuse(entry, reason, topic=topic, too_large=entry.offset in too_large)
+            if entry.offset in culprits:
+                self._topics.refuse(entry, culprits[entry.offset])
 
-    def _discard_refused(
-        self,
-        topic: str,
-        failures: Sequence[RecordFailure],
-        whole: RecordFailure | None,
-        error: RecordsRefusedError,
+    def _refuses_checks(self, draft: Draft, bodies: dict[int, HalfMessage]) -> bool:
+        """Whether a check topic refuses checks of the draft by its rules. The next draft puts them off."""
+        found = False
+        for entry in draft.checks:
+            topic = self._context.names.check(entry.group)
+            why = self._topics.refusal_of(topic, bodies[entry.offset].key, draft.now, draft.now)
+            if why is not None:
+                self._refused_checks.refuse(entry, topic, why, too_large=False)
+                found = True
+        return found
+
+    def _checks_refused(
+        self, contents: Contents, topic: str, failures: Sequence[RecordFailure], reason: str, seconds: float
     ) -> None:
-        """Note the records that the discard topic refused when they went alone. The next copy has no key and value.
+        """Send this topic no more checks among other records, and put off those that are known to be refused."""
+        draft = contents.draft
+        checks = [entry for entry in draft.checks if self._context.names.check(entry.group) == topic]
+        self._metrics.failed("check_refused")
+        _log.warning("check_refused", **log_fields(self._state.partition, checks[0]), count=len(checks), error=reason)
+        if any(failure.whole_topic for failure in failures):
+            return
+        if self._topics.explain(topic, ((contents.bodies[one.offset].key, draft.now, 0) for one in checks), draft.now):
+            return
+        culprits = {checks[0].offset: reason} if len(checks) == 1 else _culprits(failures)
+        too_large = any(failure.too_large for failure in failures)
+        for entry in checks:
+            if entry.offset in culprits:
+                self._refused_checks.refuse(entry, topic, culprits[entry.offset], too_large=too_large)
+        named = any(failure.is_culprit for failure in failures)
+        self._topics.quarantine.probe_refused(topic, reason, 0 if named else len(checks), seconds)
+
+    def _discard_refused(self, topic: str, error: RecordsRefusedError) -> None:
+        """Write the next copies without key and value if the discard topic has no room for them, or refuses again.
 
         Those stay in the original record.
         """
-        guilty = None if whole is not None else self._topics.guilty(topic, failures)
-        new = {failure.which for failure in guilty or () if failure.alone} - self._bodiless
-        self._bodiless |= new
-        if not new and guilty != ():
+        self._topics.look_up([topic])
+        if self._largest_discard == 0:
             self._back_off("internal_topic_refused", error)
+        most = self._topics.limits.get(topic, 0) - _COPY_ROOM
+        self._largest_discard = max(0, most) if self._largest_discard == sys.maxsize else 0
+        self._bare_until = self._outside.monotonic() + _BARE_S
 
     def _aborted(self, draft: Draft, event: str, error: Exception) -> None:
         """Back off after an aborted transaction in which no record is known to be at fault."""
@@ -376,6 +396,15 @@ class Committer:
         pause = self._backoff.next()
         _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=pause)
         self._paused_until = self._outside.monotonic() + pause
+
+
+def _culprits(failures: Sequence[RecordFailure]) -> dict[int, str]:
+    """Reasons by half offset of the messages that are known to be at fault."""
+    return {
+        failure.which: f"topic {failure.topic}: {failure.reason}"
+        for failure in failures
+        if failure.is_culprit and isinstance(failure.which, int)
+    }
 
 
 def _load(contents: Contents) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message
 
@@ -11,6 +12,7 @@ from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import FENCED_CODES
 from txbridge.kafka.errors import (
     FATAL,
+    INVALID_DIFFERENT_RECORD,
     MSG_TIMED_OUT,
     PURGE_INFLIGHT,
     PURGE_QUEUE,
@@ -26,6 +28,7 @@ CONSEQUENCES = FENCED_CODES | {
     PURGE_INFLIGHT,
     STATE,
     FATAL,
+    INVALID_DIFFERENT_RECORD,
     KafkaError.INVALID_TXN_STATE,
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
@@ -40,35 +43,28 @@ _WHOLE_TOPIC = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     },
 )
-#: Errors which say that this record is at fault, whatever else was in its batch.
-_THIS_RECORD = frozenset({UNKNOWN_PARTITION})
 
 
-def _failure_of(
-    kind: RecordKind, topic: str, which: RecordName, error: KafkaError, *, alone: bool, in_part: bool
-) -> RecordFailure:
-    """The failure of one record. `alone`: it went out without others. `in_part`: the topic took another record."""
-    code = error.code()
-    return RecordFailure(
-        kind=kind,
-        topic=topic,
-        which=which,
-        reason=named(error, "WRITE", f"topic {topic}").str(),
-        whole_topic=code in _WHOLE_TOPIC,
-        alone=alone or code in _THIS_RECORD,
-        too_large=code == KafkaError.MSG_SIZE_TOO_LARGE,
-        timed_out=code == MSG_TIMED_OUT,
-        in_part=in_part,
-    )
+class _Failed(NamedTuple):
+    kind: RecordKind
+    topic: str
+    partition: int | None
+    which: RecordName
+    error: KafkaError
 
 
 class Reports:
     """The delivery reports of one Kafka transaction; complete when everything was flushed."""
 
     def __init__(self) -> None:
-        self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
+        self._failed: list[_Failed] = []
+        # Records that librdkafka did not accept.
+        self._not_accepted: list[_Failed] = []
         # Topics that took a record with a report of its own.
         self._taken: set[str] = set()
+        # Partitions with a batch in which others than the culprits are reported as such (KIP-467). librdkafka does that
+        # when a batch has several culprits. With a single one it reports the same error for all records of the batch.
+        self._tells_culprits: set[tuple[str, int | None]] = set()
         self._incomplete = False
         # By topic, one message for each kind of error, and under None one that was stored. A method of a dict takes
         # these reports: a function in Python would cost a third as much as the whole delivery of a record.
@@ -83,59 +79,66 @@ class Reports:
         self,
         kind: RecordKind,
         which: RecordName,
-        together: list[int],
         on_stored: Callable[[Message], None] | None,
         error: KafkaError | None,
         message: Message,
     ) -> None:
-        """Take the report of one record. `together[0]` is the number of records that went out together."""
+        """Take the report of one record."""
+        topic = message.topic() or ""
         if error is None:
-            self._taken.add(message.topic() or "")
+            self._taken.add(topic)
             if on_stored is not None:
                 on_stored(message)
         elif error.code() in CONSEQUENCES:
             # Not stored. So the transaction must not be committed, even if librdkafka would do it.
             self._incomplete = True
+            if error.code() == INVALID_DIFFERENT_RECORD:
+                self._tells_culprits.add((topic, message.partition()))
         else:
-            self._failed.append((kind, message.topic() or "", which, error, together))
+            self._failed.append(_Failed(kind, topic, message.partition(), which, error))
 
     def refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaError) -> None:
         """Note a record that librdkafka did not accept."""
-        self._failed.append((kind, topic, which, error, [1]))
+        self._not_accepted.append(_Failed(kind, topic, None, which, error))
 
     @property
     def are_good(self) -> bool:
         """Whether every reported record was stored."""
-        return not (self._failed or self._incomplete or any(error is not None for error in self._errors()))
+        unnamed = any(error is not None for error in self._errors())
+        return not (self._failed or self._not_accepted or self._incomplete or unnamed)
 
     @property
     def failures(self) -> list[RecordFailure]:
-        """The failures of records that Kafka did not take. Unnamed records that timed out share one for each topic."""
-        named_ones = [
-            _failure_of(kind, topic, which, error, alone=together[0] == 1, in_part=topic in self._taken)
-            for kind, topic, which, error, together in self._failed
-        ]
-        return named_ones + [
-            RecordFailure(
-                kind=RecordKind.REAL,
-                topic=topic,
-                which=None,
-                reason=error.str(),
-                whole_topic=True,
-                alone=False,
-                timed_out=True,
-                in_part=None in reports,
-            )
+        """The failures of records that Kafka did not take. Unnamed records share one for each topic and error."""
+        unnamed = [
+            (_Failed(RecordKind.REAL, topic, None, None, error), None in reports)
             for topic, reports in self._unnamed.items()
             for error in reports
-            if error is not None and error.code() == MSG_TIMED_OUT
+            if error is not None and error.code() not in CONSEQUENCES
+        ]
+        named_ones = [(one, one.topic in self._taken) for one in self._failed]
+        return [
+            *(self._failure_of(one, is_alone=True, in_part=False) for one in self._not_accepted),
+            *(self._failure_of(one, is_alone=False, in_part=in_part) for one, in_part in (*named_ones, *unnamed)),
         ]
 
-    @property
-    def failed_unnamed(self) -> bool:
-        """Whether an unnamed record failed for a reason that makes it necessary to know which one it is."""
-        harmless = CONSEQUENCES | {MSG_TIMED_OUT}
-        return any(error is not None and error.code() not in harmless for error in self._errors())
+    def _failure_of(self, failed: _Failed, *, is_alone: bool, in_part: bool) -> RecordFailure:
+        """The failure of one record. `is_alone`: it was in no batch. `in_part`: the topic took another record."""
+        kind, topic, partition, which, error = failed
+        code = error.code()
+        return RecordFailure(
+            kind=kind,
+            topic=topic,
+            which=which,
+            reason=named(error, "WRITE", f"topic {topic}").str(),
+            whole_topic=code in _WHOLE_TOPIC,
+            # A missing partition is that of one record; it was in no batch.
+            is_culprit=is_alone
+            or (which is not None and (code == UNKNOWN_PARTITION or (topic, partition) in self._tells_culprits)),
+            too_large=code == KafkaError.MSG_SIZE_TOO_LARGE,
+            timed_out=code == MSG_TIMED_OUT,
+            in_part=in_part,
+        )
 
     def _errors(self) -> Iterator[KafkaError | None]:
         return chain.from_iterable(self._unnamed.values())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,15 +19,18 @@ from txbridge.core.half_message import (
     delivered_headers,
     delivered_timestamp,
     deliveries,
+    size_of,
 )
 from txbridge.core.names import Headers, Names
+from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
 from txbridge.worker.commit.record_failures import CONSEQUENCES, Reports
 from txbridge.worker.failpoints import fault_point
-from txbridge.worker.gates.topic_health import LEAST_LIMIT
 
 _OnStored = Callable[[Message], None]
+#: Bytes of a record beyond its size: our headers of a delivered message (up to 100), and lengths.
+_RECORD_ROOM = 150
 
 
 class LogMovedError(Exception):
@@ -65,8 +67,8 @@ class Contents:
     checkpoint: Checkpoint
     #: By topic, the bytes of records that may go together. Topics that never refused a batch are not in here.
     limits: Mapping[str, int]
-    #: Records that the discard topic takes only without key and value.
-    bodiless: AbstractSet[RecordName]
+    #: Bytes of the largest record that the discard topic takes with its key and value.
+    largest_discard: int
     #: Whether each delivered record gets a report of its own, instead of one for all of a topic.
     named: bool = False
     #: OFFSET offset at which the first record must land, because OFFSET was read up to there.
@@ -75,6 +77,20 @@ class Contents:
     #: there.
     offset_topic_least: int = 0
     op_least: int = 0
+
+    def records_for(self, topic: str, partition: int) -> Iterator[tuple[bytes | None, int, int]]:
+        """Key, timestamp and size of the records that it delivers to this real topic."""
+        for _, run in self.draft.runs:
+            for to, value, key, _, timestamp, headers in run.copies(partition) if topic in run.topics else ():
+                if to == topic:
+                    yield key, timestamp, len(key or b"") + len(value or b"") + size_of(headers)
+        for entry in self.draft.deliver:
+            half = self.bodies[entry.offset]
+            if half.messages is None and half.real_topic == topic:
+                yield half.key, delivered_timestamp(half), half.size
+            elif half.messages is not None and topic in entry.topics:
+                # Without their sizes: one that is too large holds the others, and only Kafka knows.
+                yield from ((one.key, one.timestamp, 0) for one in deliveries(half, partition) if one.topic == topic)
 
 
 class Transaction:
@@ -89,8 +105,8 @@ class Transaction:
         #: Delivery reports of the records.
         self.reports = Reports()
         self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
-        # By topic: how many of its records, and bytes, went out together since the last flush.
-        self._together: dict[str, list[int]] = {}
+        # By topic: bytes of its records since the last flush.
+        self._together: dict[str, int] = {}
         # For OP and OFFSET: the lowest offset at which a record has landed.
         self._landed: dict[str, int] = {}
 
@@ -110,7 +126,6 @@ class Transaction:
         fault_point("commit.real_records")
         for entry in draft.checks:
             half, topic = bodies[entry.offset], names.check(entry.group)
-            with_limit = contents.limits.get(topic)
             self._produce(
                 RecordKind.CHECK,
                 topic,
@@ -118,7 +133,7 @@ class Transaction:
                 half.key,
                 check_headers(half, partition, entry.checks, draft.next_end),
                 which=entry.offset,
-                limit=None if with_limit is None else self._limit_of(entry, with_limit),
+                limit=contents.limits.get(topic),
                 size=half.size,
             )
         self._discard(contents)
@@ -156,8 +171,8 @@ class Transaction:
                 self._deliver_all(contents, entry, half)
                 continue
             headers, timestamp = delivered_headers(half, self._partition), delivered_timestamp(half)
-            with_limit = contents.limits.get(half.real_topic)
-            if with_limit is None and not contents.named:
+            limit = contents.limits.get(half.real_topic)
+            if limit is None and not contents.named:
                 to = -1 if half.real_partition is None else half.real_partition
                 self._deliver(entry.offset, half.real_topic, half.value, half.key, to, timestamp, headers)
                 continue
@@ -170,21 +185,15 @@ class Transaction:
                 which=entry.offset,
                 partition=half.real_partition,
                 timestamp=timestamp,
-                limit=None if with_limit is None else self._limit_of(entry, with_limit),
+                limit=limit,
                 size=half.size,
             )
 
     def _deliver_all(self, contents: Contents, entry: HalfEntry, half: HalfMessage) -> None:
         """Produce the messages of one transaction, in their order. If one is refused, all count as refused."""
-        limits = contents.limits
-        # A transaction that failed before goes alone. Its messages go one by one only as a last resort: a thousand of
-        # them take seconds.
-        goes_alone = entry.attempts > 0 and not limits.keys().isdisjoint(entry.topics)
-        if goes_alone:
-            self._flush()
         for copy in deliveries(half, self._partition):
             topic, key, value, headers, partition, timestamp = copy
-            limit = limits.get(topic)
+            limit = contents.limits.get(topic)
             if limit is None and not contents.named:
                 to = -1 if partition is None else partition
                 self._deliver(entry.offset, topic, value, key, to, timestamp, headers)
@@ -198,11 +207,9 @@ class Transaction:
                 which=entry.offset,
                 partition=partition,
                 timestamp=timestamp,
-                limit=0 if goes_alone and limit is not None and limit <= LEAST_LIMIT else limit,
+                limit=limit,
                 size=copy.size,
             )
-        if goes_alone:
-            self._flush()
 
     # `Any`, because confluent-kafka's types do not know a list whose values are bytes or None only.
     def _deliver(
@@ -218,15 +225,20 @@ class Transaction:
                 # `callback`, an older name of `on_delivery`. With None for `callback`, `on_delivery` would be ignored.
                 self._producer.produce(topic, value, key, partition, report, None, timestamp, headers)
             except BufferError:
-                self._wait_for_room()
+                self._wait_for_room(RecordKind.REAL, topic, offset)
             except KafkaException as error:
                 self._refused(RecordKind.REAL, topic, offset, error)
                 return
             else:
                 return
 
-    def _wait_for_room(self) -> None:
-        # librdkafka's queue is full and needs time to send. If the broker is away, message.timeout.ms ends this wait.
+    def _wait_for_room(self, kind: RecordKind, topic: str, which: RecordName) -> None:
+        """Wait for room in librdkafka's queue. Raises TransactionFailedError for a record that never has room."""
+        if not len(self._producer):
+            reason = "the record is larger than queue.buffering.max.kbytes of the worker"
+            self.reports.refused(kind, topic, which, KafkaError(QUEUE_FULL, reason))
+            raise TransactionFailedError
+        # The queue needs time to send. If the broker is away, message.timeout.ms ends this wait.
         guarded(self._producer.poll, 0.1)
 
     def _refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
@@ -236,16 +248,11 @@ class Transaction:
             raise TransactionFailedError from error
         self.reports.refused(kind, topic, which, error.args[0])
 
-    @staticmethod
-    def _limit_of(entry: HalfEntry, limit: int) -> int:
-        """The limit for a message. One that failed before goes alone (0), so that a new failure is surely its own."""
-        return 0 if entry.attempts else limit
-
     def _discard(self, contents: Contents) -> None:
         draft, partition = contents.draft, self._partition
         for record in contents.malformed:
             which = (record.topic, record.offset)
-            theirs = () if which in contents.bodiless else record.headers
+            theirs = () if record.size > contents.largest_discard else record.headers
             self._set_aside(contents, which, record, [*theirs, *record.discard_headers()])
         for entry in draft.discards:
             half = contents.bodies[entry.offset]
@@ -266,17 +273,20 @@ class Transaction:
         headers: Headers,
         on_stored: _OnStored | None = None,
     ) -> None:
-        """Copy one record to the discard topic, without key and value if the topic does not take it with them."""
-        topic, bare = self._names.discard, which in contents.bodiless
+        """Copy one record to the discard topic, without key and value if the topic does not take it with them.
+
+        Those stay in the original record.
+        """
+        topic, is_bare = self._names.discard, record.size > contents.largest_discard
         self._produce(
             RecordKind.DISCARD,
             topic,
-            None if bare else record.value,
-            None if bare else record.key,
+            None if is_bare else record.value,
+            None if is_bare else record.key,
             headers,
             which=which,
-            # Once the topic has refused a batch, every record goes alone, to find the one that it does not take.
-            limit=0 if topic in contents.limits else None,
+            limit=contents.limits.get(topic),
+            size=0 if is_bare else record.size,
             on_stored=on_stored,
         )
 
@@ -337,29 +347,25 @@ class Transaction:
         size: int = 0,
         on_stored: _OnStored | None = None,
     ) -> None:
-        together = self._together.get(topic)
-        if limit is not None and together is not None and (limit == 0 or together[1] + size > limit):
-            self._flush()
-            together = None
-        if together is None:
-            together = self._together[topic] = [0, 0]
-        together[0] += 1
-        together[1] += size
-        on_delivery = partial(self.reports.delivered, kind, which, together, on_stored)
+        if limit is not None:
+            together = self._together.get(topic, 0)
+            if together and together + size + _RECORD_ROOM > limit:
+                self._flush()
+                together = 0
+            self._together[topic] = together + size + _RECORD_ROOM
+        on_delivery = partial(self.reports.delivered, kind, which, on_stored)
         while True:
             try:
                 self._producer.produce(
                     topic, value, key, -1 if partition is None else partition, on_delivery, None, timestamp, [*headers]
                 )
             except BufferError:
-                self._wait_for_room()
+                self._wait_for_room(kind, topic, which)
             except KafkaException as error:
                 self._refused(kind, topic, which, error)
                 return
             else:
-                break
-        if limit == 0:
-            self._flush()
+                return
 
     def _flush(self) -> None:
         remaining = guarded(self._producer.flush, self._timeout_s)

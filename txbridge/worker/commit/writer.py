@@ -19,7 +19,6 @@ from txbridge.kafka.failures import (
     OutdatedError,
     RecordFailure,
     RecordsRefusedError,
-    UnnamedRecordsError,
 )
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
@@ -90,8 +89,7 @@ class TransactionalWriter:
         """Write one Kafka transaction; `receipt` is complete when this returns or raises IndefiniteError.
 
         Raises:
-            RecordsRefusedError: aborted, because Kafka did not take some records; they are named.
-            UnnamedRecordsError: aborted for the same reason, but the records are not known without `contents.named`.
+            RecordsRefusedError: aborted, because Kafka did not take some records; with `contents.named` they are named.
             AbortedError: aborted for another reason; nothing is visible.
             FencedError: another worker owns the partition.
             IndefiniteError: the outcome can only be learnt from the topics.
@@ -166,13 +164,11 @@ class TransactionalWriter:
                 raise FencedError(abort_error.args[0].str()) from abort_error
             raise IndefiniteError(abort_error.args[0].str()) from abort_error
         failures: list[RecordFailure] = transaction.reports.failures
-        if self._watch.trouble or failures or transaction.reports.failed_unnamed:
+        if self._watch.trouble or failures:
             # After connection trouble a late copy of this abort could divide the next transaction. After a refused
             # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither
             # problem.
             self._producer = None
-        if transaction.reports.failed_unnamed:
-            raise UnnamedRecordsError("Kafka did not take some of its records") from error
         if failures:
             raise RecordsRefusedError(failures) from error
         raise AbortedError(

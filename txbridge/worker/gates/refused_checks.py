@@ -1,8 +1,8 @@
 """Check requests that a check topic refuses one by one: too large for it, or without the key that compaction wants.
 
-Each attempt aborts a Kafka transaction with the messages of others in it. So a check that was refused by itself is
-seldom offered again: per topic one message at a time, after a pause that doubles up to a minute. A check that was only
-in the same batch goes alone the next time, and soon.
+Each attempt aborts a Kafka transaction. So a check that was refused by itself is seldom offered again: per topic one
+message at a time, after a pause that doubles up to a minute. While it is not known which of its checks a topic refuses,
+it is in quarantine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.kafka.environment import OUTSIDE, Outside
 
 #: Pause between the first two attempts at a topic, and the longest pause. An operator who has raised the topic's limit
-#: sees the effect within a minute. Each attempt costs the others about 20 ms.
+#: sees the effect within a minute.
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
-#: After a refusal, the other checks that the topic has refused wait this long, to leave time for everything else.
-_REST_S = 0.5
 
 
 @dataclass(slots=True)
@@ -32,7 +30,6 @@ class _Refusing:
     size: int | None
     next_probe: float
     backoff: Backoff
-    rests_until: float = 0.0
 
 
 class RefusedChecks:
@@ -44,7 +41,7 @@ class RefusedChecks:
         #: Reasons by half offset, for checks that were refused in an aborted transaction and are not yet recorded in
         #: OFFSET.
         self._refused: dict[int, str] = {}
-        #: Half offsets of the messages whose check was refused when it went alone.
+        #: Half offsets of the messages whose check was refused.
         self._proven: set[int] = set()
 
     def obstacle(self, entry: HalfEntry, topic: str) -> str | None:
@@ -63,23 +60,22 @@ class RefusedChecks:
             return None
         now = self._outside.monotonic()
         if not self._is_hopeless(entry, refusing):
-            return None if entry.error is None or now >= refusing.rests_until else InTurn(refusing.reason)
+            return None
         if now < refusing.next_probe:
             return InTurn(refusing.reason)
         refusing.next_probe = now + refusing.backoff.next()
         return None
 
-    def refuse(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool | None) -> None:
-        """Note that the topic has refused this check. `too_large` is None if another of its batch may be at fault."""
+    def refuse(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool) -> None:
+        """Note that the topic refuses this check; `too_large`: for its size."""
         self._refused[entry.offset] = reason
         known, now = self._topics.get(topic), self._outside.monotonic()
         if known is None:
             known = self._topics[topic] = _Refusing(
                 reason, None, now + _FIRST_PAUSE_S, Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             )
-        known.reason, known.rests_until = reason, now + _REST_S
-        if too_large is not None:
-            self._proven.add(entry.offset)
+        known.reason = reason
+        self._proven.add(entry.offset)
         if too_large:
             known.size = entry.size if known.size is None else min(known.size, entry.size)
 

@@ -1,65 +1,58 @@
-"""Health of the topics that a worker writes to: existence, rights, and refused records."""
+"""Health of the topics that a worker writes to: existence, rights, rules, and refused records."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
-from txbridge.backoff import Backoff
 from txbridge.core.batch import Room
-from txbridge.core.effects import InTurn
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import CHECK_TOPIC
 from txbridge.core.states import TransactionState
+from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import UNKNOWN_TOPIC
-from txbridge.kafka.failures import RecordFailure
+from txbridge.kafka.topic_rules import LARGEST_BATCH, TopicRules
 from txbridge.log import get_logger
 from txbridge.text import counted
+from txbridge.worker.gates.quarantine import Quarantine
 
 #: A topic that was fine is believed for a minute. If it is deleted meanwhile, the write fails and Kafka is asked again.
 _GOOD_FOR_S = 60.0
 #: Kafka is asked about any other topic at every attempt of its held messages, which have a back-off of their own.
 _BAD_FOR_S = 0.9
 _REQUEST_TIMEOUT_S = 5.0
-#: Back-off of a topic that takes nothing.
-_FIRST_BLOCK_S = 2.0
-_LONGEST_BLOCK_S = 60.0
-#: Messages that go together to a topic that was blocked: first one, then _PROBE_GROWS times as many after each success.
-#: From _PROBES_END on there is no limit. With many at once, a slow link would block the topic again and again.
-_PROBE_GROWS = 4
-_PROBES_END = 1_000
-#: Bytes that go together to a topic that has refused a batch, below librdkafka's batch.size at first. The limit shrinks
-#: until the records at fault are known, or until the topic's max.message.bytes turns out to be that small.
-_FIRST_LIMIT = 256 * 1024
-LEAST_LIMIT = 1024
-#: The limit is forgotten this long after the topic's last refusal. To learn it again costs seven aborted Kafka
-#: transactions of about 20 ms each, less than 1 % of this time. Until then the fast path for fresh messages is off.
-_LIMIT_S = 20.0
-#: After more refused batches of one topic in a row, all its messages of the draft are held: the others must not wait.
-_MOST_REFUSALS = 10
-#: Most flushes that such topics may cost one Kafka transaction: 500 take about a second.
+#: After a refusal the messages of a topic are compared with its rules, one by one, for this long (s) after the last one
+#: that breaks them. Without an end, the fast path for fresh messages would stay off.
+_STRICT_S = 20.0
+#: Meanwhile its rules are believed for this long (s), so that a change of them has an effect soon.
+_STRICT_GOOD_FOR_S = 10.0
+#: Bytes of a batch beyond its records, rounded up.
+_BATCH_ROOM = 100
+#: Most flushes that topics with a small max.message.bytes may cost one Kafka transaction: 500 take about a second.
 _MOST_FLUSHES = 500.0
-#: After a held message was refused again, the held messages of its topic wait this long, to leave time for the others.
-_REST_S = 0.5
-#: Time after a refusal for size in which new commits of that size or more are held at once.
-_WALL_S = 60.0
-#: A block, a size limit or a logged right is forgotten when the topic was not tried for this long. Held messages and
-#: checks are tried again within a minute, so none needs it any more.
+#: A logged right is forgotten when the topic was not tried for this long (s). Checks are tried again within a minute.
 _UNUSED_S = 120.0
 #: Old entries are dropped at most this often: a drop looks at every entry.
 _DROP_EVERY_S = 1.0
 
-
 #: Begin of the reason why this user may not write. The right and the topic follow.
 _DENIED = "no right to"
+_NO_RULES = TopicRules()
 
 _log = get_logger("txbridge.worker")
+
+
+#: Key, timestamp (ms) and size (bytes) of a record.
+RecordFacts = tuple[bytes | None, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,65 +64,36 @@ class _Answer:
     problem: str | None
     #: Number of partitions, if Kafka has described the topic.
     partitions: int | None = None
-
-
-@dataclass(slots=True)
-class _Limit:
-    """The limit of a topic that has refused a batch."""
-
-    #: Bytes that may go together.
-    size: int = _FIRST_LIMIT
-    #: Refused batches in a row.
-    refusals: int = 0
-    #: Monotonic time (s) at which it is forgotten.
-    until: float = 0.0
-
-
-@dataclass(slots=True)
-class _Block:
-    """A topic that took nothing, and has not taken many messages at once since."""
-
-    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_BLOCK_S, _LONGEST_BLOCK_S))
-    #: Number of messages that may go together.
-    together: int = 1
-    #: Monotonic time (s) at which it is forgotten.
-    until: float = 0.0
-
-
-@dataclass(slots=True)
-class _Wall:
-    """The smallest size at which a topic refused a record."""
-
-    size: int
-    reason: str
-    until: float
-    #: Monotonic time (s) at which one held message of this size or more is tried again: the limit may have been raised.
-    next_probe: float
-    backoff: Backoff
+    rules: TopicRules = _NO_RULES
 
 
 class TopicHealth:
-    """Answers from memory whether a message can be delivered; `look_up` asks Kafka beforehand. Not thread-safe."""
+    """Answers from memory whether a message can be delivered; `look_up` asks Kafka beforehand. Not thread-safe.
 
-    def __init__(self, requests: ControllerRequests, outside: Outside = OUTSIDE) -> None:
+    `batch_bytes` is the producer's batch.size: a topic that takes fewer bytes gets smaller batches.
+    """
+
+    def __init__(
+        self, requests: ControllerRequests, outside: Outside = OUTSIDE, batch_bytes: int = BATCH_BYTES
+    ) -> None:
         self._outside = outside
         self._requests = requests
+        self._batch_bytes = batch_bytes
+        self.quarantine = Quarantine(outside)
         self._topics: dict[str, _Answer] = {}
         #: Monotonic time (s) of the next drop of old entries.
         self._next_drop = 0.0
         #: Check topics whose missing right was logged, with the monotonic time (s) at which that is forgotten.
         self._denied: dict[str, float] = {}
-        self._blocks: dict[str, _Block] = {}
-        #: Reasons by half offset, for messages that their topic refused and that are not held yet.
+        #: Reasons by half offset, for messages that cannot be delivered and are not held yet.
         self._refused: dict[int, str] = {}
-        self._resting: dict[str, tuple[float, str]] = {}
-        self._walls: dict[str, _Wall] = {}
-        #: Half offsets of held messages that were refused when they went alone.
-        self._proven: set[int] = set()
-        self._limits: dict[str, _Limit] = {}
+        #: Topics whose messages are compared with their rules, and the monotonic time (s) until which.
+        self._strict: dict[str, float] = {}
+        #: By such a topic, the smallest size (bytes) of a message that it has refused as too large.
+        self._too_large: dict[str, int] = {}
+        #: Bytes of records that may go together, by topic, for topics that take fewer than a batch has.
+        self.limits: Mapping[str, int] = {}
         self._flushes_left = _MOST_FLUSHES
-        #: By topic that was blocked: the number of messages that this draft may still take.
-        self._probes_left: dict[str, int] = {}
 
     # --- asking Kafka -----------------------------------------------------------------------------------------------
 
@@ -141,33 +105,43 @@ class TopicHealth:
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now}
         if not unknown:
             return
-        answers = self._requests.describe_topics(sorted(unknown), _REQUEST_TIMEOUT_S, authorized_operations=True)
+        answers, configs = self._requests.describe_topics_and_configs(sorted(unknown), _REQUEST_TIMEOUT_S)
         for topic, answer in answers.items():
-            problem, partitions = None, None
+            problem, partitions, rules = None, None, _rules_in(configs[topic])
             try:
                 description = answer.result()
                 partitions = len(description.partitions)
                 allowed = description.authorized_operations
                 if allowed is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(allowed):
                     problem = f"{_DENIED} WRITE to topic {topic}"
+                elif rules.problem is not None:
+                    problem = f"topic {topic}: {rules.problem}"
             except KafkaException as error:
                 problem = _problem(topic, error.args[0])
                 if problem is None:
                     raise
             self._tell(topic, problem, now)
-            good_for = _GOOD_FOR_S if problem is None else _BAD_FOR_S
-            self._topics[topic] = _Answer(now + good_for, problem, partitions)
+            good_for = _STRICT_GOOD_FOR_S if topic in self._strict else _GOOD_FOR_S
+            self._topics[topic] = _Answer(
+                now + (good_for if problem is None else _BAD_FOR_S), problem, partitions, rules
+            )
+        self._find_limits()
 
     def _drop_old(self, now: float) -> None:
         """Drop entries that say nothing any more: clients can name any number of topics, and topics come and go."""
         self._next_drop = now + _DROP_EVERY_S
         self._topics = {topic: answer for topic, answer in self._topics.items() if answer.until > now}
-        self._limits = {topic: limit for topic, limit in self._limits.items() if limit.until > now}
-        self._blocks = {topic: block for topic, block in self._blocks.items() if block.until > now}
-        self._resting = {topic: rest for topic, rest in self._resting.items() if rest[0] > now}
+        self._strict = {topic: until for topic, until in self._strict.items() if until > now}
         self._denied = {topic: until for topic, until in self._denied.items() if until > now}
-        self._walls = {
-            topic: wall for topic, wall in self._walls.items() if max(wall.until, wall.next_probe + _UNUSED_S) > now
+        self._too_large = {topic: size for topic, size in self._too_large.items() if topic in self._strict}
+        self._find_limits()
+        self.quarantine.drop_unused()
+
+    def _find_limits(self) -> None:
+        self.limits = {
+            topic: max(1, most - _BATCH_ROOM)
+            for topic, answer in self._topics.items()
+            if (most := answer.rules.largest_batch) is not None and most < self._batch_bytes
         }
 
     def _tell(self, topic: str, problem: str | None, now: float) -> None:
@@ -195,23 +169,13 @@ class TopicHealth:
 
     # --- for a draft ------------------------------------------------------------------------------------------------
 
-    @property
-    def limits(self) -> Mapping[str, int]:
-        """Bytes that may go together, by topic, for topics that have refused a batch."""
-        return {topic: limit.size for topic, limit in self._limits.items()}
-
     def begin_draft(self) -> None:
         self._flushes_left = _MOST_FLUSHES
-        self._probes_left = {topic: block.together for topic, block in self._blocks.items()}
 
     @property
     def room(self) -> Room | None:
         """Function to call for each message before it is drafted; None when there is room for all."""
-        return self._room if self._limits or self._blocks else None
-
-    def are_limited(self, topics: AbstractSet[str]) -> bool:
-        """Whether one of these topics has room for only some messages."""
-        return not (topics.isdisjoint(self._limits) and topics.isdisjoint(self._blocks))
+        return self._room if self.limits or self.quarantine else None
 
     def _room(self, entry: HalfEntry) -> bool | None:
         """Whether this draft may hold one more message of its topics; None if one takes nothing. Uses up the room."""
@@ -220,148 +184,145 @@ class TopicHealth:
             known = self._topics.get(topic)
             if known is not None and known.problem is not None and known.until > now:
                 return None
-        probes = {topic: self._probes_left[topic] for topic in topics if topic in self._probes_left}
-        limits = [self._limits[topic].size for topic in topics if topic in self._limits]
-        if 0 in probes.values() or (limits and self._flushes_left <= 0):
-            return False
-        for topic, left in probes.items():
-            self._probes_left[topic] = left - 1
+        if self.quarantine.reason(topics) is not None:
+            return None
+        limits = [self.limits[topic] for topic in topics if topic in self.limits]
         if limits:
+            if self._flushes_left <= 0:
+                return False
             # The share of each topic in several messages is not known, so this is an upper bound.
-            self._flushes_left -= entry.messages if entry.attempts else min(entry.messages, entry.size / min(limits))
+            self._flushes_left -= min(entry.messages, entry.size / min(limits))
         return True
 
-    def is_clear(self, topic: str) -> bool:
-        """Whether every fresh message can be delivered to this topic now, as far as is known.
+    def are_clear(self, topics: AbstractSet[str]) -> bool:
+        """Whether every fresh message can be delivered to these topics now, as far as is known.
 
         A message that its topic has refused is not fresh any more.
         """
-        if topic in self._limits or topic in self._blocks or self.problem_of(topic) is not None:
-            return False
-        wall = self._walls.get(topic)
-        return wall is None or wall.until <= self._outside.monotonic()
+        return not any(
+            topic in self.limits
+            or topic in self._strict
+            or topic in self.quarantine
+            or self.problem_of(topic) is not None
+            for topic in topics
+        )
 
     def obstacle(self, entry: HalfEntry) -> str | None:
         """Reason why a newly committed message cannot be delivered now, or None."""
-        if not (self._refused or self._walls):
-            # Nearly always.
-            return self._problem_of_any(entry)
-        why = self._refused.get(entry.offset) or self._problem_of_any(entry)
-        wall = self._wall_of(entry)
-        if why is None and wall is not None and entry.size >= wall.size and self._outside.monotonic() < wall.until:
-            why = wall.reason
-        return why
+        why = self._refused.get(entry.offset) if self._refused else None
+        why = why or self.problem_of_any(entry) or self._size_problem(entry)
+        return self.quarantine.reason(entry.topics) if why is None and self.quarantine else why
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
-        """Reason why a held message cannot be delivered now, or None."""
-        now = self._outside.monotonic()
-        why = self._refused.pop(entry.offset, None) or self._problem_of_any(entry)
-        for topic in entry.topics:
-            if why is None and topic in self._resting:
-                until, why = self._resting[topic]
-                if until <= now:
-                    del self._resting[topic]
-                    why = None
-                elif entry.offset not in self._proven:
-                    why = InTurn(why)
-        if why is None and (wall := self._wall_of(entry)) is not None and entry.size >= wall.size:
-            if now < wall.next_probe:
-                why = wall.reason
-            else:
-                wall.next_probe = now + wall.backoff.next()
-        return why
+        """Reason why a held message cannot be delivered now, or None. It may wait for a probe then."""
+        if (why := self._refused.pop(entry.offset, None)) is not None:
+            return why
+        why = self.problem_of_any(entry)
+        if why is None and (why := self._size_problem(entry)) is not None:
+            # Compressed, it may be small enough, and the limit may be raised.
+            self.quarantine.set_apart(entry.real_topic, entry.offset, why)
+        waits = self.quarantine.wait(entry.offset, entry.topics) if self.quarantine else None
+        return why or waits
 
-    def _problem_of_any(self, entry: HalfEntry) -> str | None:
+    def problem_of_any(self, entry: HalfEntry) -> str | None:
         """Problem of any topic of the entry: one message that has to wait holds its whole transaction."""
         if entry.messages == 1:
             return self.problem_of(entry.real_topic)
         return next(filter(None, map(self.problem_of, entry.topics)), None)
 
-    def _wall_of(self, entry: HalfEntry) -> _Wall | None:
-        """The known size limit of the entry's topic. None for several messages: their sum says nothing about each."""
-        return self._walls.get(entry.real_topic) if entry.messages == 1 else None
+    def _size_problem(self, entry: HalfEntry) -> str | None:
+        """Reason why a topic with small batches, or one that has refused something, may not take so many bytes.
+
+        None for several messages: their sum says nothing about each.
+        """
+        topic = entry.real_topic
+        if entry.messages > 1 or not (topic in self.limits or topic in self._strict):
+            return None
+        if (known := self._topics.get(topic)) is None:
+            return None
+        most = known.rules.largest_batch
+        if most is not None and entry.size > most:
+            return f"topic {topic}: the message has {entry.size} bytes, and {LARGEST_BATCH} is {most}"
+        least = self._too_large.get(topic)
+        if least is None or entry.size < least:
+            return None
+        return f"topic {topic}: the message has {entry.size} bytes, and one of {least} was too large"
+
+    def are_lenient(self, topics: Iterable[str]) -> bool:
+        """Whether none of these topics has refused a record lately."""
+        return self._strict.keys().isdisjoint(topics)
+
+    def refusal_of(self, topic: str, key: bytes | None, timestamp: int, now: int) -> str | None:
+        """Reason why this topic, which has refused records, refuses this one by its rules, too. None if it may not."""
+        if topic not in self._strict:
+            return None
+        known = self._topics.get(topic)
+        why = None if known is None else known.rules.refusal(key, timestamp, now)
+        if why is None:
+            return None
+        self._strict[topic] = self._outside.monotonic() + _STRICT_S
+        return f"topic {topic}: {why}"
 
     # --- outcomes ---------------------------------------------------------------------------------------------------
 
-    def guilty(self, topic: str, failures: Sequence[RecordFailure]) -> Sequence[RecordFailure] | None:
-        """The refused records of a topic that are to be held. None stands for all of its messages in the draft.
+    def explain(self, topic: str, records: Iterable[RecordFacts], now: int) -> bool:
+        """Compare the messages of a topic that has refused one with its rules from now on.
 
-        Kafka refuses a whole batch for one bad record. Smaller batches are tried until the record is found.
+        Returns whether they refuse one of these records (key, timestamp, bytes), or have changed.
         """
-        is_first = topic not in self._limits
-        limit = self._limits.setdefault(topic, _Limit())
-        limit.refusals += 1
-        limit.until = self._outside.monotonic() + _LIMIT_S
-        if alone := [failure for failure in failures if failure.alone]:
-            return alone
-        if limit.refusals > _MOST_REFUSALS:
-            return None
-        if limit.size <= LEAST_LIMIT:
-            return failures
-        if not is_first:
-            limit.size //= 4
-        return ()
+        known = self._topics.pop(topic, None)
+        self._strict[topic] = self._outside.monotonic() + _STRICT_S
+        self.look_up([topic])
+        rules = self._topics[topic].rules
+        if known is not None and known.rules != rules:
+            return True
+        most = sys.maxsize if rules.largest_batch is None else rules.largest_batch
+        return any(size > most or rules.refusal(key, time, now) is not None for key, time, size in records)
 
-    def refuse(self, entry: HalfEntry, reason: str, *, topic: str, too_large: bool = False) -> None:
-        """Note that a topic refused this message. It will be held, so that the others can pass."""
-        now = self._outside.monotonic()
+    def note_too_large(self, entry: HalfEntry) -> None:
+        """Note that a topic has refused this message, which went alone, for its size."""
+        topic = entry.real_topic
+        self._strict[topic] = self._outside.monotonic() + _STRICT_S
+        if entry.messages == 1:
+            self._too_large[topic] = min(entry.size, self._too_large.get(topic, entry.size))
+
+    def refuse(self, entry: HalfEntry, reason: str) -> None:
+        """Note that this message cannot be delivered. It will be held, so that the others can pass."""
         self._refused[entry.offset] = reason
         if entry.state is TransactionState.HELD:
-            self._resting[topic] = (now + _REST_S, reason)
-            if entry.attempts:
-                self._proven.add(entry.offset)
-        if too_large and entry.messages == 1:
-            wall = self._walls.get(topic)
-            if wall is None or entry.size < wall.size or wall.until < now:
-                backoff = Backoff(_FIRST_BLOCK_S, _LONGEST_BLOCK_S) if wall is None else wall.backoff
-                self._walls[topic] = _Wall(entry.size, reason, now + _WALL_S, now + backoff.pause, backoff)
+            self.quarantine.leave([entry.offset])
 
     def held(self, entry: HalfEntry) -> None:
         """Note that the message is held now, in OFFSET too."""
-        self._refused.pop(entry.offset, None)
+        is_refused = self._refused.pop(entry.offset, None) is not None
+        if self.quarantine and not is_refused and self._size_problem(entry) is None:
+            self.quarantine.wait(entry.offset, entry.topics)
 
-    def delivered(self, entries: Collection[HalfEntry]) -> None:
-        """Note that these messages were delivered."""
-        self.worked({topic for entry in entries for topic in entry.topics})
-        if self._walls or self._proven:
-            for entry in entries:
-                self._proven.discard(entry.offset)
-                wall = self._wall_of(entry)
-                if wall is not None and entry.size >= wall.size:
-                    del self._walls[entry.real_topic]
-
-    def abandoned(self, entries: Iterable[HalfEntry]) -> None:
+    def finished(self, entries: Collection[HalfEntry]) -> None:
         """Forget messages that will never be offered again."""
-        for entry in entries:
-            self._refused.pop(entry.offset, None)
-            self._proven.discard(entry.offset)
+        if self._refused or self.quarantine:
+            self.quarantine.leave([entry.offset for entry in entries])
+            for entry in entries:
+                self._refused.pop(entry.offset, None)
 
     def block_topic(self, topic: str, reason: str) -> None:
         """Offer nothing to this topic for a while.
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
-        block = self._blocks.setdefault(topic, _Block())
-        # A random factor: if several topics were blocked because one of them is at fault, they must not return
-        # together.
-        until = self._outside.monotonic() + block.backoff.next() * self._outside.uniform(0.5, 1.5)
-        block.together, block.until = 1, until + _UNUSED_S
-        self._topics[topic] = _Answer(until, reason)
-
-    def worked(self, topics: Iterable[str]) -> None:
-        """Note that records for these topics were committed."""
-        for topic in topics:
-            if (limit := self._limits.get(topic)) is not None:
-                limit.refusals = 0
-            if (block := self._blocks.get(topic)) is not None:
-                block.backoff.reset()
-                block.together *= _PROBE_GROWS
-                if block.together >= _PROBES_END:
-                    del self._blocks[topic]
+        self._topics[topic] = _Answer(self.quarantine.block(topic, reason), reason)
 
     def forget(self) -> None:
         """Forget all answers, after a write failed for a reason that names no record."""
         self._topics.clear()
+
+
+def _rules_in(answer: Future[Any]) -> TopicRules:
+    """The rules of a topic. Those that this user may not see (DESCRIBE_CONFIGS) are learnt from refusals."""
+    try:
+        return TopicRules.of(answer.result())
+    except KafkaException:
+        return _NO_RULES
 
 
 def _problem(topic: str, error: KafkaError) -> str | None:

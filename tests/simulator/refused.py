@@ -1,0 +1,145 @@
+"""A load of records that their topics refuse, beside commits for another topic: how long do those take?
+
+One owner on a healthy Kafka. The time is that of the simulation, and a fence costs what it costs on a real Kafka.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from tests.simulator.applications import COMMIT
+from tests.simulator.checker import Checker
+from tests.simulator.kafka_writer import POISON
+from tests.simulator.model import Times
+from tests.simulator.process import Process
+from tests.simulator.world import World
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.end_record import EndEvent
+from txbridge.core.names import Names
+
+_OTHER = "stock"
+_HOUR = 3_600_000
+#: A request takes 3 ms and a new producer 60 ms, as measured on an idle machine with one broker.
+_REQUEST_MS, _FENCE_MS = 3, 60
+#: Time between two commits for the other topic (ms).
+_EVERY_MS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRecords:
+    """The refused records of a run."""
+
+    #: Topics that refuse records.
+    topics: int = 1
+    #: Refused records that are committed at once, and more of them in each second. As many good ones come with them.
+    at_once: int = 0
+    per_second: int = 0
+    seconds: int = 20
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Result of a run."""
+
+    #: Milliseconds from commit to visible of each message for the other topic.
+    delays: list[int] = field(default_factory=list)
+    #: Good messages for the topics that refuse others, and how many of them are visible in the end.
+    good: int = 0
+    good_visible: int = 0
+
+
+class RefusedRun:
+    """One run. `shows_configs`: workers may see the configuration of topics, which does not explain these refusals."""
+
+    def __init__(self, load: RefusedRecords, *, shows_configs: bool = True) -> None:
+        self._load = load
+        self._world = world = World(0)
+        world.cluster.shows_configs = shows_configs
+        world.latency, world.fence_ms, world.max_batch = _REQUEST_MS, _FENCE_MS, sys.maxsize
+        self._names = names = Names()
+        self._bad = [f"bad{number}" for number in range(load.topics)]
+        for topic in (names.half, names.end, names.op, names.offset, names.discard, _OTHER, *self._bad):
+            world.cluster.create_topic(topic, 1)
+        policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR)
+        self._checker = Checker(world, names, 1, Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR))
+        self._process = Process(world, names, policy, 0, "w1", payload_memory=1_000_000)
+        self._checker.witnesses[self._process.name] = self._process.witness
+        self._count = 0
+
+    def run(self) -> Outcome:
+        """Do the run. Raises Violation."""
+        structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
+        world, outcome = self._world, Outcome()
+        self._pass_time(2_000)
+        began = world.now
+        waiting: dict[int, int] = {}
+        for due, is_bad in self._arrivals():
+            self._pass_time(began + due - world.now, waiting, outcome)
+            if is_bad:
+                topic = self._bad[self._count % len(self._bad)]
+                self._commit(topic, b"%d" % self._count + POISON)
+                self._commit(topic, b"good")
+                outcome.good += 1
+            else:
+                waiting[self._commit(_OTHER, b"other")] = world.now
+        self._pass_time(60_000, waiting, outcome)
+        outcome.delays += [world.now - since for since in waiting.values()]
+        outcome.good_visible = sum(record.value == b"good" for topic in self._bad for record in self._visible(topic))
+        self._process.actor.crash()
+        return outcome
+
+    def _arrivals(self) -> Iterator[tuple[int, bool]]:
+        """Times (ms) of commits, and whether they are for a topic that refuses records."""
+        load = self._load
+        arrivals = [(0, True)] * load.at_once
+        arrivals += [(number * 1000 // load.per_second, True) for number in range(load.seconds * load.per_second)]
+        arrivals += [(time, False) for time in range(1, load.seconds * 1000, _EVERY_MS)]
+        yield from sorted(arrivals)
+
+    def _commit(self, topic: str, value: bytes) -> int:
+        """Store a half message and its commit. Returns its half offset."""
+        cluster, process = self._world.cluster, self._process
+        self._count += 1
+        transaction_id = f"{self._count:032X}"
+        headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", topic.encode()), ("PGROUP", b"group")]
+        headers.append(("UNIQ_KEY", transaction_id.encode()))
+        half = cluster.append_plain((self._names.half, 0), (b"key", value, headers, 0))
+        command = f"{half},{transaction_id},{COMMIT}".encode()
+        headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
+        end = cluster.append_plain((self._names.end, 0), (None, command, headers, 0))
+        process.owner.inbox.offer(EndEvent(end, None, command, headers))
+        process.poke()
+        return half
+
+    def _pass_time(
+        self, milliseconds: int, waiting: dict[int, int] | None = None, outcome: Outcome | None = None
+    ) -> None:
+        world, actor = self._world, self._process.actor
+        until = world.now + milliseconds
+        while world.now < until:
+            markers = world.cluster.markers_due()
+            if markers:
+                world.cluster.write_marker(*markers[0])
+            elif actor.is_runnable:
+                actor.run(1)
+            else:
+                world.now = max(world.now + 1, min(until, actor.waits_until or until))
+            if self._checker.violation is not None:
+                raise self._checker.violation
+            if waiting and outcome is not None:
+                for offset in self._delivered() & waiting.keys():
+                    outcome.delays.append(world.now - waiting.pop(offset))
+
+    def _delivered(self) -> set[int]:
+        return {int(dict(one.headers)["TXB_HALF"].split(b":")[1]) for one in self._visible(_OTHER)}
+
+    def _visible(self, topic: str):  # type: ignore[no-untyped-def]
+        return self._world.cluster.logs[topic, 0].visible(0, sys.maxsize, committed=True)[0]
+
+
+def _drop(*_: object) -> dict[str, object]:
+    raise structlog.DropEvent

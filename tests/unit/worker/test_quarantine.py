@@ -1,0 +1,137 @@
+"""Quarantine: a topic that refuses records finds its culprits in few probes, and rests between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.core.effects import InTurn
+from txbridge.kafka.environment import Outside
+from txbridge.worker.gates.quarantine import Quarantine
+
+TOPIC = ("bad",)
+
+
+class Time(Outside):
+    seconds = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def quarantine(time: Time) -> Quarantine:
+    made = Quarantine(time)
+    made.close("bad", "refused", {})
+    return made
+
+
+def try_all(time: Time, quarantine: Quarantine, culprits: set[int]) -> list[str]:
+    """Probe until nothing is left to try now, as Kafka and librdkafka answer. Returns the sizes and outcomes."""
+    told = []
+    for _ in range(1_000):
+        probe = quarantine.next_probe()
+        if probe is None and time.seconds > 1_000 + 600:
+            break
+        time.seconds += 0.1
+        if probe is None:
+            continue
+        found = culprits.intersection(probe.offsets)
+        told.append(f"{len(probe.offsets)} {'refused' if found else 'taken'}")
+        if found:
+            # With a single culprit in a batch, librdkafka reports all of its records alike.
+            named = dict.fromkeys(found, "bad") if len(found) > 1 else {}
+            quarantine.refused("bad", "refused", probe.offsets, named, 0.15)
+            time.seconds += 0.15
+        else:
+            quarantine.passed(*probe)
+    return told
+
+
+def test_p8_new_commits_are_held_for_a_second_and_then_twice_as_long(time: Time, quarantine: Quarantine):
+    assert (quarantine.reason(TOPIC), quarantine.reason(("good",))) == ("refused", None)
+    time.seconds += 1.1
+    assert quarantine.reason(TOPIC) is None
+    quarantine.close("bad", "refused again", {})
+    time.seconds += 1.9
+    assert quarantine.reason(TOPIC) == "refused again"
+    time.seconds += 0.2
+    assert quarantine.reason(TOPIC) is None
+
+
+def test_p8_held_messages_wait_for_a_probe_of_their_topic(quarantine: Quarantine):
+    assert quarantine.wait(7, ("good",)) is None
+    assert [quarantine.wait(offset, TOPIC) for offset in (8, 9)] == [InTurn("refused")] * 2
+    assert quarantine.next_probe() == ("bad", [8, 9])
+
+
+def test_p8_many_culprits_are_found_in_one_probe(time: Time, quarantine: Quarantine):
+    for offset in range(1_000):
+        quarantine.wait(offset, TOPIC)
+    assert try_all(time, quarantine, set(range(0, 1_000, 3)))[:2] == ["1000 refused", "666 taken"]
+
+
+def test_p8_a_single_culprit_is_found_by_quarters(time: Time, quarantine: Quarantine):
+    for offset in range(256):
+        quarantine.wait(offset, TOPIC)
+    told = try_all(time, quarantine, {0})
+    assert told[:5] == ["256 refused", "64 refused", "16 refused", "4 refused", "1 refused"]
+    # All others are taken, each of them once.
+    assert sum(int(one.split()[0]) for one in told if one.endswith("taken")) == 255
+
+
+def test_p8_a_refused_probe_is_followed_by_a_rest_of_three_times_its_duration(time: Time, quarantine: Quarantine):
+    quarantine.wait(1, TOPIC)
+    quarantine.wait(2, TOPIC)
+    quarantine.refused("bad", "refused", [1, 2], {}, 0.4)
+    time.seconds += 1.15
+    assert quarantine.next_probe() is None
+    time.seconds += 0.1
+    assert quarantine.next_probe() == ("bad", [1])
+
+
+def test_p8_a_message_that_was_refused_by_itself_is_tried_seldom_and_after_all_others(
+    time: Time, quarantine: Quarantine
+):
+    quarantine.set_apart("bad", 1, "too large")
+    assert quarantine.wait(1, TOPIC) == "too large"
+    quarantine.wait(2, TOPIC)
+    assert quarantine.next_probe() == ("bad", [2])
+    quarantine.passed("bad", [2])
+    tried = []
+    for second in range(600):
+        quarantine.wait(1, TOPIC)
+        if quarantine.next_probe() is not None:
+            tried.append(second)
+            quarantine.refused("bad", "too large", [1], {}, 0.15)
+        time.seconds += 1
+    assert tried == [0, 2, 6, 14, 30, 62, 122, 182, 242, 302, 362, 422, 482, 542]
+
+
+def test_p8_topics_take_turns(quarantine: Quarantine, time: Time):
+    for topic in ("bad", "worse"):
+        quarantine.close(topic, "refused", {})
+        for offset in range(3):
+            quarantine.wait(offset, (topic,))
+    order = []
+    for _ in range(4):
+        probe = quarantine.next_probe()
+        assert probe is not None
+        order.append(probe.topic)
+        quarantine.refused(probe.topic, "refused", probe.offsets, {}, 0.1)
+        time.seconds += 1
+    assert order == ["bad", "worse", "bad", "worse"]
+
+
+def test_p8_a_topic_that_is_only_suspected_is_tried_at_once_and_open_after_a_success(quarantine: Quarantine):
+    quarantine.wait(1, TOPIC)
+    quarantine.refused("bad", "refused", [1], {}, 0.15)
+    quarantine.suspect("good", "suspected")
+    assert quarantine.wait(2, ("good",)) == InTurn("suspected")
+    assert quarantine.next_probe() == ("good", [2])
+    quarantine.passed("good", [2])
+    assert quarantine.reason(("good",)) is None

@@ -1,0 +1,263 @@
+"""Quarantine: topics that have refused records get Kafka transactions of their own, with rests between them.
+
+One refused record aborts a Kafka transaction with everything in it. So after a refusal new commits for the topic are
+held, which costs the others nothing. The held ones are tried in *probes*: Kafka transactions with messages of this
+topic alone. A probe that is refused names its culprits, or is tried again with a quarter of its messages, until a
+single one is the culprit. Between refused probes the others have most of the time, however many records are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from txbridge.backoff import Backoff
+from txbridge.core.effects import InTurn
+from txbridge.kafka.environment import OUTSIDE, Outside
+
+#: New commits are held this long (s) after a refusal, twice as long after each further one. With less, a topic that
+#: refuses something all the time would abort the transactions of others often. With more, every message of a busy topic
+#: would be held because of one.
+_FIRST_CLOSED_S = 1.0
+_LONGEST_CLOSED_S = 20.0
+#: Pause (s) after a topic took nothing at all, and between attempts at messages that were refused by themselves. An
+#: operator who has corrected the topic sees the effect within a minute.
+_FIRST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 60.0
+#: A refused probe takes at most this part (1/n) of a partition's time. The rest after it is at least this long (s). An
+#: abort takes about 150 ms: 60 ms for a new producer, the others for the proof that nobody else wrote.
+_SHARE = 4
+_LEAST_REST_S = 0.5
+#: Messages that go together to a topic at most, and the factor by which the number falls and rises.
+_MOST_TOGETHER = 1_000
+_STEP = 4
+#: Messages of a topic that wait for a probe. Others are held with their back-off, and come later.
+_MOST_WAITING = 10_000
+#: A topic is forgotten when it was not used for this long (s). Held messages are tried again within a minute.
+_UNUSED_S = 120.0
+
+
+class Probe(NamedTuple):
+    """Held messages of one topic for a Kafka transaction of their own."""
+
+    topic: str
+    #: Half offsets.
+    offsets: list[int]
+
+
+@dataclass(slots=True)
+class _Ward:
+    """A topic in quarantine."""
+
+    reason: str = ""
+    #: Monotonic times (s): new commits are held until the first, nothing is tried before the second, and nothing that
+    #: was refused by itself before the third.
+    closed_until: float = 0.0
+    paused_until: float = 0.0
+    retry_at: float = 0.0
+    used: float = 0.0
+    #: Whether it took nothing at all. It stays closed until it has taken what waits.
+    is_blocked: bool = False
+    #: Whether it was only among others when something was refused. It is tried before all others.
+    is_suspected: bool = False
+    #: Number of messages that may go together.
+    together: int = _MOST_TOGETHER
+    retried_together: int = 1
+    closing: Backoff = field(default_factory=lambda: Backoff(_FIRST_CLOSED_S, _LONGEST_CLOSED_S))
+    blocking: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+    retrying: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+    #: Half offsets that wait for a probe, in their order: never refused by themselves, and refused before.
+    waiting: dict[int, None] = field(default_factory=dict)
+    again: dict[int, None] = field(default_factory=dict)
+    #: Reasons, by half offset, of the messages that were refused by themselves.
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def is_closed(self, now: float) -> bool:
+        return now < self.closed_until or self.is_blocked
+
+    def close(self, now: float) -> None:
+        self.is_suspected = self.is_blocked = False
+        self.closed_until = now + self.closing.next()
+
+    def forget(self, offset: int) -> None:
+        self.waiting.pop(offset, None)
+        self.again.pop(offset, None)
+        self.refused.pop(offset, None)
+
+
+class Quarantine:
+    """The topics that refuse records, and the messages that wait for them. Not thread-safe."""
+
+    def __init__(self, outside: Outside = OUTSIDE) -> None:
+        self._outside = outside
+        self._wards: dict[str, _Ward] = {}
+        self._rests_until = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._wards)
+
+    def __contains__(self, topic: str) -> bool:
+        """Whether messages for this topic have to be looked at one by one."""
+        return topic in self._wards
+
+    # --- what may be written ----------------------------------------------------------------------------------------
+
+    def reason(self, topics: Iterable[str]) -> str | None:
+        """Reason to hold a new commit for these topics, or None."""
+        now = self._outside.monotonic()
+        for topic in topics:
+            ward = self._wards.get(topic)
+            if ward is not None and ward.is_closed(now):
+                return ward.reason
+        return None
+
+    def wait(self, offset: int, topics: Iterable[str]) -> str | None:
+        """Let a held message wait for a probe. Returns why it may not go with others; None if it may."""
+        for topic in topics:
+            ward = self._wards.get(topic)
+            if ward is None:
+                continue
+            now = ward.used = self._outside.monotonic()
+            if (reason := ward.refused.get(offset)) is not None:
+                ward.again[offset] = None
+                return reason
+            if len(ward.waiting) < _MOST_WAITING:
+                ward.waiting[offset] = None
+            return ward.reason if now < ward.paused_until else InTurn(ward.reason)
+        return None
+
+    def next_probe(self) -> Probe | None:
+        """The messages to try now, or None. Topics take turns."""
+        if not self._wards:
+            return None
+        now = self._outside.monotonic()
+        for topic, ward in sorted(self._wards.items(), key=lambda item: not item[1].is_suspected):
+            if now < ward.paused_until or (now < self._rests_until and not ward.is_suspected):
+                continue
+            if ward.waiting:
+                offsets = list(islice(ward.waiting, ward.together))
+            elif ward.again and now >= ward.retry_at:
+                offsets = list(islice(ward.again, ward.retried_together))
+            else:
+                continue
+            self._wards[topic] = self._wards.pop(topic)
+            return Probe(topic, offsets)
+        return None
+
+    def next_checks(self, topics: AbstractSet[str]) -> tuple[str, int] | None:
+        """One of these check topics that is closed and may be tried now, and the number of checks to try. Or None."""
+        now = self._outside.monotonic()
+        if not self._wards or now < self._rests_until:
+            return None
+        for topic, ward in self._wards.items():
+            if topic in topics and ward.is_closed(now) and now >= ward.paused_until:
+                self._wards[topic] = self._wards.pop(topic)
+                return topic, ward.together
+        return None
+
+    # --- outcomes ---------------------------------------------------------------------------------------------------
+
+    def block(self, topic: str, reason: str) -> float:
+        """Try nothing with a topic that takes no record. Returns the monotonic time (s) until which."""
+        now, ward = self._outside.monotonic(), self._ward(topic, reason)
+        # A random factor: if several topics were blocked because one of them is at fault, they must not return
+        # together.
+        ward.paused_until = now + ward.blocking.next() * self._outside.uniform(0.5, 1.5)
+        ward.is_blocked, ward.together = True, 1
+        return ward.paused_until
+
+    def close(self, topic: str, reason: str, culprits: Mapping[int, str]) -> None:
+        """Hold new commits for a topic that has refused a record among those of others.
+
+        `culprits`: reasons by half offset, as far as it is known which messages were refused.
+        """
+        self._ward(topic, reason).close(self._outside.monotonic())
+        for offset, why in culprits.items():
+            self.set_apart(topic, offset, why)
+
+    def suspect(self, topic: str, reason: str) -> None:
+        """Hold new commits for a topic until it has taken something: it may be the one that refuses records."""
+        if topic not in self._wards:
+            ward = self._ward(topic, reason)
+            ward.is_suspected = ward.is_blocked = True
+
+    def set_apart(self, topic: str, offset: int, reason: str) -> None:
+        """Let a message be tried only after those that its topic may take."""
+        ward = self._ward(topic, reason)
+        ward.waiting.pop(offset, None)
+        if len(ward.refused) < _MOST_WAITING:
+            ward.refused[offset] = reason
+
+    def refused(self, topic: str, reason: str, offsets: list[int], culprits: Mapping[int, str], seconds: float) -> None:
+        """Note that a topic in quarantine has refused a probe with these messages, which took so many seconds.
+
+        A single message is the culprit.
+        """
+        now, ward = self._outside.monotonic(), self._ward(topic, reason)
+        suspects = 0 if culprits else len(offsets)
+        if len(offsets) == 1:
+            culprits = {offsets[0]: reason}
+        if ward.refused.keys().isdisjoint(offsets):
+            self.probe_refused(topic, reason, suspects, seconds)
+        else:
+            # They were refused before. Others have their turn, after a pause.
+            self._rest(seconds)
+            ward.retry_at, ward.retried_together = now + ward.retrying.next(), 1
+            for offset in offsets:
+                ward.again.pop(offset, None)
+        for offset, why in culprits.items():
+            self.set_apart(topic, offset, why)
+
+    def probe_refused(self, topic: str, reason: str, suspects: int, seconds: float) -> None:
+        """Note that a topic has refused a probe with so many records that may be the culprit, or none."""
+        ward = self._ward(topic, reason)
+        ward.close(self._outside.monotonic())
+        # Culprits are named only if a batch has several. So larger probes find more of them at once.
+        ward.together = max(1, min(ward.together, suspects) // _STEP) if suspects else _MOST_TOGETHER
+        self._rest(seconds)
+
+    def _rest(self, seconds: float) -> None:
+        self._rests_until = self._outside.monotonic() + max(_LEAST_REST_S, (_SHARE - 1) * seconds)
+
+    def passed(self, topic: str, offsets: Iterable[int]) -> None:
+        """Note that a topic in quarantine has taken a probe with these messages."""
+        ward = self._wards.get(topic)
+        if ward is None:
+            return
+        ward.used = self._outside.monotonic()
+        ward.blocking.reset()
+        ward.together = min(_MOST_TOGETHER, ward.together * _STEP)
+        if any(offset in ward.refused for offset in offsets):
+            ward.retrying.reset()
+            ward.retried_together = min(_MOST_TOGETHER, ward.retried_together * _STEP)
+        for offset in offsets:
+            ward.forget(offset)
+        if not ward.waiting or ward.together == _MOST_TOGETHER:
+            ward.is_blocked = False
+        if ward.is_suspected and not ward.waiting:
+            del self._wards[topic]
+
+    def leave(self, offsets: Iterable[int]) -> None:
+        """Let these messages wait no longer: they cannot be tried now, or are finished."""
+        for ward in self._wards.values():
+            for offset in offsets:
+                ward.forget(offset)
+
+    def drop_unused(self) -> None:
+        """Forget topics that were not used for a while: clients can name any number of topics."""
+        now = self._outside.monotonic()
+        self._wards = {
+            topic: ward
+            for topic, ward in self._wards.items()
+            if max(ward.used, ward.closed_until, ward.paused_until) + _UNUSED_S > now
+        }
+
+    def _ward(self, topic: str, reason: str) -> _Ward:
+        ward = self._wards.get(topic)
+        if ward is None:
+            ward = self._wards[topic] = _Ward()
+        ward.reason, ward.used = reason, self._outside.monotonic()
+        return ward
