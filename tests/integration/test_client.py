@@ -271,6 +271,29 @@ def test_refusals_send_nothing(bridge, producer_on):
     assert bridge.read(bridge.names.end) == []
 
 
+def test_a_timestamp_that_the_real_topic_refuses_is_refused_before_the_local_transaction(bridge, producer_on):
+    listener, hour = Listener(), 3_600_000
+    limited = bridge.create_topic("limited", message_timestamp_before_max_ms=str(hour))
+    usual, own = bridge.create_topic("usual"), bridge.create_topic("own", message_timestamp_type="LogAppendTime")
+    now = time.time_ns() // 1_000_000
+    with producer_on(bridge, listener) as producer:
+        for topic, timestamp, text in (
+            (usual, now + 2 * hour, "ahead, and the topic takes 1h (message.timestamp.after.max.ms)"),
+            (usual, now * 1_000, "Timestamps are milliseconds"),
+            (limited, now - 2 * hour, "2h behind, and the topic takes 1h (message.timestamp.before.max.ms)"),
+        ):
+            with pytest.raises(UsageError) as caught:
+                producer.send(Message(topic, b"", timestamp=timestamp))
+            assert text in str(caught.value)
+        assert (listener.executed, bridge.read(bridge.names.half)) == ([], [])
+        # These are taken: an hour and a half ago; any time, because the topic has its own; when it is delivered.
+        producer.send(Message(usual, b"", timestamp=now - 5_400_000))
+        producer.send(Message(own, b"", timestamp=now + 2 * hour))
+        producer.send(Message("missing", b"", timestamp=now + 2 * hour))
+        producer.send(Message(usual, b"", timestamp=now + 2 * hour, delay=2 * 3_600))
+    assert len(listener.executed) == 4
+
+
 def test_the_largest_message_is_sent(bridge, producer_on):
     with producer_on(bridge, Listener()) as producer:
         largest = Message("t", b"x" * 1_000_000, key=b"k" * 32_768, check_immunity_time=604_800)

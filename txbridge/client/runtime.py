@@ -20,6 +20,7 @@ from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.shortage import Shortage
+from txbridge.client.kafka.timestamp_limits import TimestampLimits
 from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.log import report
@@ -96,6 +97,7 @@ class Runtime:
             self._halves,
             self._ends,
             self._watch,
+            TimestampLimits(settings),
             self._metrics,
             self._tracing,
         )

@@ -21,6 +21,7 @@ from txbridge.errors import UsageError
 if TYPE_CHECKING:
     from txbridge.client.decide.end_batcher import Ticket
     from txbridge.client.decide.end_sender import EndSender
+    from txbridge.client.kafka.timestamp_limits import TimestampLimits
     from txbridge.client.kafka.topic_watch import TopicWatch
     from txbridge.client.metrics import GroupMetrics, NoMetrics
     from txbridge.client.prepare.half_writer import AfterReports, HalfWriter, Prepared, Report
@@ -67,6 +68,7 @@ class SendPath:
         halves: HalfWriters,
         ends: EndSender,
         watch: TopicWatch,
+        timestamps: TimestampLimits,
         metrics: GroupMetrics | NoMetrics,
         tracing: ClientTracing,
     ) -> None:
@@ -77,6 +79,7 @@ class SendPath:
         self._halves = halves
         self._ends = ends
         self._watch = watch
+        self._timestamps = timestamps
         self._metrics = metrics
         self._tracing = tracing
         self._ids = TransactionIds()
@@ -151,9 +154,12 @@ class SendPath:
         """Give the half message to the writer. Yields the waits that are needed before.
 
         All waits together take as long as an acknowledgement may. Raises PrepareError after that, and if HALF has
-        changed since the start.
+        changed since the start. Raises UsageError for a timestamp that the real topic refuses.
         """
         deadline = Deadline(self._prepare_timeout)
+        if (look := self._timestamps.look(message)) is not None:
+            yield look, deadline.left
+        self._timestamps.require(message)
         while not self._has_room_for_ends(0):
             if deadline.is_over:
                 raise PrepareError(_NO_ROOM_FOR_ENDS)

@@ -9,11 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
-    AdminClient,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from txbridge.client.flow import process
 from txbridge.client.threads import join
@@ -77,10 +73,7 @@ class Shortage:
         # Without an answer there is no reason to add. The text of the error already names the connection.
         with suppress(KafkaException, TimeoutError):
             topics = self._requests.describe_topics([self._topic], _REQUEST_S)
-            resource = ConfigResource(ResourceType.TOPIC, self._topic)
-            [config] = self._requests.ask(
-                lambda admin, seconds: admin.describe_configs([resource], request_timeout=seconds), _REQUEST_S
-            ).values()
+            config = self._requests.describe_configs([self._topic], _REQUEST_S)[self._topic]
             partitions = topics[self._topic].result().partitions
             wanted = int(config.result()["min.insync.replicas"].value)
             self._reason = "; ".join(_wrong(partitions, wanted))
