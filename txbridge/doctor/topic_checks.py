@@ -9,6 +9,7 @@ from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.doctor.cluster_view import KAFKAS_OWN, ClusterView
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import UNCLEAN, MissingRight, TopicFacts
+from txbridge.kafka.topic_rules import LARGEST_BATCH, MARKER_BATCH, marker_problem
 from txbridge.text import counted, duration
 from txbridge.topics.plan import wanted_topics
 from txbridge.topics.spec import LONGEST_OUTAGE_MS, Wanted
@@ -238,10 +239,19 @@ def _list(numbers: list[int]) -> str:
 
 
 def real_topics(view: ClusterView) -> Iterator[Finding]:
-    """Findings about missing real topics that were named. Neither worker nor front door creates one."""
+    """Findings about real topics that were named: missing ones, and those that take no Kafka transaction."""
     for name, sight in view.real.items():
+        if isinstance(sight, TopicFacts):
+            why = marker_problem(int(sight.config.get(LARGEST_BATCH, MARKER_BATCH)))
+            if why is not None:
+                yield problem(
+                    Check.TOPICS,
+                    f"nothing can be delivered to the real topic {name}: {why}",
+                    f"raise {LARGEST_BATCH} of {name} (kafka-configs.sh --alter)",
+                )
         if sight is not None:
             continue
+        # Neither worker nor front door creates one.
         if view.questions.door:
             yield problem(
                 Check.DOOR,

@@ -8,10 +8,9 @@ from typing import Self
 from txbridge.core.names import Names, is_topic
 from txbridge.errors import UsageError
 from txbridge.kafka.admin import UNCLEAN, TopicFacts
+from txbridge.kafka.topic_rules import LARGEST_BATCH, marker_problem
 from txbridge.text import counted
 from txbridge.topics.spec import BATCH_ROOM, COPY_ROOM
-
-_LIMIT = "max.message.bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +36,23 @@ class RealTopic:
 
     def config(self, message_size: int) -> dict[str, str]:
         """Properties of a new topic. A delivered message is its half message with two headers."""
-        return {_LIMIT: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
+        return {LARGEST_BATCH: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
 
     def objections(self, facts: TopicFacts) -> list[str]:
         """Reasons for which an existing topic does not fit the request."""
-        if self.partitions in {None, facts.partitions}:
-            return []
-        has = counted(facts.partitions, "partition")
-        why = "another number changes where keys go, so it is not changed here (kafka-topics.sh --alter does)"
-        return [f"has {has}, not {self.partitions}: {why}"]
+        found = []
+        if self.partitions not in {None, facts.partitions}:
+            has = counted(facts.partitions, "partition")
+            why = "another number changes where keys go, so it is not changed here (kafka-topics.sh --alter does)"
+            found.append(f"has {has}, not {self.partitions}: {why}")
+        if (why_not := marker_problem(int(facts.config.get(LARGEST_BATCH, BATCH_ROOM)))) is not None:
+            found.append(f"nothing can be delivered to it: {why_not}")
+        return found
 
     def notes(self, facts: TopicFacts, message_size: int) -> list[str]:
         """Notes about an existing topic."""
         found = []
-        limit = int(facts.config.get(_LIMIT, BATCH_ROOM))
+        limit = int(facts.config.get(LARGEST_BATCH, BATCH_ROOM))
         if limit < message_size:
             found.append(f"takes records of up to {limit:,} bytes; a larger message is held when it is committed")
         if facts.elects_unclean:
