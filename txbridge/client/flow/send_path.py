@@ -157,9 +157,10 @@ class SendPath:
         changed since the start. Raises UsageError for a timestamp that the real topic refuses.
         """
         deadline = Deadline(self._prepare_timeout)
-        if (look := self._timestamps.look(message)) is not None:
-            yield look, deadline.left
-        self._timestamps.require(message)
+        if any(one.timestamp is not None for one in message.messages):
+            if (look := self._timestamps.look(message)) is not None:
+                yield look, deadline.left
+            self._timestamps.require(message)
         while not self._has_room_for_ends(0):
             if deadline.is_over:
                 raise PrepareError(_NO_ROOM_FOR_ENDS)
