@@ -213,10 +213,10 @@ def test_any_bytes_of_http_end_their_connection_alone(door_that_ends: GrpcDoor, 
 
 
 def connected(door: GrpcDoor) -> socket.socket | None:
-    """A new connection; None while the door does not listen."""
+    """A new connection; None while the door does not listen, or while its server ends."""
     try:
         return socket.create_connection(("127.0.0.1", door.port), 60)
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):
         return None
 
 
