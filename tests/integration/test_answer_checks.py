@@ -40,7 +40,9 @@ def command(*words):
 def answering(bridge, url, *more):
     """Start the process; kill it at the end unless it has ended."""
     where = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
-    environment = {**os.environ, "TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
+    ours = {"TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
+    # A variable of another program: prometheus_client would write there.
+    environment = {**os.environ, **ours, "PROMETHEUS_MULTIPROC_DIR": "/nowhere"}
     session = ("--kafka", "session.timeout.ms=6000")
     process = subprocess.Popen(
         command(*where, *session, *more), env=environment, stderr=subprocess.PIPE, text=True, bufsize=1

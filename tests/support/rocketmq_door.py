@@ -61,7 +61,12 @@ class Door(workers.WorkerProcess):
         command = [sys.executable, "-m", "txbridge.cli.main", "rocketmq", f"--listen={listen}", *arguments]
         command.append(f"--metrics-port={metrics_port}")
         command += [f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}"]
-        environment = {"TXBRIDGE_ROCKETMQ_SECRET": secret, "TXBRIDGE_LOG_FORMAT": "json"}
+        # The last one is a variable of another program: prometheus_client would write there.
+        environment = {
+            "TXBRIDGE_ROCKETMQ_SECRET": secret,
+            "TXBRIDGE_LOG_FORMAT": "json",
+            "PROMETHEUS_MULTIPROC_DIR": "/nowhere",
+        }
         super().__init__(command, Path(self._folder.name) / "log", environment)
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from txbridge.config.foreign_variables import forget_foreign_variables
 from txbridge.errors import TxBridgeError
 from txbridge.extras import needs
 from txbridge.text import printable
@@ -96,6 +97,7 @@ def with_output(program: Callable[[], object]) -> object:
 
 
 def _run(arguments: Sequence[str] | None) -> object:
+    forget_foreign_variables()
     try:
         with needs("cli", "the command line needs typer, rich and pydantic-settings"):
             # Only here: see the top of this module.

@@ -10,7 +10,6 @@ from typing import Any
 import typer
 
 from txbridge.cli.options import Config
-from txbridge.config.foreign_variables import forget_foreign_variables
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, Option
 from txbridge.extras import needs
@@ -59,7 +58,6 @@ def make_command() -> Callable[..., None]:
         work.
         """
         end_at_hangup()
-        forget_foreign_variables()
         # Faust takes seconds to import: --help and a mistyped option do without it.
         with needs("worker", "a worker runs on Faust"):
             from txbridge import log  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Variables that the libraries of a program would read. No variable without our prefix changes what a worker does.
+"""Variables that the libraries of a program would read. No variable without our prefix changes what a service does.
 
 The environment of a container has variables for others. Faust reads constants from names like FAUST_DEBUG and
 F_WEB_PORT, and prometheus_client writes to the folder PROMETHEUS_MULTIPROC_DIR. Faust's settings have variables, too:
