@@ -10,6 +10,9 @@ from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[a
 from txbridge.text import duration
 
 LARGEST_BATCH = "max.message.bytes"
+#: Reason to refuse a record for its size. No reason names a number of the record itself: messages that are held for one
+#: reason are counted, listed and acted on together, by its text.
+TOO_LARGE = f"the message is too large ({LARGEST_BATCH})"
 #: Bytes of a batch with a transaction marker (61 of the batch, 17 of its record). Kafka writes the marker under the
 #: limit of the topic. Where it does not fit, no Kafka transaction of the topic's partition ever ends.
 MARKER_BATCH = 78
@@ -54,9 +57,9 @@ class TopicRules(NamedTuple):
         """Reason to refuse a record with this timestamp (ms) when the leader's clock shows `now` (ms), or None."""
         ahead = timestamp - now
         if self.ahead_ms is not None and ahead > self.ahead_ms:
-            return _too_far(ahead, "ahead", self.ahead_ms, "after")
+            return _too_far("ahead", self.ahead_ms, "after")
         if self.behind_ms is not None and -ahead > self.behind_ms:
-            return _too_far(-ahead, "behind", self.behind_ms, "before")
+            return _too_far("behind", self.behind_ms, "before")
         return None
 
     def refusal(self, key: bytes | None, timestamp: int, now: int) -> str | None:
@@ -75,11 +78,8 @@ def marker_problem(largest_batch: int) -> str | None:
     )
 
 
-def _too_far(by: int, direction: str, most: int, which: str) -> str:
-    return (
-        f"its timestamp is {duration(by)} {direction}, and the topic takes {duration(most)} "
-        f"(message.timestamp.{which}.max.ms)"
-    )
+def _too_far(direction: str, most: int, which: str) -> str:
+    return f"its timestamp is more than {duration(most)} {direction} (message.timestamp.{which}.max.ms)"
 
 
 def _number(text: str | None) -> int | None:

@@ -21,6 +21,7 @@ from txbridge.kafka.errors import (
     UNKNOWN_TOPIC,
 )
 from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
+from txbridge.kafka.topic_rules import TOO_LARGE
 
 #: Errors that follow from another error of the same transaction, or that concern the producer and not the record.
 CONSEQUENCES = FENCED_CODES | {
@@ -126,16 +127,18 @@ class Reports:
         """The failure of one record. `is_alone`: it was in no batch. `in_part`: the topic took another record."""
         kind, topic, partition, which, error = failed
         code = error.code()
+        too_large = code == KafkaError.MSG_SIZE_TOO_LARGE
         return RecordFailure(
             kind=kind,
             topic=topic,
             which=which,
-            reason=named(error, "WRITE", f"topic {topic}").str(),
+            # As a message for which Kafka was not asked: it is the same reason.
+            reason=TOO_LARGE if too_large else named(error, "WRITE", f"topic {topic}").str(),
             whole_topic=code in _WHOLE_TOPIC,
             # A missing partition is that of one record; it was in no batch.
             is_culprit=is_alone
             or (which is not None and (code == UNKNOWN_PARTITION or (topic, partition) in self._tells_culprits)),
-            too_large=code == KafkaError.MSG_SIZE_TOO_LARGE,
+            too_large=too_large,
             timed_out=code == MSG_TIMED_OUT,
             in_part=in_part,
         )

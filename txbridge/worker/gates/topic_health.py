@@ -20,7 +20,7 @@ from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import UNKNOWN_TOPIC
-from txbridge.kafka.topic_rules import LARGEST_BATCH, TopicRules
+from txbridge.kafka.topic_rules import TOO_LARGE, TopicRules
 from txbridge.log import get_logger
 from txbridge.text import counted
 from txbridge.worker.gates.quarantine import Quarantine
@@ -240,13 +240,9 @@ class TopicHealth:
             return None
         if (known := self._topics.get(topic)) is None:
             return None
-        most = known.rules.largest_batch
-        if most is not None and entry.size > most:
-            return f"topic {topic}: the message has {entry.size} bytes, and {LARGEST_BATCH} is {most}"
-        least = self._too_large.get(topic)
-        if least is None or entry.size < least:
-            return None
-        return f"topic {topic}: the message has {entry.size} bytes, and one of {least} was too large"
+        limits = (known.rules.largest_batch, self._too_large.get(topic, sys.maxsize) - 1)
+        is_too_large = entry.size > min(limit for limit in limits if limit is not None)
+        return f"topic {topic}: {TOO_LARGE}" if is_too_large else None
 
     def are_lenient(self, topics: Iterable[str]) -> bool:
         """Whether none of these topics has refused a record lately."""
