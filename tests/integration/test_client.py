@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from tests.support.apis import APIS, AsyncioPlain
 from tests.support.client_fakes import FakeRecord
@@ -33,6 +33,7 @@ from txbridge.client.checks import consumer
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka import admin
+from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import KafkaUnreachableError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -278,9 +279,9 @@ def test_a_timestamp_that_the_real_topic_refuses_is_refused_before_the_local_tra
     now = time.time_ns() // 1_000_000
     with producer_on(bridge, listener) as producer:
         for topic, timestamp, text in (
-            (usual, now + 2 * hour, "ahead, and the topic takes 1h (message.timestamp.after.max.ms)"),
+            (usual, now + 2 * hour, "more than 1h ahead (message.timestamp.after.max.ms)"),
             (usual, now * 1_000, "Timestamps are milliseconds"),
-            (limited, now - 2 * hour, "2h behind, and the topic takes 1h (message.timestamp.before.max.ms)"),
+            (limited, now - 2 * hour, "more than 1h behind (message.timestamp.before.max.ms)"),
         ):
             with pytest.raises(UsageError) as caught:
                 producer.send(Message(topic, b"", timestamp=timestamp))
@@ -621,6 +622,26 @@ def test_a_check_topic_that_was_deleted_is_made_again_and_its_checks_are_answere
         result = producer.send(Message("t", b"v"))
         bridge.admin.delete_topics([topic])[topic].result(120)
         eventually(lambda: "check_topic_created_again" in caplog.text)
+        check_record(bridge, half_of(bridge, result.transaction_id))
+        eventually(lambda: ends(bridge, "check"))
+
+
+@of_checks
+def test_a_check_topic_that_somebody_deletes_and_creates_is_read_again(bridge, producer_on, monkeypatch):
+    """The client's own look, which comes too late here, finds nothing wrong."""
+    monkeypatch.setattr(kafka_config, "CHECK_REFRESH_MS", 1_000)
+    topic = bridge.names.check("orders")
+
+    def assigned():
+        members = bridge.admin.describe_consumer_groups([topic])[topic].result(120).members
+        return any(member.assignment.topic_partitions for member in members)
+
+    with producer_on(bridge, Listener(UNKNOWN, COMMIT)) as producer:
+        result = producer.send(Message("t", b"v"))
+        eventually(assigned)
+        bridge.admin.delete_topics([topic])[topic].result(120)
+        eventually(lambda: not assigned())
+        bridge.admin.create_topics([NewTopic(topic, 1)])[topic].result(120)
         check_record(bridge, half_of(bridge, result.transaction_id))
         eventually(lambda: ends(bridge, "check"))
 

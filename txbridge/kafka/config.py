@@ -144,6 +144,9 @@ END_MESSAGE_TIMEOUT_MS = 30_000
 #: process ends, checks go to it and count (promise P6). Heartbeats come from librdkafka's own thread, so 10 s is never
 #: too short for a busy process.
 CHECK_SESSION_TIMEOUT_MS = 10_000
+#: By librdkafka's default of five minutes, a consumer of checks gets none for that long after somebody has deleted the
+#: check topic and created it again. It is one small request.
+CHECK_REFRESH_MS = 30_000
 #: librdkafka's default batch.size. The broker refuses a batch above the topic's max.message.bytes, however small its
 #: records are.
 BATCH_BYTES = 1_000_000
@@ -274,11 +277,8 @@ def check_consumer_config(user: Mapping[str, Any], *, group: str) -> dict[str, A
     ours = {"group.id": group, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
     # With group.protocol=consumer (KIP-848) the broker sets the session time-out, and librdkafka refuses this property.
     next_generation = str(user.get("group.protocol", "")).lower() == "consumer"
-    return consumer_config(
-        user,
-        ours,
-        defaults={} if next_generation else {"session.timeout.ms": CHECK_SESSION_TIMEOUT_MS},
-    )
+    session = {} if next_generation else {"session.timeout.ms": CHECK_SESSION_TIMEOUT_MS}
+    return consumer_config(user, ours, defaults={"topic.metadata.refresh.interval.ms": CHECK_REFRESH_MS, **session})
 
 
 def create(client: Callable[[dict[str, Any]], _Client], config: Mapping[str, Any]) -> _Client:

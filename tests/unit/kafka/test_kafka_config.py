@@ -137,6 +137,7 @@ def test_check_consumer():
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "session.timeout.ms": 10_000,
+        "topic.metadata.refresh.interval.ms": 30_000,
     }
     faster = kafka_config.check_consumer_config({**USER, "session.timeout.ms": 6_000}, group=group)
     assert faster["session.timeout.ms"] == 6_000
