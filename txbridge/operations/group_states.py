@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection
 
+from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import Cluster
 from txbridge.operations.connection import Connection
 
-#: Most groups that Kafka is asked about: each costs two requests, one after the other, and a client can invent groups.
-_MOST_GROUPS = 50
-#: Time-out (s) of a request. It takes milliseconds; without the answer a cause is only less exact.
-_REQUEST_S = 5.0
+#: Time (s) for all groups. Each takes two requests of milliseconds, one after the other. But a client can invent any
+#: number of groups, and a coordinator may not answer. Without an answer a cause is only less exact.
+_LONGEST_S = 5.0
+#: Time-out (s) of a request that begins at the end of it: librdkafka refuses 0.
+_LEAST_S = 0.1
 
 
 class GroupStates:
@@ -21,30 +23,35 @@ class GroupStates:
         self._connection = connection
         self._cluster: Cluster | None = None
         self._problems: dict[str, str | None] = {}
+        self._deadline: Deadline | None = None
 
     def problem_of(self, group: str) -> str | None:
         """The reason why nobody answers checks of the group; empty if somebody can, None if Kafka does not say."""
-        if group not in self._problems and len(self._problems) < _MOST_GROUPS:
+        if self._deadline is None:
+            self._deadline = Deadline(_LONGEST_S)
+        if group not in self._problems and not self._deadline.is_over:
             try:
-                self._problems[group] = self._ask(group)
+                self._problems[group] = self._ask(group, self._deadline)
             except (KafkaException, TxBridgeError):
-                # No answer, or a right is missing. After an outage the others would not be answered either.
+                # No answer, or a right is missing.
                 self._problems[group] = None
         return self._problems.get(group)
 
-    def _ask(self, group: str) -> str:
+    def _ask(self, group: str, deadline: Deadline) -> str:
         name = self._connection.names.check(group)
         if self._cluster is None:
             self._cluster = Cluster.connect(self._connection.kafka)
         admin = self._cluster.admin
         # Not list_topics: librdkafka would keep the name of every group that has no check topic.
-        described = admin.describe_topics(TopicCollection([name]), request_timeout=_REQUEST_S)[name].exception()
+        described = admin.describe_topics(TopicCollection([name]), request_timeout=max(deadline.left, _LEAST_S))[
+            name
+        ].exception()
         if described is not None:
             if isinstance(described, KafkaException) and described.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return "no check topic: no client of the group has run, or somebody has deleted it"
             raise described
         try:
-            found = admin.describe_consumer_groups([name], request_timeout=_REQUEST_S)[name].result()
+            found = admin.describe_consumer_groups([name], request_timeout=max(deadline.left, _LEAST_S))[name].result()
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise
