@@ -308,7 +308,10 @@ class Committer:
             if failures[0].kind is RecordKind.CHECK:
                 self._checks_refused(contents, topic, failures, reason, seconds)
             if failures[0].kind is RecordKind.DISCARD:
-                self._discard_refused(topic, error)
+                if whole is not None or self._largest_discard == 0:
+                    self._back_off("internal_topic_refused", error)
+                if whole is None:
+                    self._discard_refused(topic)
             elif whole is not None:
                 self._topics.block_topic(topic, reason)
             elif probe is not None:
@@ -367,14 +370,12 @@ class Committer:
         named = any(failure.is_culprit for failure in failures)
         self._topics.quarantine.probe_refused(topic, reason, 0 if named else len(checks), seconds)
 
-    def _discard_refused(self, topic: str, error: RecordsRefusedError) -> None:
+    def _discard_refused(self, topic: str) -> None:
         """Write the next copies without key and value if the discard topic has no room for them, or refuses again.
 
         Those stay in the original record.
         """
         self._topics.look_up([topic])
-        if self._largest_discard == 0:
-            self._back_off("internal_topic_refused", error)
         most = self._topics.limits.get(topic, 0) - _COPY_ROOM
         self._largest_discard = max(0, most) if self._largest_discard == sys.maxsize else 0
         self._bare_until = self._outside.monotonic() + _BARE_S
