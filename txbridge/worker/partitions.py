@@ -28,6 +28,7 @@ from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partition_counts import PartitionCounts
 from txbridge.worker.partition_state import PartitionContext, PartitionState
 from txbridge.worker.restore import take_over
+from txbridge.worker.slots import NoRoomError
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
 #: to work. After a failure: a broker restart takes seconds. Each pause is twice as long as the one before. The back-off
@@ -147,6 +148,9 @@ class PartitionOwner(threading.Thread):
             case TakeOverRefusedError() | LogGoneError():
                 self._report("refused", str(error))
                 return REFUSED_RETRY_S
+            case NoRoomError():
+                # Another partition may be on its way out: this one is asked for again soon.
+                self._report("refused", str(error))
             case HangingTransactionError():
                 self._report("hanging_transaction", str(error))
             case KafkaException():

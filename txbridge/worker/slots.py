@@ -6,7 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from txbridge.kafka.failures import TakeOverRefusedError
+from txbridge.errors import TxBridgeError
+
+
+class NoRoomError(TxBridgeError):
+    """The process serves as many partitions as it can. One that it gives up makes room again."""
 
 
 class PartitionSlots:
@@ -19,7 +23,7 @@ class PartitionSlots:
 
     @contextmanager
     def one_slot(self) -> Iterator[None]:
-        """Room for one partition within the block. Raises TakeOverRefusedError when there is none.
+        """Room for one partition within the block. Raises NoRoomError when there is none.
 
         Without it, half of the partition's clients would find no descriptor, and librdkafka would say only that a
         broker cannot be reached.
@@ -29,7 +33,7 @@ class PartitionSlots:
             return
         with self._lock:
             if self._free == 0:
-                raise TakeOverRefusedError(self._refusal)
+                raise NoRoomError(self._refusal)
             self._free -= 1
         try:
             yield

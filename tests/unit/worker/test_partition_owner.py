@@ -110,3 +110,9 @@ def test_p8_two_apps_that_fence_each_other_leave_each_other_more_and_more_time(m
 
     attempts.confirm = confirm
     assert attempts.pauses() == [0.5, 1, 2, 4]
+
+
+def test_p8_a_partition_without_room_is_taken_over_soon_after_another_has_left(monkeypatch: pytest.MonkeyPatch):
+    attempts = Attempts(monkeypatch, waits=3)
+    attempts.context.slots = PartitionSlots(0, "too few file descriptors")
+    assert attempts.pauses() == [0.5, 1, 2]

@@ -11,9 +11,8 @@ from structlog.testing import capture_logs
 
 from txbridge.doctor.broker_checks import descriptors
 from txbridge.kafka.descriptors import capacity, needed
-from txbridge.kafka.failures import TakeOverRefusedError
 from txbridge.worker import startup
-from txbridge.worker.slots import PartitionSlots
+from txbridge.worker.slots import NoRoomError, PartitionSlots
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ def test_the_need_of_a_worker_that_takes_over_all(partitions: int, brokers: int,
 def test_there_is_room_again_when_a_partition_is_given_up() -> None:
     slots = PartitionSlots(1, "too few")
     for _ in range(2):
-        with slots.one_slot(), pytest.raises(TakeOverRefusedError, match="too few"), slots.one_slot():
+        with slots.one_slot(), pytest.raises(NoRoomError, match="too few"), slots.one_slot():
             pass
     with pytest.raises(KeyError), slots.one_slot():
         raise KeyError
@@ -56,7 +55,7 @@ def test_the_soft_limit_is_raised_to_the_need(
         with ExitStack() as served:
             for _ in range(13):
                 served.enter_context(slots.one_slot())
-            with pytest.raises(TakeOverRefusedError, match="to 1120, or start more workers"):
+            with pytest.raises(NoRoomError, match="to 1120, or start more workers"):
                 served.enter_context(slots.one_slot())
 
 
