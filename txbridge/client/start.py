@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.backoff import Backoff
 from txbridge.client.errors import closed
+from txbridge.client.flow import process
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
@@ -61,10 +62,8 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
 
 def _connect(options: ClientOptions, connection: Connection) -> AdminClient:
     config = kafka_config.admin_config(options.settings)
-    return kafka_config.create(
-        AdminClient,
-        {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error},
-    )
+    config |= {"logger": librdkafka_logger(), "error_cb": connection.on_error}
+    return process.owns_handle(kafka_config.create(AdminClient, config))
 
 
 def _layout(

@@ -230,6 +230,23 @@ def test_a_forked_child(child):
     assert "status 0" in ended.stdout, ended.stdout + ended.stderr
 
 
+def test_a_forked_child_collects_no_admin_client_of_the_parent():
+    """The parent has left one to the garbage collector, which runs when the child has threads of its own."""
+    child = "two = TransactionProducer('o', Listener(), {'bootstrap.servers': '127.0.0.1:1'}).start(); gc.collect()"
+    script = FORKED.format(root=str(Path(__file__).parents[3]), child=f"{child}; two.close(0)").replace(
+        "start.AdminClient = FakeAdmin",
+        """
+gc.disable()
+def check_layout(admin, *_, **__):
+    left = [admin]
+    left.append(left)
+    return LAYOUT
+start.check_layout = check_layout""",
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert "status 0" in ended.stdout, ended.stdout + ended.stderr
+
+
 def test_a_producer_made_before_a_fork_may_start_in_the_child():
     script = FORKED.format(root=str(Path(__file__).parents[3]), child="TWO.start(); TWO.close(0)")
     script = script.replace(

@@ -6,6 +6,9 @@ import ctypes
 import os
 import threading
 import weakref
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 _generation = 0
 #: Objects that hold a handle of librdkafka.
@@ -19,12 +22,14 @@ def generation() -> int:
     return _generation
 
 
-def owns_handle(owner: object) -> None:
-    """Keep this object, and so its handle, from being collected in a forked child.
+def owns_handle(owner: _T) -> _T:
+    """Keep this object, and so its handle, from being collected in a forked child. Returns it.
 
-    librdkafka's destructor waits for threads that only the parent has, and the child would end with a signal.
+    librdkafka's destructor waits for threads that only the parent has, and the child would end with a signal. That
+    holds for an admin client of one call, too: it may wait for Python's garbage collector at the fork.
     """
     _owners.add(owner)
+    return owner
 
 
 def lock() -> threading.Lock:

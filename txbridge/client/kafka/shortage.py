@@ -37,12 +37,11 @@ class Shortage:
         self._config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
         self._config.pop("error_cb", None)  # the other clients of this producer report connection errors
         self._topic = topic
-        self._requests = ControllerRequests(lambda: kafka_config.create(factory, self._config))
+        self._requests = ControllerRequests(lambda: process.owns_handle(kafka_config.create(factory, self._config)))
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._next = 0.0
         self._reason, self._until = "", 0.0
-        process.owns_handle(self)
 
     @property
     def reason(self) -> str:

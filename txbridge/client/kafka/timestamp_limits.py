@@ -35,9 +35,8 @@ class TimestampLimits:
     def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
         config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
         config.pop("error_cb", None)  # the other clients of this producer report connection errors
-        self._requests = ControllerRequests(lambda: kafka_config.create(factory, config))
+        self._requests = ControllerRequests(lambda: process.owns_handle(kafka_config.create(factory, config)))
         self._known: dict[str, tuple[float, TopicRules]] = {}
-        process.owns_handle(self)
 
     def look(self, message: Message) -> Callable[[float], None] | None:
         """A call that asks Kafka, with a time-out (s), for what is not known of the message's topics. Or None."""

@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from txbridge.client.flow import process
 from txbridge.client.log import report
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
@@ -39,7 +40,7 @@ def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[s
     """
     config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
     config.pop("error_cb", None)  # the other clients of this producer report connection errors
-    admin = kafka_config.create(AdminClient, config)
+    admin = process.owns_handle(kafka_config.create(AdminClient, config))
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_S)
     return [topic for topic, answer in answers.items() if _is_missing(answer.exception())]
 
