@@ -35,6 +35,8 @@ Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
 #: SQLSTATEs as in txbridge_sqlalchemy: a lock or statement time-out, a deadlock, a serialization failure.
 _BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
 _BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
+#: psycopg and psycopg2: the server has said that no transaction is open.
+_IDLE = 0
 
 
 class _DecidedError(Exception):
@@ -63,6 +65,8 @@ class DjangoTransactionListener(TransactionListener):
 
         Raises UsageError if the table is not there, or if it has no transactions.
         """
+        connection = connections[self._database]
+        was_open = connection.connection is not None
         probe = f"probe {secrets.token_hex(8)}"
         try:
             with suppress(Rollback), self._transaction():
@@ -79,6 +83,10 @@ class DjangoTransactionListener(TransactionListener):
             raise UsageError(_MIGRATE) from None
         except DatabaseError as error:
             raise UsageError(f"{_MIGRATE} ({error})") from None
+        finally:
+            if not was_open:
+                # A server that loads wsgi.py before it forks would share this connection among its web processes.
+                connection.close()
 
     def barrier_id(self) -> str | None:
         """Identity of the table, which half messages carry."""
@@ -225,9 +233,13 @@ class DjangoTransactionListener(TransactionListener):
 
 
 def _refuse_after_the_end(execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
-    """Execute no statement after the end of the transaction: Django's SQLite would commit each one by itself."""
-    connection = context["connection"]
-    if connection.vendor == "sqlite" and not connection.connection.in_transaction:
+    """Execute nothing after the end of the transaction: on SQLite, or with another COMMIT, it would be committed."""
+    connection, is_over = context["connection"], False
+    if connection.vendor == "sqlite":
+        is_over = not connection.connection.in_transaction
+    elif connection.vendor == "postgresql":
+        is_over = connection.connection.info.transaction_status == _IDLE
+    if is_over:
         raise transaction.TransactionManagementError(
             "an error or a statement has ended the transaction of the message: nothing more can be executed in it"
         )
