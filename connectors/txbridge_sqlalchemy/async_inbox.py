@@ -15,7 +15,7 @@ from txbridge_sqlalchemy.inbox import ENDED, RepeatError, checked_consumer, refu
 from txbridge_sqlalchemy.inbox_table import inbox, inbox_row
 from txbridge_sqlalchemy.probe import probe_id
 from txbridge_sqlalchemy.record_name import RecordName, name_of
-from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.row import Row
 from txbridge_sqlalchemy.work import LostTransactionError
 
 _S = TypeVar("_S", bound=AsyncSession)
@@ -84,4 +84,4 @@ class AsyncInbox(Generic[_G]):
 
     async def _is_done(self, row: Row) -> bool:
         async with begin_async(self._database, inbox) as asking:
-            return await asking.connection.run_sync(lambda connection: ask(connection, row.found).first() is not None)
+            return await asking.connection.run_sync(row.is_there)

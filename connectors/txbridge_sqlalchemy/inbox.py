@@ -16,7 +16,7 @@ from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, inbox, inbox_row
 from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.record_name import RecordName, name_of
-from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.row import Row
 from txbridge_sqlalchemy.work import LostTransactionError, begin, checked_database
 
 _S = TypeVar("_S", bound=Session)
@@ -119,7 +119,7 @@ class Inbox(Generic[_G]):
 
     def _is_done(self, row: Row) -> bool:
         with begin(self._database, inbox) as asking:
-            return ask(asking.connection, row.found).first() is not None
+            return row.is_there(asking.connection)
 
 
 ENDED = (

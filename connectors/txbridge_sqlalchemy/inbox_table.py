@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import BigInteger, Column, Engine, Index, Integer, MetaData, String, Table, insert, literal, select
+from sqlalchemy import BigInteger, Column, Engine, Index, Integer, MetaData, String, Table
 from sqlalchemy.engine import Dialect
 
 from txbridge_sqlalchemy.record_name import RecordName
@@ -37,9 +37,7 @@ Index("txbridge_inbox_created_at", inbox.c.created_at)
 
 def inbox_row(consumer: str, name: RecordName) -> Row:
     """The row of a record that this consumer works on."""
-    is_it = (inbox.c.consumer == consumer, inbox.c.source == name.source, inbox.c.number == name.number)
-    values = {"consumer": consumer, "source": name.source, "number": name.number, "created_at": now_ms()}
-    return Row(inbox, insert(inbox).values(values), select(literal(1)).where(*is_it), inbox.delete().where(*is_it))
+    return Row(inbox, {"consumer": consumer, "source": name.source, "number": name.number, "created_at": now_ms()})
 
 
 def create_inbox_table(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.hidden_transaction import guard_pool
-from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.row import Row
 from txbridge_sqlalchemy.work import Database, begin
 
 _T = TypeVar("_T")
@@ -45,7 +45,7 @@ def probe(database: Database, row: Row, look: Callable[[Connection], _T]) -> _T:
 
 def delete_if_there(connection: Connection, row: Row) -> bool:
     """Delete the row. True if it was there."""
-    if ask(connection, row.found).first() is None:
+    if not row.is_there(connection):
         return False
-    ask(connection, row.delete)
+    row.delete(connection)
     return True

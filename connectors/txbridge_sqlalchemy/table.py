@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, insert, literal, select
+from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table
 from sqlalchemy.engine import Dialect
 
 from txbridge.client.barrier import BARRIER_ROW, NEVER_PURGED
@@ -37,14 +37,8 @@ PURGE_AFTER = timedelta(days=36)
 
 def row_of(transaction_id: str, state: str) -> Row:
     """The row of a transaction in this state, or of the identity of the table."""
-    the_id = transactions.c.id == transaction_id
     created_at = NEVER_PURGED if transaction_id == BARRIER_ROW else now_ms()
-    return Row(
-        transactions,
-        insert(transactions).values(id=transaction_id, state=state, created_at=created_at),
-        select(literal(1)).where(the_id, transactions.c.state == state),
-        transactions.delete().where(the_id),
-    )
+    return Row(transactions, {"id": transaction_id, "state": state, "created_at": created_at})
 
 
 def create_table(engine: Engine) -> None:

@@ -19,10 +19,12 @@ from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.hidden_transaction import is_in_transaction, outlives_commit
-from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.row import Row
 
 #: The source of the transactions of a listener or an inbox.
 Database = Engine | sessionmaker[Any]
+
+_XID = select(func.txid_current())
 
 BIND_IT = (
     "the sessionmaker is bound to a Connection, whose transactions may be parts of another one: bind it to an Engine"
@@ -88,11 +90,11 @@ class Work:
             # The database's transaction id shows whether this is still the same transaction, and the query fails if
             # the transaction has failed. Reading the row instead would conflict with other rows at the isolation level
             # SERIALIZABLE.
-            xid = ask(self.connection, row.insert.returning(func.txid_current())).scalar_one()
-            self._is_ours = lambda: bool(self.connection.execute(select(func.txid_current())).scalar_one() == xid)
+            xid = row.insert_for_xid(self.connection)
+            self._is_ours = lambda: bool(self.connection.execute(_XID).scalar_one() == xid)
         else:
-            ask(self.connection, row.insert)
-            self._is_ours = lambda: ask(self.connection, row.found).first() is not None
+            row.insert(self.connection)
+            self._is_ours = lambda: row.is_there(self.connection)
         event.listen(self.connection, "before_cursor_execute", self._before_statement)
 
     def is_over(self) -> bool:
