@@ -19,6 +19,7 @@ from txbridge.client.barrier import (
     NEVER_PURGED,
     ROLLED_BACK,
     Barrier,
+    is_busy,
     new_barrier_id,
 )
 from txbridge.client.log import report
@@ -32,9 +33,6 @@ from txbridge_django.rollback import Rollback
 #: The `arg` of a message: the application's function and its argument.
 Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
 
-#: SQLSTATEs as in txbridge_sqlalchemy: a lock or statement time-out, a deadlock, a serialization failure.
-_BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
-_BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
 #: psycopg and psycopg2: the server has said that no transaction is open.
 _IDLE = 0
 
@@ -122,7 +120,7 @@ class DjangoTransactionListener(TransactionListener):
             answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
             return self._decided(message) if answer is None else answer
         except DatabaseError as error:
-            if not _is_busy(error):
+            if not is_busy(error.__cause__):
                 raise
             report(
                 logging.INFO,
@@ -252,11 +250,3 @@ _NO_TRANSACTIONS = (
     "the application's tables to InnoDB"
 )
 _MIGRATE = "the table txbridge_transactions cannot be read: run `manage.py migrate`"
-
-
-def _is_busy(error: DatabaseError) -> bool:
-    """Whether the error is a conflict with another transaction, as psycopg, psycopg2 and sqlite3 report it."""
-    cause: Any = error.__cause__
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    name = getattr(cause, "sqlite_errorname", None) or ""
-    return state in _BUSY_STATES or str(name).startswith(_BUSY_NAMES)

@@ -15,6 +15,7 @@ from txbridge.client.barrier import (
     COMMITTED,
     ROLLED_BACK,
     Barrier,
+    is_busy,
     new_barrier_id,
 )
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
@@ -24,7 +25,6 @@ from txbridge_sqlalchemy.decisions import (
     DecidedError,
     Rollback,
     Waits,
-    is_busy,
     refuse_dirty_reads,
     refuse_mistakes,
     report_busy,
@@ -132,7 +132,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
             answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
             return await self._decided(message) if answer is None else answer
         except DBAPIError as error:
-            if not is_busy(error):
+            if not is_busy(error.orig):
                 raise
             report_busy(message)
             return LocalTransactionState.UNKNOW

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from sqlalchemy import Connection, select
-from sqlalchemy.exc import DBAPIError
 
 from txbridge import MessageExt
 from txbridge.client.log import report
@@ -15,11 +13,6 @@ from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import ask
 from txbridge_sqlalchemy.table import transactions
 from txbridge_sqlalchemy.work import LostTransactionError
-
-#: SQLSTATEs of a conflict with another transaction: a lock or statement time-out, a deadlock, a serialization failure.
-#: For SQLite, the names of its error codes.
-_BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
-_BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
 class Rollback(Exception):  # noqa: N818  it is a decision, not an error
@@ -77,14 +70,6 @@ def refuse_mistakes(returned: object) -> None:
             "the function of a SqlTransactionListener returns None or True to commit and False to roll back, "
             f"not {type(returned).__name__}: rolled back",
         )
-
-
-def is_busy(error: DBAPIError) -> bool:
-    """Whether the error is a conflict with another transaction, as psycopg, psycopg2, asyncpg and sqlite3 report it."""
-    cause: Any = error.orig
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    name = getattr(cause, "sqlite_errorname", None) or ""
-    return state in _BUSY_STATES or str(name).startswith(_BUSY_NAMES)
 
 
 def report_lost(message: MessageExt, error: LostTransactionError) -> None:

@@ -16,6 +16,7 @@ from txbridge.client.barrier import (
     COMMITTED,
     ROLLED_BACK,
     Barrier,
+    is_busy,
     new_barrier_id,
 )
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
@@ -23,7 +24,6 @@ from txbridge_sqlalchemy.decisions import (
     DecidedError,
     Rollback,
     Waits,
-    is_busy,
     refuse_dirty_reads,
     refuse_mistakes,
     report_busy,
@@ -152,7 +152,7 @@ class SqlTransactionListener(TransactionListener):
             answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
             return self._decided(message) if answer is None else answer
         except DBAPIError as error:
-            if not is_busy(error):
+            if not is_busy(error.orig):
                 raise
             report_busy(message)
             return LocalTransactionState.UNKNOW

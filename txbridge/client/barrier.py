@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
+from typing import Any
 
 from txbridge.client.listener import LocalTransactionState
 from txbridge.client.log import report
@@ -22,6 +23,10 @@ ANSWERS = {
     COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
     ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
 }
+#: SQLSTATEs of a conflict with another transaction: a lock or statement time-out, a deadlock, a serialization failure.
+#: For SQLite, the names of its error codes.
+_BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
+_BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
 #: Id of the row whose state is the identity of the table. It is in the table itself, so that a table whose rows are
 #: deleted loses its identity with them.
 BARRIER_ROW = "barrier"
@@ -38,6 +43,13 @@ _MOST_FAILED = 10_000
 def new_barrier_id() -> str:
     """A random identity for a table: 64 bits, as many as a state has room for."""
     return secrets.token_hex(8)
+
+
+def is_busy(error: Any) -> bool:
+    """Whether an error of psycopg, psycopg2, asyncpg or sqlite3 is a conflict with another transaction."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return state in _BUSY_STATES or str(name).startswith(_BUSY_NAMES)
 
 
 class Barrier:
