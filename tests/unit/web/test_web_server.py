@@ -117,6 +117,21 @@ def test_a_page_that_is_looked_up_holds_up_no_other(web: Web, page: Page) -> Non
     assert found[0].body == b"here it is\n"
 
 
+def test_a_client_that_is_dropped_leaves_the_answer_to_others(web: Web, page: Page) -> None:
+    """Several clients may wait for the same future."""
+    with connect(web.port) as first:
+        first.send(b"GET /slow HTTP/1.1\r\n\r\n")
+        eventually(lambda: hasattr(page, "query"))
+        newer = [connect(web.port) for _ in range(MOST_CONNECTIONS)]
+        first.settimeout(60)
+        with suppress(ConnectionResetError):
+            assert first.recv(1) == b""
+    for one in newer:
+        one.close()
+    page.looked_up.set_result(Answer.text(HTTPStatus.OK, "here it is"))
+    assert get(web, "/slow").body == b"here it is\n"
+
+
 def test_a_defect_of_a_page_is_logged_and_ends_nothing_else(web: Web) -> None:
     with capture_logs() as logs:
         assert get(web, "/broken").status == 500
