@@ -276,6 +276,30 @@ def test_p8_a_check_topic_that_refuses_checks_does_not_delay_others(
         assert {message.key() for message in picky.all_requests()} == {b"key"}
 
 
+def test_p8_a_discard_topic_that_takes_no_copy_delays_discards_alone(bridge: Bridge) -> None:
+    """A compacted topic takes no record without a key: neither the copy, nor one that lacks key and value."""
+    other = bridge.create_topic("other", 1)
+    bridge.alter_topic(bridge.names.discard, cleanup_policy="compact")
+    options = {"transaction_check_max": 1, "transaction_check_interval": 1_000}
+    with bridge.member("group"), bridge.local_owner(**options), capture_logs() as logs:
+        undecided = [bridge.prepare(other, b"undecided", partition=0) for _ in range(5)]
+        eventually(lambda: any(entry["event"] == "internal_topic_refused" for entry in logs), 60)
+        delays = []
+        for number in range(50):
+            since = time.monotonic()
+            bridge.decide(bridge.prepare(other, b"%d" % number, partition=0), COMMIT)
+            bridge.wait_visible(other, [b"%d" % number], 30)
+            delays.append(time.monotonic() - since)
+        print(f"median {sorted(delays)[25]:.2f} s, most {max(delays):.2f} s")
+        # Nothing but the first attempts is aborted: each later one comes after a pause that doubles.
+        refused = [entry for entry in logs if entry["event"] == "internal_topic_refused"]
+        assert len(refused) <= 2 + sum(delays) / 2, refused
+        assert not bridge.discarded()
+        assert not [entry for entry in logs if entry["event"] == "held"]
+        bridge.alter_topic(bridge.names.discard, cleanup_policy="delete")
+        eventually(lambda: len(bridge.discarded()) == len(undecided), 90)
+
+
 def test_p8_a_topic_that_is_deleted_delays_the_others_by_the_time_out_once(bridge: Bridge) -> None:
     gone, other = bridge.create_topic("gone", 1), bridge.create_topic("other", 1)
     with bridge.local_owner(commit_timeout=4_000), capture_logs() as logs:

@@ -162,6 +162,11 @@ class CheckRound:
 
     # --- contents of a round ----------------------------------------------------------------------------------------
 
+    @property
+    def may_discard(self) -> bool:
+        """Whether the discard topic takes copies, as far as is known."""
+        return self._topics.problem_of(self._names.discard) is None
+
     def draft(self, draft: Draft, as_of: int, most_discards: int) -> None:
         """Draft discards, at most `most_discards`, and as many checks as the limits allow. Or a probe of one group."""
         self._due = None
@@ -170,6 +175,8 @@ class CheckRound:
         if self._probe is not None:
             # Nothing else shares the fate of these checks. It has the next round.
             most_discards, discard_as_of = 0, None
+        elif not self.may_discard:
+            discard_as_of = None
         if discard_as_of is not None:
             self._in_steps(draft, lambda step: due_work.discard(draft, discard_as_of, step), most_discards)
         most_checks = min(ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)

@@ -315,7 +315,8 @@ class CommitLoop:
             as_of, most_aside = None, 0
         if as_of is not None:
             self._round.draft(draft, as_of, most_aside)
-        draft.set_aside_malformed(self._half.malformed_limit(0 if is_probe else most_aside))
+        may_copy = not is_probe and self._round.may_discard
+        draft.set_aside_malformed(self._half.malformed_limit(most_aside if may_copy else 0))
         draft.park(min(_PARK_LIMIT, limits.entries), grown_old=as_of is not None)
         if as_of is not None:
             self._round.drafted(draft)

@@ -41,7 +41,9 @@ class Round:
         context.each_broker = lambda: nullcontext(brokers)
         reader = SimpleNamespace(end_from=lambda reached: reached)
         state: Any = SimpleNamespace(partition=0, queue=self.queue, end_reader=reader)
-        topics: Any = SimpleNamespace(quarantine=Quarantine(self.time))
+        #: By topic, why nothing can be written to it.
+        self.problems: dict[str, str] = {}
+        topics: Any = SimpleNamespace(quarantine=Quarantine(self.time), problem_of=self.problems.get)
         self._round = CheckRound(
             context, state, topics, RefusedChecks(self.time), TransactionSize(Limits(1_000, 1_000_000))
         )
@@ -70,6 +72,14 @@ def test_p7_what_is_due_is_discarded():
     round_ = due_at_97_seconds()
     assert round_.draft_at(96_999).discards == []
     assert [one.offset for one in round_.draft_at(97_000).discards] == [0]
+
+
+def test_p8_a_discard_waits_until_the_discard_topic_takes_copies():
+    round_ = due_at_97_seconds()
+    round_.problems[Names().discard] = "it is closed"
+    assert [round_.draft_at(now).discards for now in (97_000, 98_000)] == [[], []]
+    del round_.problems[Names().discard]
+    assert [one.offset for one in round_.draft_at(99_000).discards] == [0]
 
 
 def test_p2_a_discard_waits_until_every_decision_from_before_it_was_due_is_applied():

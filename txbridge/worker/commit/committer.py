@@ -216,6 +216,8 @@ class Committer:
         self._refused_checks.noted(draft.unchecked)
         for _, half_offsets in draft.ops():
             self._refused_checks.finished(half_offsets)
+        if draft.discards or draft.abandoned or contents.malformed:
+            self._topics.quarantine.passed(self._context.names.discard, ())
         if draft.checks:
             check = self._context.names.check
             for topic in {check(entry.group) for entry in draft.checks}:
@@ -308,10 +310,7 @@ class Committer:
             if failures[0].kind is RecordKind.CHECK:
                 self._checks_refused(contents, topic, failures, reason, seconds)
             if failures[0].kind is RecordKind.DISCARD:
-                if whole is not None or self._largest_discard == 0:
-                    self._back_off("internal_topic_refused", error)
-                if whole is None:
-                    self._discard_refused(topic)
+                self._discard_refused(contents, topic, reason, error, is_closed=whole is not None)
             elif whole is not None:
                 self._topics.block_topic(topic, reason)
             elif probe is not None:
@@ -370,11 +369,21 @@ class Committer:
         named = any(failure.is_culprit for failure in failures)
         self._topics.quarantine.probe_refused(topic, reason, 0 if named else len(checks), seconds)
 
-    def _discard_refused(self, topic: str) -> None:
+    def _discard_refused(
+        self, contents: Contents, topic: str, reason: str, error: RecordsRefusedError, *, is_closed: bool
+    ) -> None:
         """Write the next copies without key and value if the discard topic has no room for them, or refuses again.
 
-        Those stay in the original record.
+        Those stay in the original record. If it takes no copy at all, discards wait, and everything else goes on.
         """
+        if self._largest_discard == 0 or is_closed:
+            pause = self._topics.block_topic(topic, reason)
+            if contents.draft.abandoned or contents.malformed:
+                # A decision or a record of END cannot wait: what comes after it would overtake it.
+                self._back_off("internal_topic_refused", error)
+            else:
+                self._tell_failure("internal_topic_refused", error, pause)
+            return
         self._topics.look_up([topic])
         most = self._topics.limits.get(topic, 0) - _COPY_ROOM
         self._largest_discard = max(0, most) if self._largest_discard == sys.maxsize else 0
@@ -393,10 +402,13 @@ class Committer:
         self._back_off(event, error)
 
     def _back_off(self, event: str, error: Exception) -> None:
-        self._metrics.failed(event)
         pause = self._backoff.next()
-        _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=pause)
+        self._tell_failure(event, error, pause)
         self._paused_until = self._outside.monotonic() + pause
+
+    def _tell_failure(self, event: str, error: Exception, pause: float) -> None:
+        self._metrics.failed(event)
+        _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=round(pause, 1))
 
 
 def _culprits(failures: Sequence[RecordFailure]) -> dict[int, str]:

@@ -301,12 +301,14 @@ class TopicHealth:
             for entry in entries:
                 self._refused.pop(entry.offset, None)
 
-    def block_topic(self, topic: str, reason: str) -> None:
-        """Offer nothing to this topic for a while.
+    def block_topic(self, topic: str, reason: str) -> float:
+        """Offer nothing to this topic for a while. Returns for how long (s).
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
-        self._topics[topic] = _Answer(self.quarantine.block(topic, reason), reason)
+        until = self.quarantine.block(topic, reason)
+        self._topics[topic] = _Answer(until, reason)
+        return until - self._outside.monotonic()
 
     def forget(self) -> None:
         """Forget all answers, after a write failed for a reason that names no record."""
