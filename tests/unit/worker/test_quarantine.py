@@ -113,9 +113,9 @@ def test_p8_a_message_that_was_refused_by_itself_is_tried_seldom_and_after_all_o
 
 
 def test_p8_topics_take_turns(quarantine: Quarantine, time: Time):
-    for topic in ("bad", "worse"):
+    for topic, first in (("bad", 0), ("worse", 3)):
         quarantine.close(topic, "refused", {})
-        for offset in range(3):
+        for offset in range(first, first + 3):
             quarantine.wait(offset, (topic,))
     order = []
     for _ in range(4):
@@ -135,3 +135,24 @@ def test_p8_a_topic_that_is_only_suspected_is_tried_at_once_and_open_after_a_suc
     assert quarantine.next_probe() == ("good", [2])
     quarantine.passed("good", [2])
     assert quarantine.reason(("good",)) is None
+
+
+def test_p8_of_several_messages_the_topic_that_refuses_one_is_to_blame_and_not_that_of_the_probe(
+    quarantine: Quarantine,
+):
+    quarantine.suspect("a", "a was among others")
+    quarantine.suspect("worse", "worse was among others")
+    for offset, topics in ((1, ("a", "worse")), (2, ("a", "worse")), (3, ("a",))):
+        quarantine.wait(offset, topics)
+    probe = quarantine.next_probe()
+    assert probe == ("a", [1, 2, 3])
+    quarantine.refused("worse", "refused", [1, 2], {}, 0.15)
+    # The others are tried at once, and the topic is open again.
+    assert quarantine.next_probe() == ("a", [3])
+    quarantine.passed("a", [3])
+    assert quarantine.reason(("a",)) is None
+    assert quarantine.reason(("a", "worse")) == "refused"
+    # A message that comes later waits for the topic that has refused something, even if the other is suspected.
+    quarantine.suspect("a", "a was among others")
+    assert quarantine.wait(4, ("a", "worse")) == InTurn("refused")
+    assert quarantine.next_probe() is None

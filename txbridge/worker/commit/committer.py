@@ -314,8 +314,9 @@ class Committer:
             elif whole is not None:
                 self._topics.block_topic(topic, reason)
             elif probe is not None:
-                culprits = _culprits(failures)
-                self._topics.quarantine.refused(probe.topic, reason, probe.offsets, culprits, seconds)
+                # Of several messages another topic may have refused one. The topic of the probe is not to blame then.
+                offsets = [entry.offset for entry in draft.deliver if topic in entry.topics]
+                self._topics.quarantine.refused(topic, reason, offsets, _culprits(failures), seconds)
                 if len(draft.deliver) == 1 and failures[0].too_large:
                     self._topics.note_too_large(draft.deliver[0])
             elif failures[0].kind is RecordKind.REAL and not self._topics.explain(

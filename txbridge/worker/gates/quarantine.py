@@ -116,18 +116,18 @@ class Quarantine:
 
     def wait(self, offset: int, topics: Iterable[str]) -> str | None:
         """Let a held message wait for a probe. Returns why it may not go with others; None if it may."""
-        for topic in topics:
-            ward = self._wards.get(topic)
-            if ward is None:
-                continue
-            now = ward.used = self._outside.monotonic()
-            if (reason := ward.refused.get(offset)) is not None:
-                ward.again[offset] = None
-                return reason
-            if len(ward.waiting) < _MOST_WAITING:
-                ward.waiting[offset] = None
-            return ward.reason if now < ward.paused_until else InTurn(ward.reason)
-        return None
+        wards = [self._wards[topic] for topic in topics if topic in self._wards]
+        if not wards:
+            return None
+        # Of several topics, it waits for one that has refused something.
+        ward = min(wards, key=lambda one: (offset not in one.refused, one.is_suspected))
+        now = ward.used = self._outside.monotonic()
+        if (reason := ward.refused.get(offset)) is not None:
+            ward.again[offset] = None
+            return reason
+        if len(ward.waiting) < _MOST_WAITING:
+            ward.waiting[offset] = None
+        return ward.reason if now < ward.paused_until else InTurn(ward.reason)
 
     def next_probe(self) -> Probe | None:
         """The messages to try now, or None. Topics take turns."""
@@ -192,11 +192,16 @@ class Quarantine:
             ward.refused[offset] = reason
 
     def refused(self, topic: str, reason: str, offsets: list[int], culprits: Mapping[int, str], seconds: float) -> None:
-        """Note that a topic in quarantine has refused a probe with these messages, which took so many seconds.
+        """Note that a topic has refused a probe, its own or another's, with these messages for it.
 
-        A single message is the culprit.
+        The probe took so many seconds. A single message is the culprit.
         """
         now, ward = self._outside.monotonic(), self._ward(topic, reason)
+        for other in self._wards.values():
+            for offset in offsets if other is not ward else ():
+                if offset in other.waiting:
+                    del other.waiting[offset]
+                    ward.waiting[offset] = None
         suspects = 0 if culprits else len(offsets)
         if len(offsets) == 1:
             culprits = {offsets[0]: reason}
