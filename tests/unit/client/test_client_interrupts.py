@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import random
+import signal
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 
 import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from tests.support.client_fakes import FakeWire, working_kafka
-from tests.support.interrupts import OrdinaryError, Run, stack_of, wait_until
+from tests.support.interrupts import Interrupted, OrdinaryError, Run, stack_of, wait_until
 from tests.support.own_threads import threads_of_ours
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
+from txbridge.client import start
 from txbridge.client.prepare import report_poller
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -73,6 +79,41 @@ def test_start(kafka):
         yield producer.start, producer.close
 
     assert every_point(kafka, scenario) > 100
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_start_inside_a_request_of_confluent_kafka(kafka, monkeypatch):
+    """Its C code runs the signal's handler and ignores that it has raised. Python makes a SystemError of that."""
+    silent = logging.getLogger("test.silent")
+    silent.disabled = True
+    admin = AdminClient({"bootstrap.servers": "127.0.0.1:1", "logger": silent})
+
+    armed, seeded = threading.Event(), random.Random(1)
+
+    def interrupt(*_):
+        if armed.is_set():
+            raise Interrupted
+
+    def request(*_, **__):
+        armed.set()
+        try:
+            # Again after a while: Python swallows what is raised in a weak reference's callback.
+            signal.setitimer(signal.ITIMER_REAL, seeded.uniform(0.0001, 0.002), 0.1)
+            while True:
+                admin.describe_topics(TopicCollection(["half", "op", "end"]), request_timeout=1)
+        finally:
+            armed.clear()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    monkeypatch.setattr(start, "check_layout", request)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        # One in four meets the C code.
+        for _ in range(50):
+            with pytest.raises(Interrupted):
+                TransactionProducer("orders", Listener(), SETTINGS).start()
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_with(kafka):

@@ -47,7 +47,12 @@ class Life:
                 # Imported here, because a program that never sends needs neither the admin client nor our connections.
                 from txbridge.client.start import start  # noqa: PLC0415
 
-                self.runtime = start(self._options, self._ask, lambda: self._closed)
+                try:
+                    self.runtime = start(self._options, self._ask, lambda: self._closed)
+                except SystemError as error:
+                    # confluent-kafka runs signal handlers inside its requests and ignores that one has raised. What it
+                    # has raised, a KeyboardInterrupt mostly, is the cause.
+                    raise error.__cause__ or error from None
             return self.runtime
 
     def is_of_another_process(self) -> bool:
