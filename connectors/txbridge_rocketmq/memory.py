@@ -42,9 +42,9 @@ class Memory:
     take turns.
 
     Requests that are still coming have a part of their own, because nobody has proven yet who sends them: a quarter, or
-    one largest frame if that is more. One host may have half of that. Beyond it, reading pauses. The oldest of these
-    requests goes on nevertheless, and room for one largest frame is kept for it: otherwise all might wait for each
-    other's end.
+    one largest frame if that is more. One host may have half of that. Beyond it, reading pauses. One of these requests
+    goes on nevertheless, and room for one largest frame is kept for it: otherwise all might wait for each other's end.
+    It is one of the host that holds least, so a host with many requests that stand still delays others by one of them.
     """
 
     def __init__(self, limit: int) -> None:
@@ -54,10 +54,12 @@ class Memory:
         self._host_limit = coming // 2
         self._answering = 0
         self._waiting: TurnQueue[Receiver] = TurnQueue()
-        #: Counted bytes of requests that are coming: by connection, the oldest first, and by host.
+        #: Counted bytes of requests that are coming: by connection, and by host.
         self._coming: dict[Receiver, int] = {}
         self._by_host: Counter[str] = Counter()
         self._received = 0
+        #: The connection that goes on for one request without other limits.
+        self._first: Receiver | None = None
         #: Connections that wait until they may receive more.
         self._paused: dict[Receiver, None] = {}
 
@@ -109,11 +111,13 @@ class Memory:
         else:
             del self._coming[connection]
         if counted < before:
+            if connection is self._first:
+                self._first = None
             self._resume()
 
     def may_receive(self, connection: Receiver) -> bool:
         """Whether a connection may receive more. If not, `receive_more` is called later."""
-        if self._has_room(connection, Counter()):
+        if self._admit(connection, Counter()):
             return True
         self._paused[connection] = None
         return False
@@ -123,19 +127,25 @@ class Memory:
         self._paused.pop(connection, None)
         self.count(connection, 0)
 
-    def _has_room(self, connection: Receiver, resumed: Counter[str]) -> bool:
+    def _admit(self, connection: Receiver, resumed: Counter[str]) -> bool:
         """Whether there is room beside what the connections that were `resumed` receive first, counted by host."""
-        if connection not in self._coming or connection is next(iter(self._coming)):
+        if connection not in self._coming or connection is self._first:
             return True
-        if self._received + resumed.total() * CHUNK >= self._coming_limit:
-            return False
         host = connection.host
-        return self._by_host[host] + resumed[host] * CHUNK < self._host_limit
+        if (
+            self._received + resumed.total() * CHUNK < self._coming_limit
+            and self._by_host[host] + resumed[host] * CHUNK < self._host_limit
+        ):
+            return True
+        if self._first is None:
+            self._first = connection
+            return True
+        return False
 
     def _resume(self) -> None:
         resumed: Counter[str] = Counter()
-        for connection in list(self._paused):
-            if self._has_room(connection, resumed):
+        for connection in sorted(self._paused, key=lambda one: self._by_host[one.host]):
+            if self._admit(connection, resumed):
                 resumed[connection.host] += 1
                 del self._paused[connection]
                 connection.receive_more()

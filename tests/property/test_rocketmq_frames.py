@@ -237,6 +237,28 @@ def test_who_announces_much_and_sends_little_stops_nobody(
         asyncio.run(drive())
 
 
+def test_a_large_request_waits_for_one_of_a_host_not_for_all_of_them() -> None:
+    async def drive() -> None:
+        handler = Handler(4_000)
+        handler.max_frame = SMALL["MAX_FRAME"]
+        attackers = [Client(handler, HOSTS[number % 2]) for number in range(60)]
+        for client in attackers:
+            client.send(hostile(990, 900))
+        honest = Client(handler, HOSTS[2])
+        honest.send(frame(1, b"y" * 900))
+        await deliver_all(handler, [*attackers, honest])
+        assert handler.seen == []
+        for client in attackers:
+            client.connection.look(time.monotonic() + 1.5)
+            if client.wire.aborted:
+                client.connection.connection_lost(None)
+        await deliver_all(handler, [*attackers, honest])
+        assert [one.opaque for one in handler.seen] == [1]
+
+    with mock.patch.multiple(memory_module, **SMALL):
+        asyncio.run(drive())
+
+
 @given(st.lists(st.tuples(st.sampled_from(HOSTS), st.integers(0, 900)), min_size=1, max_size=60))
 def test_large_requests_that_come_together_are_all_served(requests: list[tuple[str, int]]) -> None:
     """None of them is closed: a client that makes progress only waits."""
