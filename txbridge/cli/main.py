@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -55,6 +56,19 @@ class Output:
         return getattr(self._stream, name)
 
 
+class Notes(Output):
+    """A standard error that nobody has to read: the exit code says what a command has found."""
+
+    def write(self, text: str) -> int:
+        with suppress(OutputLostError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OutputLostError):
+            super().flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the given command line, by default that of this process.
 
@@ -80,6 +94,8 @@ def with_output(program: Callable[[], object]) -> object:
         stdout.reconfigure(errors="backslashreplace")
     output = Output(stdout)
     sys.stdout = output
+    if sys.stderr is not None:
+        sys.stderr = Notes(sys.stderr)
     code: object = EXIT_COULD_NOT
     try:
         try:
@@ -113,18 +129,12 @@ def _run(arguments: Sequence[str] | None) -> object:
 
 
 def _say(text: str) -> None:
-    text = printable(text)
     try:
-        try:
-            import typer  # noqa: PLC0415
-        except ModuleNotFoundError:
-            sys.stderr.write(f"error: {text}\n")
-        else:
-            colour = False if os.environ.get("NO_COLOR") else None
-            typer.secho(f"error: {text}", fg=typer.colors.RED, err=True, color=colour)
-    except OSError:
-        # Nobody reads stderr. The exit code reports the failure.
-        sys.stderr = None
+        from txbridge.cli.terminal import complain  # noqa: PLC0415
+    except ModuleNotFoundError:
+        print(f"error: {printable(text)}", file=sys.stderr)
+    else:
+        complain(f"error: {text}")
 
 
 if __name__ == "__main__":

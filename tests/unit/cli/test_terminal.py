@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from contextlib import suppress
 
 import pytest
 from txbridge_audit.errors import CouldNotAuditError
@@ -11,7 +14,8 @@ from txbridge_audit.report.model import Entry, Place
 
 from txbridge.cli import audit_program, topics
 from txbridge.cli.audit import Options
-from txbridge.cli.terminal import console
+from txbridge.cli.main import with_output
+from txbridge.cli.terminal import console, warn
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import EnvironmentProblemError
 from txbridge.subject import Subject
@@ -45,3 +49,21 @@ def test_names_with_brackets_in_the_line_of_a_violation_are_no_markup(
     with pytest.raises(EnvironmentProblemError, match="enough"):
         audit_program.run(Options(ledger="ledger", follow=True), WorkerSettings(bootstrap_servers="127.0.0.1:1"))
     assert capsys.readouterr().err == "LOST [/red] [bold] half HALF/0@7\n"
+
+
+def test_a_lost_stderr_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `txbridge audit 2>&1 >report | head -1`: 1 would mean that the audit has found something."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    lost = os.fdopen(writing, "w", buffering=1)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", lost)
+
+    def program() -> int:
+        warn("a warning")
+        console(stderr=True).print("a line about progress")
+        return 0
+
+    assert with_output(program) == 0
+    with suppress(BrokenPipeError):
+        lost.close()
