@@ -118,6 +118,7 @@ class Groups:
         #: Groups that have sent transactions through this door.
         self._known: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Joined groups, and those that are being joined.
         self._joined = 0
         self._closing = asyncio.Event()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txbridge-groups")
@@ -259,7 +260,7 @@ class Groups:
             _log.error("group_not_joined", group=name, error=str(error), next="trying again")
             await self._pause(_RETRY_S)
         else:
-            self._metrics.groups.set(self._joined)
+            self._metrics.groups.inc()
             _log.info("group_joined", group=name, connections=len(group.members))
 
     async def _pause(self, seconds: float) -> None:
@@ -273,7 +274,7 @@ class Groups:
         await asyncio.get_running_loop().run_in_executor(self._threads, membership.close)
         group.waiting.clear()
         self._joined -= 1
-        self._metrics.groups.set(self._joined)
+        self._metrics.groups.dec()
         _log.info("group_left", group=name)
 
     def _clean(self, name: str, group: _Group) -> None:
