@@ -91,11 +91,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the signature is asyncio's
         self._is_closed = True
-        self._handler.memory.forget(self)
-        if self._taken:
-            self._handler.memory.give(self._taken)
-        self._frame = self._taken = 0
         self._buffer.clear()
+        taken, self._frame, self._taken = self._taken, 0, 0
+        self._handler.memory.forget(self)
+        self._handler.memory.give(taken)
         self._handler.closed(self, self._reason)
 
     def data_received(self, data: bytes) -> None:
@@ -123,13 +122,11 @@ class Connection(asyncio.Protocol):
     def handle_frame(self) -> None:
         self._is_waiting = False
         self._taken = self._frame
-        if not self._is_closed:
-            asyncio.get_running_loop().call_soon(self._read)
+        self._read_soon()
 
     def receive_more(self) -> None:
         self._waits_to_receive = False
-        if not self._is_closed:
-            asyncio.get_running_loop().call_soon(self._read)
+        self._read_soon()
 
     # --- the door's side ----------------------------------------------------------------------------------------------
 
@@ -167,9 +164,8 @@ class Connection(asyncio.Protocol):
         def finish() -> None:
             self._open -= 1
             self._handler.memory.give(size)
-            # In the next turn of the event loop, because this may be called while frames are being read.
-            if not self._is_closed and self._buffer:
-                asyncio.get_running_loop().call_soon(self._read)
+            if self._buffer:
+                self._read_soon()
 
         return finish
 
@@ -220,6 +216,11 @@ class Connection(asyncio.Protocol):
             self._last_traffic = time.monotonic()
             self._transport.write(frame)
 
+    def _read_soon(self) -> None:
+        # In the next turn of the event loop, because frames may be being read.
+        if not self._is_closed:
+            asyncio.get_running_loop().call_soon(self._read)
+
     def _read(self) -> None:
         """Handle all frames that are complete and may be handled now."""
         memory = self._handler.memory
@@ -251,10 +252,9 @@ class Connection(asyncio.Protocol):
                 self.drop("malformed", str(error))
                 break
             self._handler.handle(self, command)
-            if self._taken:
-                # The request is finished already: begin() was not called.
-                size, self._taken = self._taken, 0
-                memory.give(size)
+            # Without begin() the request is finished already.
+            memory.give(self._taken)
+            self._taken = 0
         self._receive()
 
     def _receive(self) -> None:
