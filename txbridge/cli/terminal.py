@@ -48,4 +48,5 @@ def complain(text: str) -> None:
 
 
 def _say(text: str, colour: str) -> None:
-    typer.secho(printable(text), fg=None if os.environ.get("NO_COLOR") else colour, err=True)
+    # Without a colour alone, click would still write the sequence that ends one.
+    typer.secho(printable(text), fg=colour, err=True, color=False if os.environ.get("NO_COLOR") else None)
