@@ -62,6 +62,10 @@ class ControllerRequests:
                     raise
             else:
                 return answers
+            finally:
+                # Else the error, its traceback and this frame would be a cycle with the client in it. The garbage
+                # collector may run in a thread of librdkafka, which ends the process if a client is destroyed there.
+                answers = answer = error = None  # type: ignore[assignment]
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def describe_topics(self, topics: Iterable[str], timeout: float) -> dict[str, Future[Any]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -82,3 +85,25 @@ def test_three_attempts_that_librdkafka_ends_late_end_in_time(monkeypatch: pytes
     assert len(asked) == 3
     # Not the time that has passed: a busy machine adds to that.
     assert sum(slept) < 1.2
+
+
+def test_a_client_that_was_given_up_does_not_wait_for_the_garbage_collector() -> None:
+    """It may run in a thread of librdkafka, which ends the process if a client is destroyed there."""
+
+    class Client:
+        pass
+
+    made: list[weakref.ref[Client]] = []
+
+    def connect() -> Any:
+        client = Client()
+        made.append(weakref.ref(client))
+        return client
+
+    gc.disable()
+    try:
+        with suppress(KafkaException):
+            ControllerRequests(connect).ask(lambda *_: {"orders": failed(KafkaError._TIMED_OUT)}, 10)
+        assert [client() for client in made] == [None] * 3
+    finally:
+        gc.enable()
