@@ -93,7 +93,11 @@ class Bounds:
         """Return the result of a request, which has its own time limit. Raises UnwantedError once it is not wanted."""
         while not wait([future], _LOOK_S).done:
             self.require_wanted()
-        return future.result()
+        error = future.exception()
+        if error is None:
+            return future.result()
+        # A new one. That of the future would be a cycle with its traceback and the client: see ControllerRequests.ask.
+        raise type(error)(*error.args)
 
     def require_wanted(self) -> None:
         if self.is_unwanted():

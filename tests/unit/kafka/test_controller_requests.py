@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.kafka import controller_requests
+from txbridge.kafka.admin import Cluster, KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
 
 
@@ -105,5 +106,25 @@ def test_a_client_that_was_given_up_does_not_wait_for_the_garbage_collector() ->
         with suppress(KafkaException):
             ControllerRequests(connect).ask(lambda *_: {"orders": failed(KafkaError._TIMED_OUT)}, 10)
         assert [client() for client in made] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:
+    class Admin:
+        def describe_topics(self, *_: object, **__: object) -> dict[str, Future[str]]:
+            return {"orders": failed(KafkaError._TIMED_OUT)}
+
+        def poll(self, _seconds: float) -> None:
+            pass
+
+    admin: Any = Admin()
+    left = weakref.ref(admin)
+    gc.disable()
+    try:
+        with suppress(KafkaUnreachableError):
+            Cluster(admin).read(["orders"])
+        del admin
+        assert left() is None
     finally:
         gc.enable()
