@@ -302,7 +302,7 @@ def test_a_connection_that_can_not_be_accepted_is_accepted_later_without_spinnin
             probe.settimeout(60)
             probe.connect(("127.0.0.1", web.port))
             probe.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
-            eventually(lambda: len(tried) == 3)
+            eventually(lambda: len(tried) >= 3)
         finally:
             for one in taken:
                 os.close(one)
