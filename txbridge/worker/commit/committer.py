@@ -117,7 +117,8 @@ class Committer:
             bodies=bodies,
             malformed=malformed,
             checkpoint=self._checkpoint(draft),
-            limits=self._topics.limits,
+            # The messages of one transaction may be small enough, and their common batch too large.
+            limits=dict.fromkeys(draft.real_topics, 1) if probe and len(probe.offsets) == 1 else self._topics.limits,
             largest_discard=self._largest_discard,
             named=probe is not None,
         )
