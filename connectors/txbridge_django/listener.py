@@ -21,6 +21,7 @@ from txbridge.client.barrier import (
     Barrier,
     is_busy,
     new_barrier_id,
+    report_busy,
 )
 from txbridge.client.log import report
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
@@ -122,13 +123,7 @@ class DjangoTransactionListener(TransactionListener):
         except DatabaseError as error:
             if not is_busy(error.__cause__):
                 raise
-            report(
-                logging.INFO,
-                "sql_transaction_still_runs",
-                transaction=short_id(message.transaction_id),
-                topic=message.topic,
-                check_times=message.check_times,
-            )
+            report_busy(message)
             return LocalTransactionState.UNKNOW
         finally:
             close_old_connections()

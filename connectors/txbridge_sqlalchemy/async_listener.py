@@ -17,6 +17,7 @@ from txbridge.client.barrier import (
     Barrier,
     is_busy,
     new_barrier_id,
+    report_busy,
 )
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.async_probe import async_probe
@@ -27,7 +28,6 @@ from txbridge_sqlalchemy.decisions import (
     Waits,
     refuse_dirty_reads,
     refuse_mistakes,
-    report_busy,
     report_lost,
 )
 from txbridge_sqlalchemy.probe import probe_id

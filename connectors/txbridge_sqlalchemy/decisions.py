@@ -80,13 +80,3 @@ def report_lost(message: MessageExt, error: LostTransactionError) -> None:
         topic=message.topic,
         hint=str(error),
     )
-
-
-def report_busy(message: MessageExt) -> None:
-    report(
-        logging.INFO,
-        "sql_transaction_still_runs",
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
-        check_times=message.check_times,
-    )

@@ -18,6 +18,7 @@ from txbridge.client.barrier import (
     Barrier,
     is_busy,
     new_barrier_id,
+    report_busy,
 )
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.decisions import (
@@ -26,7 +27,6 @@ from txbridge_sqlalchemy.decisions import (
     Waits,
     refuse_dirty_reads,
     refuse_mistakes,
-    report_busy,
     report_lost,
 )
 from txbridge_sqlalchemy.probe import probe, probe_id

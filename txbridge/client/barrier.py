@@ -129,3 +129,14 @@ class Barrier:
             hint="this process has another table txbridge_transactions than the sender: give all processes of the "
             "producer group the same database, or each service a group of its own",
         )
+
+
+def report_busy(message: MessageExt) -> None:
+    """Log that a check met the lock of its local transaction, and is answered with unknown."""
+    report(
+        logging.INFO,
+        "sql_transaction_still_runs",
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        check_times=message.check_times,
+    )
