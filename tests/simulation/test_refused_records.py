@@ -28,3 +28,8 @@ def test_p8_a_commit_for_another_topic_takes_at_most_a_second_longer(load: Refus
     assert max(outcome.delays) <= without + _LONGER_MS
     # The good messages of the topics that refuse others arrive, too.
     assert outcome.good_visible == outcome.good
+
+
+def test_messages_that_fit_each_but_not_in_one_batch_arrive_though_no_limit_is_seen():
+    outcome = RefusedRun(RefusedRecords(pairs=3), shows_configs=False).run()
+    assert (outcome.good_visible, outcome.good) == (6, 6)

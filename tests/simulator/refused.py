@@ -19,14 +19,18 @@ from tests.simulator.process import Process
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_record import EndEvent
+from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
 
 _OTHER = "stock"
 _HOUR = 3_600_000
 #: A request takes 3 ms and a new producer 60 ms, as measured on an idle machine with one broker.
 _REQUEST_MS, _FENCE_MS = 3, 60
+_GOOD = b"good"
 #: Time between two commits for the other topic (ms).
 _EVERY_MS = 200
+#: Size of each message of a pair (bytes).
+_PAIRED_SIZE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class RefusedRecords:
     at_once: int = 0
     per_second: int = 0
     seconds: int = 20
+    #: Transactions of two messages, committed at once. Their topic takes each one, and refuses both in one batch.
+    pairs: int = 0
 
 
 @dataclass(slots=True)
@@ -59,7 +65,8 @@ class RefusedRun:
         self._load = load
         self._world = world = World(0)
         world.cluster.shows_configs = shows_configs
-        world.latency, world.fence_ms, world.max_batch = _REQUEST_MS, _FENCE_MS, sys.maxsize
+        world.latency, world.fence_ms = _REQUEST_MS, _FENCE_MS
+        world.max_batch = 2 * _PAIRED_SIZE - 1 if load.pairs else sys.maxsize
         self._names = names = Names()
         self._bad = [f"bad{number}" for number in range(load.topics)]
         for topic in (names.half, names.end, names.op, names.offset, names.discard, _OTHER, *self._bad):
@@ -77,18 +84,23 @@ class RefusedRun:
         self._pass_time(2_000)
         began = world.now
         waiting: dict[int, int] = {}
+        paired = FramedMessage(self._bad[0], b"key", _GOOD.ljust(_PAIRED_SIZE), ())
+        for _ in range(self._load.pairs):
+            self._commit(self._bad[0], encode_frames([paired, paired]), messages=2)
+            outcome.good += 2
         for due, is_bad in self._arrivals():
             self._pass_time(began + due - world.now, waiting, outcome)
             if is_bad:
                 topic = self._bad[self._count % len(self._bad)]
                 self._commit(topic, b"%d" % self._count + POISON)
-                self._commit(topic, b"good")
+                self._commit(topic, _GOOD)
                 outcome.good += 1
             else:
                 waiting[self._commit(_OTHER, b"other")] = world.now
         self._pass_time(60_000, waiting, outcome)
         outcome.delays += [world.now - since for since in waiting.values()]
-        outcome.good_visible = sum(record.value == b"good" for topic in self._bad for record in self._visible(topic))
+        delivered = (record.value.rstrip() for topic in self._bad for record in self._visible(topic))
+        outcome.good_visible = sum(value == _GOOD for value in delivered)
         self._process.actor.crash()
         return outcome
 
@@ -100,13 +112,15 @@ class RefusedRun:
         arrivals += [(time, False) for time in range(1, load.seconds * 1000, _EVERY_MS)]
         yield from sorted(arrivals)
 
-    def _commit(self, topic: str, value: bytes) -> int:
+    def _commit(self, topic: str, value: bytes, *, messages: int = 1) -> int:
         """Store a half message and its commit. Returns its half offset."""
         cluster, process = self._world.cluster, self._process
         self._count += 1
         transaction_id = f"{self._count:032X}"
         headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", topic.encode()), ("PGROUP", b"group")]
         headers.append(("UNIQ_KEY", transaction_id.encode()))
+        if messages > 1:
+            headers.append(("TXB_MESSAGES", b"%d" % messages))
         half = cluster.append_plain((self._names.half, 0), (b"key", value, headers, 0))
         command = f"{half},{transaction_id},{COMMIT}".encode()
         headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
