@@ -42,7 +42,7 @@ BREAKS = (
     Break(
         "P2",
         "the first message of each Kafka transaction is named in OP but not delivered",
-        "txbridge/worker/commit/records.py",
+        "txbridge/worker/transaction/records.py",
         "in zip(run.commits, run.copies(partition), strict=True):",
         "in [*zip(run.commits, run.copies(partition), strict=True)][1:]:",
         MSG_IT,
@@ -50,7 +50,7 @@ BREAKS = (
     Break(
         "P3",
         "checkpoint does not pass the END that was applied",
-        "txbridge/worker/commit/committer.py",
+        "txbridge/worker/turn/committer.py",
         "half=draft.watermark,\n            end=draft.next_end,",
         "half=last.half,\n            end=last.end,",
         "tests/integration/test_worker_crash.py::test_p3_exactly_once_when_killed_at[commit.committed@2]",
@@ -98,7 +98,7 @@ BREAKS = (
     Break(
         "P12",
         "the last of several messages is left out",
-        "txbridge/worker/commit/records.py",
+        "txbridge/worker/transaction/records.py",
         "in deliveries(half, self._partition):",
         "in [*deliveries(half, self._partition)][:-1]:",
         "tests/integration/test_several_messages.py -k test_p12_a_commit_delivers",

@@ -15,7 +15,7 @@ from tests.support import own_threads, schedule
 from tests.support.apis import APIS
 from tests.support.harness import Bridge
 from tests.support.postgres import URL_VARIABLE, Postgres
-from txbridge.client import log
+from txbridge.client.base import log
 from txbridge.embedded import EmbeddedKafka
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from txbridge.client.barrier import (
     new_barrier_id,
     report_busy,
 )
-from txbridge.client.log import report
+from txbridge.client.base.log import report
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError

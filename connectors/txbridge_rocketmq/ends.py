@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.base.log import report
 from txbridge.client.decide.end_batcher import MAX_RECORD_BYTES, most_bytes
 from txbridge.client.decide.end_sender import MAX_UNSETTLED
 from txbridge.client.errors import explain
-from txbridge.client.log import report
 from txbridge.core.end_record import MAX_ENTRIES, EndEntry, Source, encode_end
 from txbridge.core.names import short_id
 from txbridge_rocketmq.outlet import Outlet

@@ -13,9 +13,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
+from txbridge.client.base.log import report
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
-from txbridge.client.log import report
 from txbridge.core.names import Headers
 from txbridge.kafka.errors import MSG_TIMED_OUT
 

@@ -7,7 +7,7 @@ import logging
 from sqlalchemy import Connection, select
 
 from txbridge import MessageExt
-from txbridge.client.log import report
+from txbridge.client.base.log import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import ask

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from txbridge.client.log import report
+from txbridge.client.base.log import report
 
 #: In the pool's memory of a connection: it has been handed out before.
 _USED = "txbridge_used"

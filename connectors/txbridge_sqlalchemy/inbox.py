@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from txbridge.client.log import report
+from txbridge.client.base.log import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, inbox, inbox_row

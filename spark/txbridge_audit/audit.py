@@ -12,14 +12,15 @@ from pyspark.sql import SparkSession
 
 from txbridge.core.names import Names, is_topic
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.incremental.filesystems import refuse_without_rename, scheme_of
 from txbridge_audit.incremental.steps import Increments
 from txbridge_audit.incremental.store import positions_before_spark
-from txbridge_audit.judge import evaluate, ledger, loss_evidence
+from txbridge_audit.judge import evaluate, ledger, loss_evidence, overview
 from txbridge_audit.judge.fast_path import split
+from txbridge_audit.judge.model import AuditReport
 from txbridge_audit.read import context
 from txbridge_audit.read.context import Limits
 from txbridge_audit.read.cuts import SETTLE_TIMEOUT, Ends, TopicPartition
+from txbridge_audit.read.filesystems import refuse_without_rename, scheme_of
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.gather import Plan, gather
 from txbridge_audit.read.kafka_admin import Cluster
@@ -27,9 +28,8 @@ from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection
 from txbridge_audit.read.spark_session import Progress, elections, spark_session
-from txbridge_audit.report import delta, formats, overview, parquet
+from txbridge_audit.report import delta, formats, parquet
 from txbridge_audit.report.formats import LedgerFormat
-from txbridge_audit.report.model import AuditReport
 
 #: Number of half messages below which our own Spark is started for a short run, not for high speed. Offsets are counted
 #: instead of messages. That is exact enough for this choice, and no result depends on it.

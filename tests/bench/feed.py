@@ -18,7 +18,7 @@ from txbridge.core.message_frames import FramedMessage, encode_frames
 PATIENCE_S = 600.0
 #: Number of entries that a client puts into one END record under load.
 _ENTRIES = 200
-#: Greatest number of entries that a worker puts into one Kafka transaction (worker/commit_loop.py).
+#: Greatest number of entries that a worker puts into one Kafka transaction (worker/turn/commit_loop.py).
 MOST_ENTRIES = 10_000
 _GROUPS = ("group",)
 

@@ -27,9 +27,9 @@ from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.incremental.follow import follow
 from txbridge_audit.incremental.steps import Alarm
 from txbridge_audit.incremental.violations_topic import Alarms
+from txbridge_audit.judge.model import Entry
 from txbridge_audit.read.kafka_admin import Cluster as AuditCluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.report.model import Entry
 from txbridge_sqlalchemy import create_table, transactions
 
 from tests.support import http
@@ -52,7 +52,7 @@ from txbridge.kafka.proven_end import proven_end
 from txbridge.operations import Connection, list_pending, resolve
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import Action, PlanOptions
-from txbridge.worker.partition_state import PartitionContext
+from txbridge.worker.partition_context import PartitionContext
 
 GROUP = "orders"
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
 from txbridge.core.end_record import EndEvent
-from txbridge.worker.commit_loop import CommitLoop
 from txbridge.worker.ingest.end_log import EndInbox, EndLog
+from txbridge.worker.turn.commit_loop import CommitLoop
 
 _Offer = Callable[[EndEvent], None]
 _MESSAGES = 120

@@ -26,9 +26,11 @@ from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import IndefiniteError
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_view
-from txbridge.worker import commit_loop, partitions, restore
-from txbridge.worker.commit.writer import TransactionalWriter
+from txbridge.worker import partitions
 from txbridge.worker.failpoints import fault_point
+from txbridge.worker.takeover import restore
+from txbridge.worker.transaction.writer import TransactionalWriter
+from txbridge.worker.turn import commit_loop
 
 # --- zombies ---------------------------------------------------------------------------------------------------------
 

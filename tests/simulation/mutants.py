@@ -40,17 +40,18 @@ from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import EachBroker
-from txbridge.worker import check_round, restore
-from txbridge.worker.check_round import CheckRound
-from txbridge.worker.commit import committer, records
-from txbridge.worker.commit.committer import Committer
-from txbridge.worker.commit.records import Transaction
-from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.end_log import EndInbox
 from txbridge.worker.partitions import PartitionOwner
+from txbridge.worker.takeover import restore
+from txbridge.worker.transaction import records
+from txbridge.worker.transaction.records import Transaction
+from txbridge.worker.transaction.writer import TransactionalWriter
+from txbridge.worker.turn import check_round, committer
+from txbridge.worker.turn.check_round import CheckRound
+from txbridge.worker.turn.committer import Committer
 
 #: Faults that strike in every run, besides those that the seed chooses. Some defects show only when they meet such a
 #: fault.

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from tests.simulator.simulation import Simulation
-from txbridge.worker import restore
+from txbridge.worker.takeover import restore
 
 SEEDS = 40
 

@@ -24,7 +24,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.observe.metrics import WorkerMetrics
-from txbridge.worker.partition_state import PartitionContext
+from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import PartitionOwner
 
 #: The protocol's own transaction.timeout.ms.

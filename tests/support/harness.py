@@ -49,7 +49,7 @@ from txbridge.kafka.group_membership import GroupMembership
 from txbridge.testing import workers
 from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.plan import Action, PlanOptions
-from txbridge.worker.partition_state import PartitionContext
+from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import PartitionOwner
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

@@ -15,14 +15,14 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.follow import follow
 from txbridge_audit.incremental.steps import Step
 from txbridge_audit.incremental.violations_topic import default_topic
+from txbridge_audit.judge.model import AuditReport
 from txbridge_audit.read.given import kafka_options, limits_of
 from txbridge_audit.read.selection import Selection, selection_of
 from txbridge_audit.read.spark_session import kill_session
 from txbridge_audit.report.formats import LedgerFormat
-from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
-from txbridge.cli.audit import Options
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.options import Format
 from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
@@ -30,7 +30,7 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.interrupts import hand_over, if_interrupted
 
 
-def run(options: Options, settings: WorkerSettings) -> int:
+def run(options: AuditOptions, settings: WorkerSettings) -> int:
     """Audit, print to stdout (progress to stderr), return the exit code: 0 clean, 1 violations (strict: findings, too).
 
     Raises EnvironmentProblemError when there is no verdict.
@@ -41,7 +41,7 @@ def run(options: Options, settings: WorkerSettings) -> int:
         raise EnvironmentProblemError(str(error)) from error
 
 
-def _run(options: Options, settings: WorkerSettings) -> int:
+def _run(options: AuditOptions, settings: WorkerSettings) -> int:
     selection = selection_of(options.since, options.until, options.only_topic or ())
     files = {"report": options.report, "html": options.html, "prometheus": options.prometheus}
     for name, path in files.items():
@@ -88,7 +88,7 @@ def _run(options: Options, settings: WorkerSettings) -> int:
 
 
 def _follow(
-    options: Options,
+    options: AuditOptions,
     settings: WorkerSettings,
     selection: Selection,
     form: LedgerFormat,
@@ -142,14 +142,14 @@ def _once(progress: Callable[[str], None]) -> Callable[[str], None]:
     return tell
 
 
-def _write_files(options: Options, report: AuditReport) -> None:
+def _write_files(options: AuditOptions, report: AuditReport) -> None:
     try:
         _write(options, report)
     except OSError as error:
         raise CouldNotAuditError(f"the report cannot be written: {error}") from error
 
 
-def _write(options: Options, report: AuditReport) -> None:
+def _write(options: AuditOptions, report: AuditReport) -> None:
     if options.report is not None:
         options.report.write_text(report.to_json() + "\n", encoding="utf-8")
     if options.html is None and options.prometheus is None:

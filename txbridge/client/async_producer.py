@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
+from txbridge.client.base import process
+from txbridge.client.base.log import report
+from txbridge.client.base.loop_bridge import HandOver, Resolving
+from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.event_loop import AsyncChecks
 from txbridge.client.errors import PrepareError, barrier_failed, closed
-from txbridge.client.flow import process
 from txbridge.client.flow.back_pressure import Turns
-from txbridge.client.flow.loop_bridge import HandOver, Resolving
-from txbridge.client.flow.reentrancy import calling, is_called_by
 from txbridge.client.listener import LocalTransactionState, TransactionListener, check_failed, execution_failed
-from txbridge.client.log import report
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,

@@ -10,8 +10,8 @@ import time
 from collections import OrderedDict
 from typing import Any
 
+from txbridge.client.base.log import report
 from txbridge.client.listener import LocalTransactionState
-from txbridge.client.log import report
 from txbridge.client.message import MessageExt
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError

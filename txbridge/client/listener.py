@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from txbridge.client.log import report
+from txbridge.client.base.log import report
 from txbridge.client.message import MessageExt
 from txbridge.core.end_record import MAX_REMARK, Decision
 from txbridge.core.names import short_id

@@ -8,10 +8,10 @@ from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.thread_pool import CheckPool
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
-from txbridge.client.flow.reentrancy import calling, is_called_by
 from txbridge.client.listener import LocalTransactionState, TransactionListener
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
-from txbridge.client.flow.loop_bridge import HandOver, resolve
+from txbridge.client.base.loop_bridge import HandOver, resolve
 from txbridge.client.listener import LocalTransactionState, Outcome
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from txbridge.client.base import process
+from txbridge.client.base.log import report
 from txbridge.client.checks.consumer import CheckConsumer, Group
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.end_sender import EndSender
-from txbridge.client.flow import process
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import Connection
@@ -23,7 +24,6 @@ from txbridge.client.kafka.shortage import Shortage
 from txbridge.client.kafka.timestamp_limits import TimestampLimits
 from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
 from txbridge.client.listener import LocalTransactionState, Outcome
-from txbridge.client.log import report
 from txbridge.client.message import Limits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions

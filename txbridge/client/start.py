@@ -8,10 +8,10 @@ from collections.abc import Callable
 from confluent_kafka.admin import AdminClient
 
 from txbridge.backoff import Backoff
+from txbridge.client.base import process
+from txbridge.client.base.log import report
 from txbridge.client.errors import closed
-from txbridge.client.flow import process
 from txbridge.client.kafka.connection import Connection
-from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Ask, Runtime
 from txbridge.deadline import Deadline

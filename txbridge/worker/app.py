@@ -38,7 +38,7 @@ from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.settings import faust_settings
 from txbridge.worker.faust.transport import TolerantTransport
 from txbridge.worker.http.monitor import Monitor
-from txbridge.worker.partition_state import PartitionContext
+from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
 from txbridge.worker.startup import log_end, log_start, require_rights, slots_for
 

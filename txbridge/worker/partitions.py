@@ -22,13 +22,14 @@ from txbridge.kafka.failures import (
     TakeOverRefusedError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.commit_loop import CommitLoop
 from txbridge.worker.ingest.end_log import EndInbox, EndLog
 from txbridge.worker.observe.metrics import PartitionFacts
+from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partition_counts import PartitionCounts
-from txbridge.worker.partition_state import PartitionContext, PartitionState
-from txbridge.worker.restore import take_over
+from txbridge.worker.partition_state import PartitionState
 from txbridge.worker.slots import NoRoomError
+from txbridge.worker.takeover.restore import take_over
+from txbridge.worker.turn.commit_loop import CommitLoop
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
 #: to work. After a failure: a broker restart takes seconds. Each pause is twice as long as the one before. The back-off

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from txbridge_audit.audit import named, refuse_to_continue, until_leaders_stay
 from txbridge_audit.incremental.steps import Increments, Step
 from txbridge_audit.incremental.violations_topic import Alarms, existing_partitions
+from txbridge_audit.judge.model import AuditReport
 from txbridge_audit.read import context
 from txbridge_audit.read.context import Limits
 from txbridge_audit.read.gather import Plan
@@ -31,7 +32,6 @@ from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection
 from txbridge_audit.read.spark_session import Progress, spark_session
 from txbridge_audit.report.formats import LedgerFormat
-from txbridge_audit.report.model import AuditReport
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise.
 INTERVAL = 2.0

@@ -13,11 +13,11 @@ from typing import Any
 
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.loss_evidence import Anchor
+from txbridge_audit.judge.model import Entry, Place
 from txbridge_audit.judge.summary import Counts, Key, Listed
 from txbridge_audit.read.context import Checkpoint
 from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.gather import Edges, Seen
-from txbridge_audit.report.model import Entry, Place
 
 #: Version of the JSON form. It is raised when an older audit could misread the form.
 FORMAT = 4

@@ -31,6 +31,7 @@ from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge import evaluate, ledger, loss_evidence, summary
 from txbridge_audit.judge.evaluate import Judgement
 from txbridge_audit.judge.mentions import KEY
+from txbridge_audit.judge.model import AuditReport, Entry
 from txbridge_audit.judge.summary import COUNTED, VIOLATIONS, Counts, Key, Listed
 from txbridge_audit.read.beside import beside
 from txbridge_audit.read.context import check_partitions
@@ -42,7 +43,6 @@ from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.spark_session import FEW
 from txbridge_audit.report import delta, parquet
 from txbridge_audit.report.formats import LedgerFormat, refuse_other_format
-from txbridge_audit.report.model import AuditReport, Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.sql import SparkSession
 
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.incremental.filesystems import refuse_without_rename
 from txbridge_audit.incremental.state import State
 from txbridge_audit.read.cuts import Ends
+from txbridge_audit.read.filesystems import refuse_without_rename
 from txbridge_audit.report.formats import local_folder
 
 #: Kinds of folders that only the step itself needs.

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from txbridge.core.names import Names
 from txbridge_audit.judge import fates, findings, loss_evidence, mentions, notes, orphans, reach, summary, violations
 from txbridge_audit.judge.loss_evidence import Anchor
+from txbridge_audit.judge.model import AuditReport, Entry, Tally
 from txbridge_audit.judge.summary import Counts, Listed
 from txbridge_audit.read import context, decode
 from txbridge_audit.read.differences import Coordinates, differences
@@ -19,7 +20,6 @@ from txbridge_audit.read.gather import Gathered
 from txbridge_audit.read.kafka_admin import partitions_of
 from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, Source
 from txbridge_audit.read.selection import Selection
-from txbridge_audit.report.model import AuditReport, Entry, Tally
 
 #: Altered records that are read once more to name the differences. Each costs some milliseconds. They tend to be alike.
 _EXPLAINED = 50

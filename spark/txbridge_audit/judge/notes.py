@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 from txbridge.core.names import Names
 from txbridge_audit.judge import findings, reach
+from txbridge_audit.judge.model import Entry, Place
 from txbridge_audit.read.context import Facts
 from txbridge_audit.read.cuts import Ends, Range, TopicPartition
-from txbridge_audit.report.model import Entry, Place
 
 
 def open_transactions(stayed: Mapping[TopicPartition, tuple[int, int]], internal: Collection[str]) -> list[Entry]:

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
 from txbridge_audit.judge import fates, findings, reach, violations
+from txbridge_audit.judge.model import Entry, Place
 from txbridge_audit.read.decode import ROLLBACK
 from txbridge_audit.read.once import once
-from txbridge_audit.report.model import Entry, Place
 
 #: Kinds of violations: wrong fates, PHANTOM (of a visible record without a transaction), and those beside the fate.
 VIOLATIONS = (*fates.WRONG_FATES, fates.PHANTOM, *violations.KINDS)

@@ -11,7 +11,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from txbridge_audit.judge import fates
-from txbridge_audit.report.overview import Latency, Overview
+from txbridge_audit.judge.overview import Latency, Overview
 
 #: Width and height, inches. The page scales a plot to its width. At this size the text is readable on a phone.
 _SIZE = (7.2, 3.2)

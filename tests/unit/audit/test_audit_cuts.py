@@ -25,6 +25,7 @@ from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge import findings
 from txbridge_audit.judge.loss_evidence import Anchor
+from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.judge.summary import VIOLATIONS, Counts, Listed
 from txbridge_audit.read import delta_lake, kafka_admin
 from txbridge_audit.read.context import Checkpoint
@@ -36,7 +37,6 @@ from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection, selection_of
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.meaning import rule_of, says
-from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.terminal import print_report
 
 from txbridge.core.names import Names

@@ -12,7 +12,7 @@ from txbridge_audit.incremental.follow import INTERVAL
 from txbridge_audit.read.context import Limits
 from txbridge_audit.read.given import kafka_options, limits_of
 
-from txbridge.cli.audit import Options
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.main import main
 from txbridge.config.sources import load_settings
 from txbridge.errors import UsageError
@@ -106,4 +106,4 @@ def test_the_program_for_spark_submit_is_the_command() -> None:
 
 
 def test_the_pause_between_two_steps_is_that_of_the_library() -> None:
-    assert Options().interval == INTERVAL
+    assert AuditOptions().interval == INTERVAL

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 from txbridge_audit.judge import fates, findings, ledger, loss_evidence
 from txbridge_audit.judge.derived import delivery_latency
+from txbridge_audit.judge.model import Entry, Place
+from txbridge_audit.judge.overview import overview
 from txbridge_audit.read.context import PartitionFacts
 from txbridge_audit.report import parquet
-from txbridge_audit.report.model import Entry, Place
-from txbridge_audit.report.overview import overview
 
 from tests.support.audit_cases import COMMIT, LONG_AGO, PLAIN, Half
 from tests.support.audit_memory import Memory

@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.steps import Alarm, Step
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.judge.model import Entry, Place
 
 from txbridge.cli import audit_program, topics
-from txbridge.cli.audit import Options
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.main import with_output
 from txbridge.cli.terminal import console, warn
 from txbridge.config.worker import WorkerSettings
@@ -47,7 +47,7 @@ def test_names_with_brackets_in_the_line_of_a_violation_are_no_markup(
 
     monkeypatch.setattr(audit_program, "follow", follow)
     with pytest.raises(EnvironmentProblemError, match="enough"):
-        audit_program.run(Options(ledger="ledger", follow=True), WorkerSettings(bootstrap_servers="127.0.0.1:1"))
+        audit_program.run(AuditOptions(ledger="ledger", follow=True), WorkerSettings(bootstrap_servers="127.0.0.1:1"))
     assert capsys.readouterr().err == "LOST [/red] [bold] half HALF/0@7\n"
 
 

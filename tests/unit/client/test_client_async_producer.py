@@ -19,9 +19,9 @@ from txbridge import (
     TransactionListener,
     UsageError,
 )
+from txbridge.client.base.in_flight import InFlight
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.flow.back_pressure import Turns
-from txbridge.client.flow.in_flight import InFlight
 from txbridge.topics.verify import KafkaUnreachableError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from txbridge.client.base.in_flight import InFlight
 from txbridge.client.flow.back_pressure import Turns
-from txbridge.client.flow.in_flight import InFlight
 
 
 def test_full_from_the_limit_down_to_its_half():

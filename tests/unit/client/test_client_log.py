@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from txbridge.client import log
-from txbridge.client.log import report
+from txbridge.client.base import log
+from txbridge.client.base.log import report
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.client_fakes import FakeRuntime
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client.flow.in_flight import InFlight
+from txbridge.client.base.in_flight import InFlight
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")

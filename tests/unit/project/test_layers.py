@@ -58,11 +58,11 @@ BESIDE = {
 }
 #: Modules without a layer: all but the core may import them.
 EVERYWHERE = {"backoff", "deadline", "interrupts", "proof"}
-#: Stages of the worker: only the pages know operations, and no stage knows the loop that runs it.
-STAGES_OF_THE_WORKER = {
-    "gates": {"gates", "observe"},
-    "ingest": {"ingest", "observe", "partition_state"},
-    "observe": {"observe", "gates"},
+#: The folders inside of a package. Each imports from those on its left alone.
+ROOMS = {
+    "txbridge/worker": ("faust", "observe", "transaction", "gates", "ingest", "takeover", "turn", "http"),
+    "txbridge/client": ("base", "kafka", "prepare", "decide", "checks", "flow"),
+    "spark/txbridge_audit": ("read", "judge", "report", "incremental"),
 }
 #: Stages of the client: none knows another one. `flow` leads through them all.
 STAGES_OF_THE_CLIENT = {"prepare", "decide", "checks"}
@@ -149,15 +149,35 @@ def test_of_the_core_the_audit_knows_the_names_alone() -> None:
     assert {name for file in files for name in _imports(file) if _layer(name) == "core"} == {"txbridge.core.names"}
 
 
-@pytest.mark.parametrize("stage", STAGES_OF_THE_WORKER)
-def test_no_stage_of_the_worker_knows_what_comes_behind_it(stage: str) -> None:
+@pytest.mark.parametrize(("package", "rooms"), ROOMS.items())
+def test_no_arrow_between_the_rooms_of_a_package_runs_back(package: str, rooms: tuple[str, ...]) -> None:
+    dotted = Path(package).relative_to("spark" if package.startswith("spark") else ".").as_posix().replace("/", ".")
+    folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert folders == set(rooms)
     wrong = [
-        f"{file.relative_to(PACKAGE)} imports {name}"
-        for file in _files(f"worker/{stage}")
+        f"{file.relative_to(ROOT)} imports {name}"
+        for number, room in enumerate(rooms)
+        for file in (ROOT / package / room).rglob("*.py")
         for name in _imports(file)
-        if name.startswith("txbridge.worker.") and name.split(".")[2] not in STAGES_OF_THE_WORKER[stage]
+        if name.startswith(tuple(f"{dotted}.{later}." for later in rooms[number + 1 :]))
     ]
     assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    roots = [PACKAGE, *(ROOT / folder for folder in BESIDE)]
+    files = {_dotted(file): file for root in roots for file in root.rglob("*.py")}
+    waiting = {
+        module: {name for name in _imports(file) if name in files and name != module} for module, file in files.items()
+    }
+    while free := {module for module, imported in waiting.items() if not imported & waiting.keys()}:
+        waiting = {module: imported for module, imported in waiting.items() if module not in free}
+    assert waiting == {}
+
+
+def _dotted(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[parts[0] in {"spark", "connectors"} :]).removesuffix(".__init__")
 
 
 @pytest.mark.parametrize("stage", [*sorted(STAGES_OF_THE_CLIENT), "kafka"])

@@ -22,7 +22,7 @@ from txbridge.client.tracing import ClientTracing
 from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import HalfMessage, half_headers
-from txbridge.worker.commit import tracing as worker_tracing
+from txbridge.worker.transaction import tracing as worker_tracing
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"

@@ -12,9 +12,9 @@ from txbridge.core.names import Names
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import View
-from txbridge.worker.check_round import CheckRound
 from txbridge.worker.gates.quarantine import Quarantine
 from txbridge.worker.gates.refused_checks import RefusedChecks
+from txbridge.worker.turn.check_round import CheckRound
 
 
 class Time(Outside):

@@ -14,13 +14,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
+from txbridge.client.base import process
+from txbridge.client.base.log import report
+from txbridge.client.base.threads import join
 from txbridge.client.checks.offsets import CheckOffsets
 from txbridge.client.checks.request import CheckRequest, parse_check
-from txbridge.client.flow import process
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.topic_watch import TopicWatch
-from txbridge.client.log import report
-from txbridge.client.threads import join
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.errors import TxBridgeError

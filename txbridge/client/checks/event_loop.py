@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 
 from txbridge.client.async_listener import ListenerMethod
+from txbridge.client.base.loop_bridge import HandOver
+from txbridge.client.base.reentrancy import calling
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.flow.loop_bridge import HandOver
-from txbridge.client.flow.reentrancy import calling
 from txbridge.client.listener import UNKNOWN, Outcome
 from txbridge.deadline import Deadline
 

@@ -9,9 +9,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txbridge.client.flow.reentrancy import calling, is_called_by
+from txbridge.client.base.log import report
+from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.listener import UNKNOWN, Outcome, TransactionListener, check
-from txbridge.client.log import report
 from txbridge.core.names import short_id
 
 if TYPE_CHECKING:

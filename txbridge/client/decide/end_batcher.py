@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import inf
 
+from txbridge.client.base import process
 from txbridge.client.errors import EndTransactionError
-from txbridge.client.flow import process
 from txbridge.core.end_record import MAX_ENTRIES, MAX_REMARK, EndEntry, Source
 
 #: Most encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB. Half of that leaves room for settings of

@@ -12,12 +12,12 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
+from txbridge.client.base.log import report
+from txbridge.client.base.threads import join
 from txbridge.client.decide.end_batcher import Batch, EndQueue, Ticket, settle_all
 from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
-from txbridge.client.log import report
-from txbridge.client.threads import join
 from txbridge.core.end_record import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from txbridge.client.flow.in_flight import InFlight
+from txbridge.client.base.in_flight import InFlight
 
 
 class Turns:

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from txbridge.client.base import process
+from txbridge.client.base.log import report
 from txbridge.client.errors import closed, started_before_a_fork
-from txbridge.client.flow import process
-from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError

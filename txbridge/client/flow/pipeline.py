@@ -10,12 +10,12 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from txbridge.client.base.in_flight import InFlight
+from txbridge.client.base.log import report
+from txbridge.client.base.reentrancy import calling, is_called_by
+from txbridge.client.base.shared_future import LightFuture, SharedCondition
 from txbridge.client.errors import PrepareError, closed
-from txbridge.client.flow.in_flight import InFlight
-from txbridge.client.flow.reentrancy import calling, is_called_by
-from txbridge.client.flow.shared_future import LightFuture, SharedCondition
 from txbridge.client.listener import TransactionListener
-from txbridge.client.log import report
 from txbridge.client.message import Message
 from txbridge.client.result import TransactionSendResult
 

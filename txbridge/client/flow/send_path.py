@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from txbridge.client.base import process
 from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
-from txbridge.client.flow import process
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
 from txbridge.client.message import Limits, Message, MessageExt, check_limits

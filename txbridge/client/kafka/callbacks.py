@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txbridge.client.log import report
+from txbridge.client.base.log import report
 
 #: Callbacks that run while delivery reports are served, perhaps in a thread of the application. Connection guards
 #: `error_cb`. `oauth_cb` is not guarded, because librdkafka takes its exception as the failure to get a token.

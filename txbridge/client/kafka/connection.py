@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.base.log import report
 from txbridge.client.kafka.callbacks import guarded
-from txbridge.client.log import report
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
 from txbridge.proof import FRESH_S, Proof
 

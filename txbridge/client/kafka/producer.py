@@ -11,11 +11,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Record
 
+from txbridge.client.base import process
+from txbridge.client.base.log import report
 from txbridge.client.errors import closed
-from txbridge.client.flow import process
 from txbridge.client.kafka.callbacks import with_guards
 from txbridge.client.kafka.connection import Connection
-from txbridge.client.log import report
 from txbridge.core.names import Headers
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.log import librdkafka_logger

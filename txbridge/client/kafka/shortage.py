@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.flow import process
-from txbridge.client.threads import join
+from txbridge.client.base import process
+from txbridge.client.base.threads import join
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.flow import process
+from txbridge.client.base import process
 from txbridge.client.message import Message, now_ms
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config

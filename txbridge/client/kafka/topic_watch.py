@@ -12,8 +12,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.flow import process
-from txbridge.client.log import report
+from txbridge.client.base import process
+from txbridge.client.base.log import report
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.log import librdkafka_logger

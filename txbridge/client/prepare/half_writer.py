@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
+from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, explain
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
-from txbridge.client.log import report
 from txbridge.client.message import Message, MessageExt
 from txbridge.client.prepare.report_poller import Serving, Waiter
 from txbridge.client.several_messages import Several

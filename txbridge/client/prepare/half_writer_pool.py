@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 
+from txbridge.client.base.threads import join
 from txbridge.client.prepare.half_writer import HalfWriter
-from txbridge.client.threads import join
 
 
 class Company(Enum):

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from txbridge.client.threads import join
+from txbridge.client.base.threads import join
 
 #: Longest call of `serve` (s). A report wakes the serving thread at once. So this only bounds the delay until a stop is
 #: noticed, or until a thread notices that no other one serves.

@@ -25,8 +25,8 @@ from txbridge.core.names import Headers, Names
 from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
-from txbridge.worker.commit.record_failures import CONSEQUENCES, Reports
 from txbridge.worker.failpoints import fault_point
+from txbridge.worker.transaction.record_failures import CONSEQUENCES, Reports
 
 _OnStored = Callable[[Message], None]
 #: Bytes of a record beyond its size: our headers of a delivered message (up to 100), and lengths.

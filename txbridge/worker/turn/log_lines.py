@@ -8,7 +8,7 @@ from typing import TypeVar
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import short_id
 from txbridge.log import get_logger
-from txbridge.worker.commit.records import Contents
+from txbridge.worker.transaction.records import Contents
 
 #: Most lines of one event for one Kafka transaction. All further cases share one more line.
 _MOST_LINES = 10

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txbridge.subject import Subject
+from txbridge_audit.judge.overview import Overview
 from txbridge_audit.read.selection import Selection
-from txbridge_audit.report.overview import Overview
 
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1

@@ -37,11 +37,11 @@ from txbridge.kafka.proven_end import can_be_proven, proven_end
 from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_ops
 from txbridge.log import get_logger
 from txbridge.text import counted
-from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.failpoints import fault_point
-from txbridge.worker.ingest.offset_gaps import gaps_of_end, gaps_of_half
-from txbridge.worker.partition_state import PartitionContext, PartitionState
-from txbridge.worker.refusals import (
+from txbridge.worker.observe.offset_gaps import gaps_of_end, gaps_of_half
+from txbridge.worker.partition_context import PartitionContext
+from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.takeover.refusals import (
     refuse_cut,
     refuse_lost,
     refuse_lost_ops,
@@ -50,6 +50,7 @@ from txbridge.worker.refusals import (
     refuse_parked_beyond,
     wait_to_ask_again,
 )
+from txbridge.worker.transaction.writer import TransactionalWriter
 
 _REQUEST_TIMEOUT_S = 10.0
 #: Kafka takes a broker that stands still for alive during broker.session.timeout.ms (9 s by default). Until then it

@@ -16,13 +16,14 @@ from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.failures import AbortedError, LogGoneError
-from txbridge.worker.check_round import ROUND_LIMIT, ROUND_S, CheckRound
-from txbridge.worker.commit.committer import Committer
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.end_log import EndLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
-from txbridge.worker.partition_state import PartitionContext, PartitionState
+from txbridge.worker.partition_context import PartitionContext
+from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.turn.check_round import ROUND_LIMIT, ROUND_S, CheckRound
+from txbridge.worker.turn.committer import Committer
 
 #: Longest wait for work. HALF is looked at this often, and a due check is noticed after two looks at the latest.
 _IDLE_S = 0.1

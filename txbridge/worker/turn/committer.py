@@ -25,16 +25,17 @@ from txbridge.kafka.failures import (
     RecordsRefusedError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.commit.bodies import load_bodies
-from txbridge.worker.commit.log_lines import log_effects, log_fields
-from txbridge.worker.commit.records import Contents, Receipt
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.half_log import HalfLog
-from txbridge.worker.partition_state import PartitionContext, PartitionState
-from txbridge.worker.restore import has_later_op, read_offset_topic
+from txbridge.worker.partition_context import PartitionContext
+from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.takeover.restore import has_later_op, read_offset_topic
+from txbridge.worker.transaction.records import Contents, Receipt
+from txbridge.worker.turn.bodies import load_bodies
+from txbridge.worker.turn.log_lines import log_effects, log_fields
 
 #: Back-off after an aborted transaction.
 _FIRST_PAUSE_S = 0.1

@@ -23,9 +23,9 @@ from txbridge.kafka.failures import (
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
-from txbridge.worker.commit import tracing
-from txbridge.worker.commit.records import Contents, LogMovedError, Receipt, Transaction, TransactionFailedError
 from txbridge.worker.failpoints import fault_point
+from txbridge.worker.transaction import tracing
+from txbridge.worker.transaction.records import Contents, LogMovedError, Receipt, Transaction, TransactionFailedError
 
 #: Errors of a call after an earlier error of the same transaction. Aborting reveals that error.
 _FAILED_BEFORE = frozenset({STATE, FATAL})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txbridge import tracing
 from txbridge.core.names import short_id
-from txbridge.worker.commit.records import Contents
+from txbridge.worker.transaction.records import Contents
 
 _NS_PER_MS = 1_000_000
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 
-from txbridge.client.flow import process
+from txbridge.client.base import process
 
 #: Seconds between two lines with a full trace for exceptions of the same kind. When a database is down, every check and
 #: every local transaction raises. Thousands of traces a second would fill the disk before anybody looks.

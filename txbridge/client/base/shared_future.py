@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txbridge.client.flow import process
+from txbridge.client.base import process
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 

@@ -15,7 +15,8 @@ from txbridge.worker.gates.group_liveness import GroupLiveness
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.observe.check_watch import CheckWatch
-from txbridge.worker.partition_state import PartitionContext, PartitionState
+from txbridge.worker.partition_context import PartitionContext
+from txbridge.worker.partition_state import PartitionState
 
 _log = get_logger("txbridge.worker")
 

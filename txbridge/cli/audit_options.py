@@ -1,0 +1,76 @@
+"""The options of `txbridge audit`, as fields of one dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from txbridge.cli.options import Format, OutputFormat
+
+
+class LedgerForm(StrEnum):
+    """The formats of a ledger, as in txbridge_audit/report/formats.py, which is not imported here."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """The options of one run. Each field is a flag of the command line, declared only here."""
+
+    output: OutputFormat = Format.TABLE
+    real_topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Look for phantoms here too, besides the topics that half messages name."),
+    ] = None
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON report here as well.")] = None
+    ledger: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Write one row per transaction here; a new folder or URI."),
+    ] = None
+    ledger_format: Annotated[LedgerForm, typer.Option(help="Of --ledger: Parquet files, or a table of Delta Lake.")] = (
+        LedgerForm.PARQUET
+    )
+    continued: Annotated[
+        bool,
+        typer.Option("--continue", help="Go on from where the audit of --ledger stopped, or begin one to go on from."),
+    ] = False
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue the audit of --ledger until Ctrl-C or SIGTERM ends it.")
+    ] = False
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Between two steps of --follow.")] = 2.0
+    violations_topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Where --follow writes new violations: TRANS_AUDIT_VIOLATIONS_TOPIC of the namespace unless given, "
+            "nowhere if empty.",
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only transactions prepared at or after this (ISO 8601, UTC)."),
+    ] = None
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only transactions prepared before this.")] = None
+    only_topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Only transactions of this real topic; may be repeated."),
+    ] = None
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page here.")] = None
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the counts here, for the textfile collector of Prometheus."),
+    ] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Findings are errors, too.")] = False
+    transaction_check_max: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="As the workers are told, if file and environment do not say."),
+    ] = None
+    transaction_max_age: Annotated[
+        int | None, typer.Option(metavar="MS", min=1, help="As the workers are told, likewise.")
+    ] = None

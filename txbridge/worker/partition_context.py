@@ -1,0 +1,44 @@
+"""The settings and connections that all partitions of a worker share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Names
+from txbridge.core.transaction_size import Limits
+from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.proven_end import AskEachBroker
+from txbridge.worker.observe.metrics import WorkerMetrics
+from txbridge.worker.observe.no_longer_held import NoLongerHeld
+from txbridge.worker.slots import PartitionSlots
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionContext:
+    """Settings and connections that all partitions of a worker share."""
+
+    kafka: Mapping[str, Any]
+    admin: AdminClient
+    #: Requests about topics while the worker runs.
+    requests: ControllerRequests
+    membership: GroupMembership
+    #: Connections to each broker, to prove the end of a log.
+    each_broker: AskEachBroker
+    names: Names
+    policy: CheckPolicy
+    commit_timeout_ms: int
+    payload_memory: int
+    check_rate: int
+    #: The upper limits of one Kafka transaction.
+    largest: Limits = field(default_factory=Limits)
+    outside: Outside = OUTSIDE
+    metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
+    no_longer_held: NoLongerHeld = field(default_factory=NoLongerHeld)
+    slots: PartitionSlots = field(default_factory=PartitionSlots)
