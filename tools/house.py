@@ -53,7 +53,7 @@ def figures() -> dict[str, tuple[int, str]]:
     bare = [name for name in methods if "_" not in name.strip("_")]
     participles = [name for name in bare if _PARTICIPLE.fullmatch(name.strip("_"))]
     stems = Counter(file.stem for file in files if file.stem != "__init__")
-    often = {stem: count for stem, count in stems.items() if count > 2}  # noqa: PLR2004
+    often = {stem: count for stem, count in stems.items() if count > 2}
     return {
         "lines of the product": (_lines(files), ""),
         "lines of the tests": (_lines((ROOT / "tests").rglob("*.py")), ""),
