@@ -29,7 +29,7 @@ MODULES = (
     "states",
     "dedup",
     "check_policy",
-    "end_record",
+    "decision_record",
     "half_message",
     "checkpoint",
     "timer_queue",

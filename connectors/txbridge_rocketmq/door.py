@@ -9,7 +9,7 @@ from typing import Any
 
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.message import MessageExt
-from txbridge.core.end_record import Decision, EndEntry, Source
+from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.names import is_topic, short_id
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
@@ -119,7 +119,7 @@ class Door:
                 done(RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the END: {reason}"))
 
         transaction = identity.transaction_id(self.setting.secret, end.group, end.uniq_key)
-        entry = EndEntry(end.half_offset, transaction, end.decision, end.check_times, end.remark)
+        entry = DecisionEntry(end.half_offset, transaction, end.decision, end.check_times, end.remark)
         source = Source.CHECK if end.is_answer else Source.CLIENT
         self._ends.submit(end.group, end.half_partition, source, entry, settled)
 
@@ -161,7 +161,7 @@ class Door:
             if reason is not None:
                 self.metrics.ends_lost.inc()
 
-        entry = EndEntry(message.half_offset, message.transaction_id, Decision.COMMIT, message.check_times)
+        entry = DecisionEntry(message.half_offset, message.transaction_id, Decision.COMMIT, message.check_times)
         self._ends.submit(group, message.half_partition, Source.CHECK, entry, settled)
         self.metrics.checks.labels("answered").inc()
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError
 
 from txbridge.client.base.log import report
-from txbridge.client.decide.end_batcher import MAX_RECORD_BYTES, most_bytes
-from txbridge.client.decide.end_sender import MAX_UNSETTLED
+from txbridge.client.decide.decision_batcher import MAX_RECORD_BYTES, most_bytes
+from txbridge.client.decide.decision_sender import MAX_UNSETTLED
 from txbridge.client.errors import explain
-from txbridge.core.end_record import MAX_ENTRIES, EndEntry, Source, encode_end
+from txbridge.core.decision_record import MAX_ENTRIES, DecisionEntry, Source, encode_end
 from txbridge.core.names import short_id
 from txbridge_rocketmq.outlet import Outlet
 
@@ -27,7 +27,7 @@ Settled = Callable[[str | None], None]
 
 @dataclass(slots=True)
 class _Lane:
-    waiting: deque[tuple[EndEntry, Settled]] = field(default_factory=deque)
+    waiting: deque[tuple[DecisionEntry, Settled]] = field(default_factory=deque)
     in_flight: bool = False
 
 
@@ -47,7 +47,7 @@ class Ends:
         """Whether few enough decisions wait to accept another transaction."""
         return self.unsettled < MAX_UNSETTLED
 
-    def submit(self, group: str, partition: int, source: Source, entry: EndEntry, settled: Settled) -> None:
+    def submit(self, group: str, partition: int, source: Source, entry: DecisionEntry, settled: Settled) -> None:
         """Send a decision; `settled` takes the outcome."""
         where = (group, partition, source)
         lane = self._lanes.get(where)
@@ -74,7 +74,7 @@ class Ends:
             asyncio.get_running_loop().call_later(_FULL_RETRY_S, self._send, where)
 
     def _done(
-        self, where: tuple[str, int, Source], batch: list[tuple[EndEntry, Settled]], error: KafkaError | None
+        self, where: tuple[str, int, Source], batch: list[tuple[DecisionEntry, Settled]], error: KafkaError | None
     ) -> None:
         lane = self._lanes[where]
         self.unsettled -= len(batch)
@@ -97,8 +97,8 @@ class Ends:
             settled(reason)
 
 
-def _first_of(waiting: deque[tuple[EndEntry, Settled]]) -> list[tuple[EndEntry, Settled]]:
-    taken: list[tuple[EndEntry, Settled]] = []
+def _first_of(waiting: deque[tuple[DecisionEntry, Settled]]) -> list[tuple[DecisionEntry, Settled]]:
+    taken: list[tuple[DecisionEntry, Settled]] = []
     size = 0
     while waiting and len(taken) < MAX_ENTRIES:
         size += most_bytes(waiting[0][0])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.core.names import CHECK_IMMUNITY_TIME
 from txbridge_rocketmq import identity, mapping, routes
 from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, Response, UnauthenticatedError

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge_rocketmq.codes import Request, RequestError, Response
 from txbridge_rocketmq.command import Command
 from txbridge_rocketmq.identity import unpacked

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from txbridge.client.message import Message, now_ms
-from txbridge.core.end_record import Decision, EndEntry, Source
+from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.half_message import half_headers
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
@@ -225,7 +225,7 @@ class Sends:
                     text = f"Kafka has not taken the commit of the delayed message: {reason}"
                     done(RequestError(Response.SERVICE_NOT_AVAILABLE, text))
 
-            entry = EndEntry(half.offset, half.transaction, Decision.COMMIT)
+            entry = DecisionEntry(half.offset, half.transaction, Decision.COMMIT)
             self._ends.submit(send.group, half.partition, Source.CLIENT, entry, settled)
 
         self._send_half(send, message, uniq_key, transaction, prepared)

@@ -22,8 +22,8 @@ from tests.support.harness import Bridge
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import encode_ops
+from txbridge.core.decision_record import parse_end
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import parse_end
 from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits

@@ -32,7 +32,7 @@ from tests.support.harness import (
     quiet,
 )
 from txbridge.embedded import EmbeddedKafka
-from txbridge.worker.ingest.end_log import EndLog
+from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
 
 TIMES = {"transaction_timeout": 1_000, "transaction_check_interval": 1_500, "transaction_check_max": 2}
@@ -360,17 +360,17 @@ def test_issues_2360_8003_no_check_once_a_decision_is_stored(bridge: Bridge) -> 
 def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_the_check(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_open, is_shut, fill = threading.Event(), threading.Event(), EndLog.fill
+    is_open, is_shut, fill = threading.Event(), threading.Event(), DecisionLog.fill
     is_open.set()
 
-    def gate(log: EndLog, timeout: float) -> None:
+    def gate(log: DecisionLog, timeout: float) -> None:
         if is_open.is_set():
             fill(log, timeout)
         else:
             is_shut.set()
             time.sleep(timeout)
 
-    monkeypatch.setattr(EndLog, "fill", gate)
+    monkeypatch.setattr(DecisionLog, "fill", gate)
     topic = bridge.create_topic("real")
     with bridge.member() as member, bridge.local_owner():
         control = bridge.prepare(topic, b"control", partition=0)

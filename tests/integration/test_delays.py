@@ -11,7 +11,7 @@ from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, eventually
 from tests.support.listeners import Commits
 from txbridge import Message, TransactionProducer
 from txbridge.config.worker import WorkerSettings
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 from txbridge.config.worker import WorkerSettings
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, UsageError

@@ -38,7 +38,7 @@ from tests.support.secure_kafka import SecureKafka, User, documented, secure_kaf
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.run import examine
 from txbridge.embedded.ports import free_port

@@ -17,7 +17,7 @@ from tests.support.harness import Bridge, WorkerProcess, eventually, quiet
 from txbridge import LocalTransactionState, MessageExt, TransactionListener, TransactionProducer
 from txbridge import Message as Prepared
 from txbridge.core.checkpoint import parse_op
-from txbridge.core.end_record import parse_end
+from txbridge.core.decision_record import parse_end
 from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.offset_topic import OffsetTopic

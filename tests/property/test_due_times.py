@@ -14,8 +14,8 @@ from tests.support.partition_builder import id_of
 from txbridge.core import due_work
 from txbridge.core.batch import Part
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.half_queue import HalfQueue
@@ -109,8 +109,8 @@ class Loop:
         draft = Draft(queue, now)
         if decisions:
             queue.enter_fresh(max((one for one, _ in decisions if one in queue.fresh), default=-1) + 1)
-            entries = [EndEntry(offset, id_of(offset), decision) for offset, decision in decisions]
-            record = EndRecord(self.end, "orders", Source.CLIENT, entries)
+            entries = [DecisionEntry(offset, id_of(offset), decision) for offset, decision in decisions]
+            record = DecisionRecord(self.end, "orders", Source.CLIENT, entries)
             self.end += 1
             draft.apply_end(Part(record, 0, len(entries)), lambda _: None)
         due_work.deliver_due(draft, lambda _: None, lambda _: None, MUCH, MUCH)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz import VALID, Raw, Setting, damaged
 from txbridge.core.checkpoint import Checkpoint, parse_op
-from txbridge.core.end_record import MAX_ENTRIES, Source, parse_end
+from txbridge.core.decision_record import MAX_ENTRIES, Source, parse_end
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError

@@ -22,8 +22,8 @@ from tests.property.reference_model import IMMUNITY, Message, Reference
 from tests.property.topics import Limits, Topics, Worker
 from txbridge.core import remembered
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.open_counts import SLOT_MS
 from txbridge.core.states import TransactionState
@@ -141,8 +141,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
         self.topics.half_end += what.endswith("half")
         self.topics.end_end += what.endswith("end")
 
-    def write_end(self, entries: list[EndEntry], group: str, source: Source) -> None:
-        self.topics.end[self.topics.end_end] = EndRecord(self.topics.end_end, group, source, entries)
+    def write_end(self, entries: list[DecisionEntry], group: str, source: Source) -> None:
+        self.topics.end[self.topics.end_end] = DecisionRecord(self.topics.end_end, group, source, entries)
         self.topics.end_end += 1
 
     @precondition(lambda self: any(self.model.messages.values()))
@@ -155,7 +155,9 @@ class HalfQueueMachine(RuleBasedStateMachine):
         group = next(message.group for message in reversed(self.model.messages.values()) if message is not None)
         own = [offset for offset, message in self.model.messages.items() if message and message.group == group]
         entries = [
-            EndEntry(own[-1 - pick], id_of(own[-1 - pick]), decision) for pick, decision in decisions if pick < len(own)
+            DecisionEntry(own[-1 - pick], id_of(own[-1 - pick]), decision)
+            for pick, decision in decisions
+            if pick < len(own)
         ]
         if entries:
             self.write_end(entries, group, source)
@@ -167,9 +169,9 @@ class HalfQueueMachine(RuleBasedStateMachine):
         discarded = self.discarded()
         offset = discarded[pick % len(discarded)]
         group = self.model.messages[offset].group
-        self.write_end([EndEntry(offset, id_of(offset), Decision.UNKNOWN)], group, Source.RESUME)
+        self.write_end([DecisionEntry(offset, id_of(offset), Decision.UNKNOWN)], group, Source.RESUME)
         if then is not None:
-            self.write_end([EndEntry(offset, id_of(offset), then)], group, Source.OPERATOR)
+            self.write_end([DecisionEntry(offset, id_of(offset), then)], group, Source.OPERATOR)
 
     @rule(pick=st.integers(0, 10))
     def abandon(self, pick: int) -> None:
@@ -182,7 +184,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         if held:
             offset = held[pick % len(held)]
             group = self.model.messages[offset].group
-            self.write_end([EndEntry(offset, id_of(offset), Decision.UNKNOWN)], group, Source.ABANDON)
+            self.write_end([DecisionEntry(offset, id_of(offset), Decision.UNKNOWN)], group, Source.ABANDON)
 
     def discarded(self) -> list[int]:
         return [
@@ -196,7 +198,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         """Write an END record that may name a missing or decided half message, a wrong id or a wrong group."""
         self.write_end(
             [
-                EndEntry(
+                DecisionEntry(
                     offset := max(self.topics.half_end - 1 - pick, 0) if pick < 2**60 else pick,
                     id_of(offset if right else offset + 1),
                     Decision.UNKNOWN if source in (Source.RESUME, Source.ABANDON) else decision,

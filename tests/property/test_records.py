@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from txbridge.core import names
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import MAX_OP_BYTES, Checkpoint, encode_ops, op_headers, parse_op
-from txbridge.core.end_record import MAX_REMARK, Decision, EndEntry, EndRecord, Source, encode_end, parse_end
+from txbridge.core.decision_record import (
+    MAX_REMARK,
+    Decision,
+    DecisionEntry,
+    DecisionRecord,
+    Source,
+    encode_end,
+    parse_end,
+)
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import (
     HalfMessage,
@@ -121,22 +129,22 @@ def test_half_messages(user_headers, transaction_id, group, topic, partition, im
 
 
 ENTRIES = st.builds(
-    EndEntry, OFFSETS, IDS, st.sampled_from(Decision), st.none() | OFFSETS, st.none() | st.text(max_size=200)
+    DecisionEntry, OFFSETS, IDS, st.sampled_from(Decision), st.none() | OFFSETS, st.none() | st.text(max_size=200)
 )
 
 
 @given(st.lists(ENTRIES, min_size=1, max_size=5), NAMES, st.sampled_from(Source), st.none() | st.text(max_size=10))
 def test_end_records(entries, group, source, client_id):
     if source in (Source.RESUME, Source.ABANDON):
-        entries = [EndEntry(entry.half_offset, entry.transaction_id, Decision.UNKNOWN) for entry in entries]
+        entries = [DecisionEntry(entry.half_offset, entry.transaction_id, Decision.UNKNOWN) for entry in entries]
     value, headers = encode_end(entries, group, source, client_id)
-    assert parse_end(7, value, headers) == EndRecord(7, group, source, entries, client_id)
+    assert parse_end(7, value, headers) == DecisionRecord(7, group, source, entries, client_id)
 
 
 @given(st.text(), st.integers(0, 40))
 def test_any_remark_fits_and_what_is_left_is_its_beginning(text, times):
     remark = text * times * 10
-    encoded = EndEntry(0, "0" * 32, Decision.UNKNOWN, None, remark).encode().split(",", 4)[4]
+    encoded = DecisionEntry(0, "0" * 32, Decision.UNKNOWN, None, remark).encode().split(",", 4)[4]
     assert len(encoded) <= MAX_REMARK
     (entry,) = parse_end(
         0,

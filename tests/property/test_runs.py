@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from tests.support.partition_builder import POLICY, id_of
 from txbridge.core import due_work
 from txbridge.core.batch import Batch, Part
+from txbridge.core.decision_record import (
+    Decision,
+    DecisionEntry,
+    DecisionRecord,
+    PlainEntries,
+    Source,
+    encode_end,
+    parse_end,
+)
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, PlainEntries, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import Run, read_plain
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.half_queue import HalfQueue
@@ -43,7 +51,7 @@ class Side:
     def __init__(self, *, together: bool) -> None:
         self.queue = HalfQueue(POLICY)
         self.together = together
-        self.waiting: list[EndRecord] = []
+        self.waiting: list[DecisionRecord] = []
         self.next_op = 0
         self.runs = 0
 
@@ -132,14 +140,14 @@ def test_what_is_decided_in_runs_is_decided_as_if_one_by_one(turns):
             offset += 1
         for group, entries, is_plain in ends:
             named = [
-                EndEntry(which % (offset + 1), id_of(which % (offset + 1) + (not is_right) * 1_000), decision)
+                DecisionEntry(which % (offset + 1), id_of(which % (offset + 1) + (not is_right) * 1_000), decision)
                 for which, is_right, decision in entries
             ]
             value, headers = encode_end(named, group, Source.CLIENT)
             record = parse_end(end, value, headers, now)
             assert isinstance(record.entries, PlainEntries)
             assert record.entries == named
-            slow.waiting.append(EndRecord(end, group, Source.CLIENT, named, appended=now))
+            slow.waiting.append(DecisionRecord(end, group, Source.CLIENT, named, appended=now))
             fast.waiting.append(record if is_plain else slow.waiting[-1])
             end += 1
         told = []

@@ -14,8 +14,8 @@ from tests.property.reference_model import IMMUNITY
 from txbridge.core import timer_queue
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.timer_queue import TimerQueue
@@ -61,7 +61,7 @@ def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
         assert schedule.next_due() == min(dues.values(), default=None)
 
 
-def run(records: list[EndRecord], sizes: Iterator[Limits]) -> tuple:
+def run(records: list[DecisionRecord], sizes: Iterator[Limits]) -> tuple:
     """Apply END in Kafka transactions of these sizes; return all outcomes."""
     queue = HalfQueue(CheckPolicy())
     for offset in range(MESSAGES):
@@ -69,7 +69,7 @@ def run(records: list[EndRecord], sizes: Iterator[Limits]) -> tuple:
     # Half message 0 stays open, so that the watermark stays below all outcomes.
     delivered: list[int] = []
     rolled_back: list[int] = []
-    refused: list[tuple[int, EndEntry, str]] = []
+    refused: list[tuple[int, DecisionEntry, str]] = []
     while queue.next_end < len(records):
         draft = Draft(queue, 1_000)
         batch = Batch(queue, next(sizes), due=0)
@@ -99,11 +99,11 @@ def run(records: list[EndRecord], sizes: Iterator[Limits]) -> tuple:
 )
 def test_p5_p14_where_transactions_are_cut_makes_no_difference(drawn, sizes):
     records = [
-        EndRecord(
+        DecisionRecord(
             number,
             "g",
             Source.CLIENT,
-            [EndEntry(offset, f"{offset if right else 99:032X}", decision) for offset, right, decision in entries],
+            [DecisionEntry(offset, f"{offset if right else 99:032X}", decision) for offset, right, decision in entries],
         )
         for number, entries in enumerate(drawn)
     ]

@@ -11,8 +11,8 @@ from txbridge.core import due_work, transaction_size
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
+from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import EndRecord
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
@@ -31,7 +31,7 @@ class Topics:
     half: dict[int, HalfMessage | int] = field(default_factory=dict)
     half_end: int = 0
     #: None is a malformed record.
-    end: dict[int, EndRecord | None] = field(default_factory=dict)
+    end: dict[int, DecisionRecord | None] = field(default_factory=dict)
     end_end: int = 0
     op: dict[int, tuple[bytes, list]] = field(default_factory=dict)
     op_end: int = 0

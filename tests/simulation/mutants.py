@@ -22,9 +22,9 @@ from tests.simulator.simulation import Simulation
 from txbridge.client.barrier import Barrier
 from txbridge.core import half_message, parked_table, states
 from txbridge.core.batch import Batch
+from txbridge.core.decision_record import PlainEntries
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import PlainEntries
 from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
@@ -43,7 +43,7 @@ from txbridge.kafka.proven_end import EachBroker
 from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
-from txbridge.worker.ingest.end_log import EndInbox
+from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.takeover import restore
 from txbridge.worker.transaction import records
@@ -140,7 +140,7 @@ def end_out_of_order() -> None:
                 self._expected = event.offset + 1
                 self._changed.notify()
 
-    EndInbox.offer = offer
+    DecisionInbox.offer = offer
 
 
 def last_decision_wins() -> None:

@@ -210,7 +210,7 @@ class Checker:
                         self._world.count("stranger's committed decision counted")
                 if half is not None and half.state == "abandoned":
                     given_up.add(entry.half)
-            if model.end_log.entries[position].is_aborted:
+            if model.decision_log.entries[position].is_aborted:
                 self._world.count("stranger's aborted decision passed over")
         return decided, given_up
 
@@ -401,10 +401,12 @@ class Checker:
             if promise == "P6" and place == (self._names.end, self.models.index(model)) and noticed < until:
                 # An owner that asked a former leader for the end of END may not know the later records. A check does no
                 # harm, because it is answered with the same decision. A discard does, so its owner has proven the end.
-                unknown = model.end_log.entries[known].appended if known < model.end_log.high_watermark else noticed
+                unknown = (
+                    model.decision_log.entries[known].appended if known < model.decision_log.high_watermark else noticed
+                )
                 noticed = min(noticed, unknown)
-        for position in range(model.end_log.high_watermark - 1, -1, -1):
-            stored = model.end_log.entries[position]
+        for position in range(model.decision_log.high_watermark - 1, -1, -1):
+            stored = model.decision_log.entries[position]
             if stored.appended >= noticed:
                 continue
             if half.decided is not None and position <= half.decided:

@@ -95,7 +95,7 @@ class PartitionModel:
     """One half partition."""
 
     half_log: PartitionLog
-    end_log: PartitionLog
+    decision_log: PartitionLog
     times: Times
     count: Callable[[str], None]
     halves: dict[int, Half] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class PartitionModel:
 
     def entries(self, end: int) -> list[Entry] | None:
         """The commands of an END record; None when it is malformed."""
-        stored = self.end_log.entries[end]
+        stored = self.decision_log.entries[end]
         if stored.kind != "data" or stored.is_aborted:
             # Markers and aborted records of Kafka transactions decide nothing.
             return []
@@ -172,8 +172,10 @@ class PartitionModel:
 
     def end_of_decisions(self) -> int:
         """The END offset after the last record that may still be applied."""
-        last = self.end_log.high_watermark
-        while last and (self.end_log.entries[last - 1].kind != "data" or self.end_log.entries[last - 1].is_aborted):
+        last = self.decision_log.high_watermark
+        while last and (
+            self.decision_log.entries[last - 1].kind != "data" or self.decision_log.entries[last - 1].is_aborted
+        ):
             last -= 1
         return last
 

@@ -18,7 +18,7 @@ from tests.simulator.model import Times
 from tests.simulator.process import Process
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_record import EndEvent
+from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
 
@@ -125,7 +125,7 @@ class RefusedRun:
         command = f"{half},{transaction_id},{COMMIT}".encode()
         headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
         end = cluster.append_plain((self._names.end, 0), (None, command, headers, 0))
-        process.owner.inbox.offer(EndEvent(end, None, command, headers))
+        process.owner.inbox.offer(DecisionEvent(end, None, command, headers))
         process.poke()
         return half
 

@@ -25,7 +25,7 @@ from tests.simulator.sql_services import sql_services
 from tests.simulator.transactional_sender import TransactionalSender
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_record import EndEvent
+from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.names import Names
 
 #: Limits after faults have stopped: time (ms of the world) and turns until all is at rest.
@@ -331,7 +331,7 @@ class Simulation:
         offset = events[0] if self.world.strikes("END event repeated") else events.popleft()
         stored = self.world.cluster.logs[self.names.end, partition].entries[offset]
         if process is not None and not process.actor.is_dead:
-            process.owner.inbox.offer(EndEvent(offset, stored.key, stored.value, stored.headers))
+            process.owner.inbox.offer(DecisionEvent(offset, stored.key, stored.value, stored.headers))
             process.poke()
 
     def _pass_time(self, milliseconds: int) -> None:

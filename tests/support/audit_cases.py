@@ -165,7 +165,7 @@ class Log(ABC):
             found.append(Record(one.topic, place, one.key, one.value, [*one.headers, *headers(**ours)], dated))
         return found
 
-    def end_record(self, value: bytes | None, partition: int = PLAIN, **changed: str | None) -> int:
+    def decision_record(self, value: bytes | None, partition: int = PLAIN, **changed: str | None) -> int:
         ours: dict[str, str | None] = {"TXB_V": "1", "PGROUP": "billing", "SOURCE": "client"}
         record = Record(self.names.end, partition, None, value, headers(**(ours | changed)))
         self.write(record)
@@ -179,7 +179,7 @@ class Log(ABC):
 
     def end(self, half: Half, decision: int, source: str = "client", group: str | None = None, **entry: str) -> int:
         line = half.entry(decision, **entry)  # type: ignore[arg-type]
-        return self.end_record(line.encode(), half.partition, PGROUP=group or half.group, SOURCE=source)
+        return self.decision_record(line.encode(), half.partition, PGROUP=group or half.group, SOURCE=source)
 
     def copy(self, half: Half, topic: str | None = None, partition: int = 0, **changed: str | None) -> Record:
         ours = {"UNIQ_KEY": half.id, "TXB_HALF": f"{half.partition}:{half.offset}"} | changed
@@ -326,7 +326,7 @@ def rolled_back(log: Log) -> Half:
 @case("delivered")
 def several_entries_in_one_end_record(log: Log) -> Half:
     first, second = log.half(), log.half()
-    log.end_record(f"{second.entry(ROLLBACK)}\n{first.entry(COMMIT)}".encode())
+    log.decision_record(f"{second.entry(ROLLBACK)}\n{first.entry(COMMIT)}".encode())
     log.transaction(log.copy(first), log.op("commit", first), log.op("rollback", second))
     return first
 
@@ -591,7 +591,7 @@ def later_commit_refused(log: Log) -> Half:
 @case("rolled_back", "CONTRADICTION")
 def first_line_of_one_record_wins(log: Log) -> Half:
     half = log.half()
-    log.end_record(f"{half.entry(ROLLBACK)}\n{half.entry(COMMIT)}".encode())
+    log.decision_record(f"{half.entry(ROLLBACK)}\n{half.entry(COMMIT)}".encode())
     log.transaction(log.op("rollback", half))
     return half
 
@@ -663,7 +663,7 @@ def resume_of_what_was_not_discarded_does_nothing(log: Log) -> Half:
 
 @case(None, strays=("NO_HALF_MESSAGE", "NO_HALF_MESSAGE"))
 def end_without_half_message(log: Log) -> None:
-    log.end_record(f"987654,{'A' * 32},8\n{'9' * 30},{'A' * 32},8".encode())
+    log.decision_record(f"987654,{'A' * 32},8\n{'9' * 30},{'A' * 32},8".encode())
 
 
 # Malformed records
@@ -729,7 +729,7 @@ def malformed_ends_have_no_effect(log: Log) -> Half:
         (entry.encode(), {"PGROUP": None}),
         (entry.encode(), {"SOURCE": "resume"}),
     ):
-        at = log.end_record(value, half.partition, **changed)
+        at = log.decision_record(value, half.partition, **changed)
         log.transaction(log.set_aside(log.names.end, half.partition, at))
     log.end(half, ROLLBACK)
     log.transaction(log.op("rollback", half))
@@ -740,7 +740,7 @@ def malformed_ends_have_no_effect(log: Log) -> Half:
 def optional_headers_without_a_value(log: Log) -> Half:
     """Headers without a value count as absent: no decision is lost because of them."""
     half = log.half(REAL_QID=None, CHECK_IMMUNITY_TIME_IN_SECONDS=None, BORN_TIMESTAMP=None)
-    log.end_record(half.entry(COMMIT).encode(), half.partition, CLIENT_ID=None)
+    log.decision_record(half.entry(COMMIT).encode(), half.partition, CLIENT_ID=None)
     log.deliver(half)
     return half
 
@@ -765,7 +765,7 @@ def sent_twice(log: Log) -> tuple[Half, Half, Record]:
 @case("delivered", strays=("COPY",))
 def sent_twice_and_the_copy_committed(log: Log) -> Half:
     half, again, aside = sent_twice(log)
-    log.end_record(f"{again.offset},{half.id},8".encode(), half.partition)
+    log.decision_record(f"{again.offset},{half.id},8".encode(), half.partition)
     log.deliver(half, aside, log.op("discard", again))
     return half
 
@@ -775,7 +775,7 @@ def sent_twice_and_each_decided(log: Log) -> Half:
     half, again, aside = sent_twice(log)
     log.transaction(aside, log.op("discard", again))
     log.end(half, ROLLBACK)
-    log.end_record(f"{again.offset},{half.id},8".encode(), half.partition)
+    log.decision_record(f"{again.offset},{half.id},8".encode(), half.partition)
     log.transaction(log.op("rollback", half))
     return half
 
@@ -947,7 +947,7 @@ def leaked_by_a_forged_commit(log: Log) -> Half:
 @case("LEAKED", "OUTCOME_WITHOUT_DECISION", strays=("MALFORMED",))
 def leaked_by_a_malformed_commit(log: Log) -> Half:
     half = log.half()
-    log.end_record(f"{half.entry(COMMIT)}\n".encode())
+    log.decision_record(f"{half.entry(COMMIT)}\n".encode())
     log.deliver(half)
     return half
 
@@ -1150,7 +1150,7 @@ def in_turn(log: Log, since: Entry, until: Entry, line: int = 0) -> Half:
     """
     half = log.half()
     lines = [half.entry(UNKNOWN)] * line + [half.entry(COMMIT)]
-    at = log.end_record("\n".join(lines).encode())
+    at = log.decision_record("\n".join(lines).encode())
     first, behind = (f"{at + record}:{index}" for record, index in (since, until))
     log.transaction(log.copy(half), log.op("commit", half, ends=f"{first}-{behind}"))
     return half

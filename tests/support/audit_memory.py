@@ -73,7 +73,7 @@ class Memory(Log):
         names = self.names
         internal = {names.half, names.end, names.op, names.offset, names.discard}
         real = {record.topic for record in self.records} - internal - {names.check("billing")}
-        ends = decode.end_records(self.frame(spark, names.end), exactly=exactly)
+        ends = decode.decision_records(self.frame(spark, names.end), exactly=exactly)
         return Frames(
             halves=decode.halves(self.frame(spark, names.half)),
             entries=decode.entries(ends),

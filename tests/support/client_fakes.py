@@ -10,13 +10,13 @@ from confluent_kafka import KafkaError, KafkaException
 from txbridge import PrepareError, UsageError
 from txbridge.client import runtime, start
 from txbridge.client.checks import consumer
-from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.message import Limits
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.prepare.report_poller import Serving, Waiter
-from txbridge.core.end_record import EndEntry
+from txbridge.core.decision_record import DecisionEntry
 from txbridge.topics.verify import Layout
 
 
@@ -195,7 +195,7 @@ class FakeRuntime(SendPath):
             self.after_reports()
 
     def end(self, prepared, outcome):
-        entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision)
+        entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision)
         end = Ticket(entry, prepared.size)
         self.ends.append((prepared.transaction_id, outcome, end))
         return end

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
-from txbridge.core.end_record import Decision, EndEntry, Source, encode_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, check_headers, copy_headers, half_headers
 from txbridge.core.names import Headers, Names
@@ -62,7 +62,7 @@ def _half(setting: Setting, rng: Random) -> Raw:
 def _end(setting: Setting, rng: Random) -> Raw:
     """An END with wrong transaction ids, so that it is refused even without damage."""
     entries = [
-        EndEntry(
+        DecisionEntry(
             rng.randrange(setting.half_end),
             _id(rng),
             rng.choice(list(Decision)),

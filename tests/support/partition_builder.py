@@ -5,8 +5,8 @@ from __future__ import annotations
 from txbridge.core import due_work
 from txbridge.core.batch import Batch, Part
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits
@@ -46,15 +46,15 @@ def half(
     )
 
 
-def entry(offset: int, decision: Decision, transaction_id: str | None = None) -> EndEntry:
-    return EndEntry(offset, transaction_id or id_of(offset), decision)
+def entry(offset: int, decision: Decision, transaction_id: str | None = None) -> DecisionEntry:
+    return DecisionEntry(offset, transaction_id or id_of(offset), decision)
 
 
-def end(offset: int, *entries: EndEntry, group: str = "orders", source: Source = Source.CLIENT) -> EndRecord:
-    return EndRecord(offset, group, source, entries)
+def end(offset: int, *entries: DecisionEntry, group: str = "orders", source: Source = Source.CLIENT) -> DecisionRecord:
+    return DecisionRecord(offset, group, source, entries)
 
 
-def resume(offset: int, half_offset: int) -> EndRecord:
+def resume(offset: int, half_offset: int) -> DecisionRecord:
     return end(offset, entry(half_offset, UNKNOWN), source=Source.RESUME)
 
 
@@ -82,7 +82,7 @@ class Partition:
     def draft(
         self,
         now: int,
-        *records: EndRecord,
+        *records: DecisionRecord,
         checks: int = EVERYTHING,
         discards: int = EVERYTHING,
         retries: int = EVERYTHING,
@@ -115,11 +115,11 @@ class Partition:
         draft.apply(draft.now)
         return draft
 
-    def step(self, now: int, *records: EndRecord, **limits: int) -> Draft:
+    def step(self, now: int, *records: DecisionRecord, **limits: int) -> Draft:
         return self.commit(self.draft(now, *records, **limits))
 
 
-def whole(record: EndRecord) -> Part:
+def whole(record: DecisionRecord) -> Part:
     """All entries of an END record."""
     return Part(record, 0, len(record.entries))
 

@@ -20,7 +20,7 @@ from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
 from txbridge.cli.terminal import complain, warn
 from txbridge.config.worker import WorkerSettings
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.interrupts import if_interrupted

@@ -10,7 +10,7 @@ from typing import Any
 
 from txbridge.client.base.log import report
 from txbridge.client.message import MessageExt
-from txbridge.core.end_record import MAX_REMARK, Decision
+from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.core.names import short_id
 
 

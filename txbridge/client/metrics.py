@@ -6,11 +6,11 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import Outcome
 from txbridge.client.prepare.half_writer import Prepared, Report
-from txbridge.core.end_record import Source
+from txbridge.core.decision_record import Source
 from txbridge.extras import needs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from txbridge.client.base.loop_bridge import HandOver, resolve
 from txbridge.client.listener import LocalTransactionState, Outcome
 
 if TYPE_CHECKING:
-    from txbridge.client.decide.end_batcher import Ticket
+    from txbridge.client.decide.decision_batcher import Ticket
     from txbridge.client.prepare.half_writer import Prepared
 
 

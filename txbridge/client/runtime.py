@@ -15,7 +15,7 @@ from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.checks.consumer import CheckConsumer, Group
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.decide.end_sender import EndSender
+from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import Connection
@@ -30,7 +30,7 @@ from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import HalfWriter
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.tracing import ClientTracing
-from txbridge.core.end_record import EndEntry, Source
+from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.names import short_id
 from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
@@ -89,7 +89,7 @@ class Runtime:
         )
         # Names this process to people who read END. RocketMQ's client id has the same form.
         client_id = f"{socket.gethostname()}@{os.getpid()}"
-        self._ends = EndSender(Wire(end_config, connection), connection, names, group, client_id)
+        self._ends = DecisionSender(Wire(end_config, connection), connection, names, group, client_id)
         self.sends = SendPath(
             limits,
             prepare_timeout,
@@ -137,7 +137,7 @@ class Runtime:
         return not self._connection.is_lost
 
     def flush(self, timeout: float | None) -> int:
-        """See EndSender.flush."""
+        """See DecisionSender.flush."""
         return self._ends.flush(timeout)
 
     def is_called_by_it(self) -> bool:
@@ -184,7 +184,7 @@ class Runtime:
                 check_times=message.check_times,
                 state=outcome.state.name,
             )
-            entry = EndEntry(
+            entry = DecisionEntry(
                 message.half_offset,
                 message.transaction_id,
                 outcome.decision,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from txbridge import tracing
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import Outcome
 from txbridge.client.message import Message
 from txbridge.client.prepare.half_writer import Prepared, Report
 from txbridge.client.several_messages import Several, with_headers
-from txbridge.core.end_record import Source
+from txbridge.core.decision_record import Source
 from txbridge.core.names import short_id
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from txbridge.core.decision_record import Decision, DecisionRecord, Source
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.end_record import Decision, EndRecord, Source
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
@@ -20,13 +20,13 @@ Room = Callable[[HalfEntry], bool | None]
 
 
 #: Records of END that wait to be applied, in its order.
-Waiting = Sequence[EndRecord | MalformedRecord]
+Waiting = Sequence[DecisionRecord | MalformedRecord]
 
 
 class Part(NamedTuple):
     """Entries of one END record, from index `start` to before `stop`."""
 
-    record: EndRecord
+    record: DecisionRecord
     start: int
     stop: int
 
@@ -52,7 +52,7 @@ class Batch:
         #: Real topics of the messages that it delivers.
         self.topics: set[str] = set()
 
-    def take(self, record: EndRecord) -> Part:
+    def take(self, record: DecisionRecord) -> Part:
         """Take as many entries as have room. Entries that are applied already are left out."""
         queue, room, limits = self._queue, self._room, self._limits
         find, first_of, topics = queue.entry, queue.first_of, self.topics
@@ -96,7 +96,7 @@ class Batch:
         self.bytes, self._has_any = size, has_any
         return Part(record, start, stop)
 
-    def run_of(self, record: EndRecord) -> Run | None:
+    def run_of(self, record: DecisionRecord) -> Run | None:
         """The decisions of the record about fresh half messages, if they can be taken as a run.
 
         The caller must not take a run whose topics have limited room.
@@ -146,15 +146,15 @@ class Turn:
     topics: AbstractSet[str] = frozenset()
 
 
-def first_entries(queue: HalfQueue, waiting: Waiting, limit: int) -> Sequence[EndRecord | MalformedRecord]:
+def first_entries(queue: HalfQueue, waiting: Waiting, limit: int) -> Sequence[DecisionRecord | MalformedRecord]:
     """The next records of END, until they have `limit` entries to apply."""
-    first: list[EndRecord | MalformedRecord] = []
+    first: list[DecisionRecord | MalformedRecord] = []
     # Entries that are applied already do not count.
     entries = -queue.next_entry
     for record in waiting:
         if entries >= limit:
             break
-        entries += len(record.entries) if isinstance(record, EndRecord) else 1
+        entries += len(record.entries) if isinstance(record, DecisionRecord) else 1
         first.append(record)
     return first
 
@@ -164,5 +164,5 @@ def lacks_the_rest(queue: HalfQueue, waiting: Waiting) -> bool:
     if not (queue.next_entry and waiting):
         return False
     first = waiting[0]
-    count = len(first.entries) if isinstance(first, EndRecord) else 0
+    count = len(first.entries) if isinstance(first, DecisionRecord) else 0
     return first.offset != queue.next_end or count <= queue.next_entry

@@ -12,8 +12,8 @@ from typing import Any
 
 from txbridge.core.batch import Part
 from txbridge.core.checkpoint import Position
+from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source
 from txbridge.core.effects import Abandoned, Decisions, Obstacle, Refusal
-from txbridge.core.end_record import EndEntry, EndRecord, Source
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
@@ -99,7 +99,7 @@ class Draft:
         decisions.entries += len(entries) - (len(self.refused) - refused)
         self._note_delivered(record, delivered)
 
-    def _note_delivered(self, record: EndRecord, count: int) -> None:
+    def _note_delivered(self, record: DecisionRecord, count: int) -> None:
         if count and record.appended is not None:
             self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + count
 
@@ -124,7 +124,7 @@ class Draft:
         if next_end > self.next_end:
             self.next_end, self.next_entry = next_end, 0
 
-    def _apply_entry(self, record: EndRecord, command: EndEntry, obstacle: Obstacle) -> RefusalReason | None:
+    def _apply_entry(self, record: DecisionRecord, command: DecisionEntry, obstacle: Obstacle) -> RefusalReason | None:
         offset = self.queue.first_of(command.half_offset)
         if offset != command.half_offset:
             self._copies_named.add(command.half_offset)
@@ -159,7 +159,7 @@ class Draft:
         return TRANSITIONS[state, event].refused
 
     def _move(
-        self, entry: HalfEntry, state: TransactionState, record: EndRecord, command: EndEntry, why: str | None
+        self, entry: HalfEntry, state: TransactionState, record: DecisionRecord, command: DecisionEntry, why: str | None
     ) -> None:
         if state is TransactionState.COMMITTED:
             self.add_delivery(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from txbridge.core.end_record import EndEntry, Source
+from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import RefusalReason
 
@@ -29,7 +29,7 @@ class Refusal:
 
     end_offset: int
     source: Source
-    entry: EndEntry
+    entry: DecisionEntry
     reason: RefusalReason
 
 

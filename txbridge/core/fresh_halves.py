@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txbridge.core import names
-from txbridge.core.end_record import Decision, EndRecord, PlainEntries, Source
+from txbridge.core.decision_record import Decision, DecisionRecord, PlainEntries, Source
 from txbridge.core.half_message import (
     LONGEST_NAME,
     PLAIN,
@@ -145,7 +145,7 @@ class FreshHalves:
                 del column[:gone]
             self.start = self.first
 
-    def run_of(self, record: EndRecord) -> Run | None:
+    def run_of(self, record: DecisionRecord) -> Run | None:
         """The decisions of an END record; None unless all of them are about fresh messages and valid."""
         entries = record.entries
         if not isinstance(entries, PlainEntries):
@@ -176,7 +176,7 @@ class FreshHalves:
 class Run(NamedTuple):
     """Decisions of one END record about fresh half messages: half offsets, in the order of the record."""
 
-    record: EndRecord
+    record: DecisionRecord
     fresh: FreshHalves
     commits: list[int]
     rollbacks: list[int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from txbridge.core.end_record import Decision, Source
+from txbridge.core.decision_record import Decision, Source
 
 
 class TransactionState(Enum):

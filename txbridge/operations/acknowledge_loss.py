@@ -28,7 +28,7 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.connection import Connection, kafka_errors
-from txbridge.operations.end_writer import check_words
+from txbridge.operations.decision_writer import check_words
 from txbridge.operations.reading import bounds_of, open_reader, read_offset
 from txbridge.operations.since import CLOCK_SKEW_MS
 from txbridge.text import counted

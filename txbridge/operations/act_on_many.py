@@ -22,7 +22,7 @@ from txbridge.operations.actions import (
 from txbridge.operations.address import FinishedError
 from txbridge.operations.causes import cause_if
 from txbridge.operations.connection import Connection
-from txbridge.operations.end_writer import check_words
+from txbridge.operations.decision_writer import check_words
 from txbridge.operations.group_states import GroupStates
 from txbridge.operations.model import Answer, OpenMessage, Result, Selection
 from txbridge.operations.reading import read_views

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, refuse, with_losses
 from txbridge.operations.address import find_target
 from txbridge.operations.connection import Connection
-from txbridge.operations.end_writer import check_words
+from txbridge.operations.decision_writer import check_words
 from txbridge.operations.model import Answer, Result
 
 _ACTIONS = {Decision.COMMIT: Action.COMMIT, Decision.ROLLBACK: Action.ROLLBACK}

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from txbridge.core.end_record import MAX_ENTRIES, Decision, Source
+from txbridge.core.decision_record import MAX_ENTRIES, Decision, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
+from txbridge.operations.decision_writer import write_end
 from txbridge.operations.details import with_keys
-from txbridge.operations.end_writer import write_end
 from txbridge.operations.model import Answer, OpenMessage, Result
 from txbridge.operations.reading import wait_applied
 from txbridge.operations.verdict import (

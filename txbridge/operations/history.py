@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.core import names as header_names
 from txbridge.core.checkpoint import parse_op
-from txbridge.core.end_record import EndRecord, Source, parse_end
+from txbridge.core.decision_record import DecisionRecord, Source, parse_end
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import is_transaction_id, short_id
@@ -227,7 +227,7 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
             yield Step(record.timestamp()[1], f"END {what}", detail)
 
 
-def _who(end: EndRecord) -> str:
+def _who(end: DecisionRecord) -> str:
     return f"{end.source.value}{' ' if end.client_id else ''}{end.client_id or ''}, END offset {end.offset}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from txbridge.core.end_record import Decision, Source
+from txbridge.core.decision_record import Decision, Source
 from txbridge.core.names import short_id, topics_of
 from txbridge.core.states import TransactionState
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.core.checkpoint import Checkpoint
-from txbridge.core.end_record import EndRecord, parse_end
+from txbridge.core.decision_record import DecisionRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
@@ -258,7 +258,7 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
 
 def _read_end(
     connection: Connection, partition: int, start: int, stop: int | None, stopping: Callable[[], bool] = never
-) -> Iterator[EndRecord]:
+) -> Iterator[DecisionRecord]:
     """Valid END records of [start, stop), or up to the log end. Malformed ones are skipped: they decide nothing."""
     with open_reader(connection, connection.names.end, partition, committed=True) as reader:
         end = bounds_of(reader)[1] if stop is None else stop

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.operations.model import Answer, OpenMessage, Result

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_record import EndEntry, EndRecord, Source
+from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
@@ -26,11 +26,11 @@ class Command:
     end_offset: int
     group: str
     source: Source
-    entry: EndEntry
+    entry: DecisionEntry
     client_id: str | None = None
 
 
-def commands_of(record: EndRecord) -> Iterator[Command]:
+def commands_of(record: DecisionRecord) -> Iterator[Command]:
     for entry in record.entries:
         yield Command(record.offset, record.group, record.source, entry, record.client_id)
 
@@ -98,7 +98,7 @@ class PartitionView:
         """The low watermark: below it only parked messages are open."""
         return self.half_start if self.offset_topic.checkpoint is None else self.offset_topic.checkpoint.half
 
-    def rest_of(self, record: EndRecord) -> EndRecord:
+    def rest_of(self, record: DecisionRecord) -> DecisionRecord:
         """The record without the entries that are applied already."""
         if record.offset != self.next_end or not self.next_entry:
             return record
@@ -132,7 +132,7 @@ class PartitionView:
                 half.born,
             )
 
-    def take_end(self, record: EndRecord) -> None:
+    def take_end(self, record: DecisionRecord) -> None:
         """Take in one END record that no worker has applied yet."""
         for command in commands_of(record):
             # Commands about finished messages, or about no message at all, will be refused.

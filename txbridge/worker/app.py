@@ -21,7 +21,7 @@ from faust.types import TP
 
 from txbridge.backoff import Backoff
 from txbridge.config.worker import WorkerSettings
-from txbridge.core.end_record import EndEvent
+from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.names import Names
 from txbridge.errors import TxBridgeError
 from txbridge.interrupts import CTRL_C, end_on_signal, if_interrupted
@@ -211,7 +211,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
                 headers = list(message.headers or ())
                 worker.offer(
                     message.partition,
-                    EndEvent(message.offset, message.key, message.value, headers, appended),
+                    DecisionEvent(message.offset, message.key, message.value, headers, appended),
                 )
 
     @app.on_partitions_assigned.connect  # type: ignore[untyped-decorator]

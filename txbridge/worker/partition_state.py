@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txbridge.core.checkpoint import Checkpoint
-from txbridge.core.end_record import EndEvent
+from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import BodyCache
@@ -39,7 +39,7 @@ class PartitionState:
     #: Whether the owner was told to stop. Code that waits for Kafka calls it.
     stopping: Callable[[], bool]
     #: The last record of END that was read.
-    last_end: EndEvent | None = None
+    last_end: DecisionEvent | None = None
 
     def close(self) -> None:
         """Close every reader. The partition's state is in the topics."""

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupState, KafkaException
 
 from txbridge.backoff import Backoff
-from txbridge.core.end_record import EndEvent
+from txbridge.core.decision_record import DecisionEvent
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.failures import (
@@ -22,7 +22,7 @@ from txbridge.kafka.failures import (
     TakeOverRefusedError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.ingest.end_log import EndInbox, EndLog
+from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partition_counts import PartitionCounts
@@ -64,7 +64,7 @@ class PartitionOwner(threading.Thread):
     def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
         super().__init__(name=f"txbridge-partition-{partition}", daemon=True)
         self.partition = partition
-        self.inbox = EndInbox(context.outside)
+        self.inbox = DecisionInbox(context.outside)
         self._context = context
         self._outside = context.outside
         self._confirm = confirm
@@ -74,7 +74,7 @@ class PartitionOwner(threading.Thread):
         self._serving = False
         self._error: str | None = None
         #: The restored state, the reader of END and the commit loop; None while the partition is not served.
-        self._restored: tuple[PartitionState, EndLog, CommitLoop] | None = None
+        self._restored: tuple[PartitionState, DecisionLog, CommitLoop] | None = None
         #: END offset up to which decisions were applied when the partition was last served.
         self._left_at: int | None = None
         #: Monotonic time (s) of this thread's last sign of progress.
@@ -102,14 +102,14 @@ class PartitionOwner(threading.Thread):
         restored = self._restored
         if restored is None:
             return PartitionFacts(self.partition, serving=False)
-        queue, end_log, commit_loop = restored[0].queue, restored[1], restored[2]
+        queue, decision_log, commit_loop = restored[0].queue, restored[1], restored[2]
         # Read `next_end` first: the known end can only have grown meanwhile.
         applied = queue.next_end
         return PartitionFacts(
             self.partition,
             serving=self._serving,
             open=queue.open_counts(),
-            end_lag=max(0, end_log.known_end - applied),
+            end_lag=max(0, decision_log.known_end - applied),
             checks_overdue=commit_loop.checks_overdue,
             clock_ahead=None if (ahead := commit_loop.clock.ahead_ms) is None else ahead / 1000,
         )
@@ -189,7 +189,7 @@ class PartitionOwner(threading.Thread):
         try:
             commit_loop = CommitLoop(self._context, state)
             commit_loop.prove_ownership()
-            end_log = EndLog(self._context.names, state, self.inbox, self._outside)
+            decision_log = DecisionLog(self._context.names, state, self.inbox, self._outside)
             seconds = self._outside.monotonic() - started
             self._context.metrics.taken_over(seconds)
             _log.info(
@@ -200,10 +200,10 @@ class PartitionOwner(threading.Thread):
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
-            self._restored = (state, end_log, commit_loop)
+            self._restored = (state, decision_log, commit_loop)
             self._serving, self._error = True, None
             with self._context.no_longer_held.service():
-                self._serve(end_log, commit_loop)
+                self._serve(decision_log, commit_loop)
         finally:
             if self._restored is not None:
                 self._left_at = state.queue.next_end
@@ -211,7 +211,7 @@ class PartitionOwner(threading.Thread):
             self.inbox.clear()
             state.close()
 
-    def _serve(self, end_log: EndLog, commit_loop: CommitLoop) -> None:
+    def _serve(self, decision_log: DecisionLog, commit_loop: CommitLoop) -> None:
         began = self._outside.monotonic()
         try:
             while not self._told_to_stop():
@@ -219,8 +219,8 @@ class PartitionOwner(threading.Thread):
                 if commit_loop.pause:
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue
-                end_log.fill(commit_loop.idle)
-                commit_loop.run(end_log)
+                decision_log.fill(commit_loop.idle)
+                commit_loop.run(decision_log)
         finally:
             if self._outside.monotonic() - began > _SERVED_WELL_S:
                 self._backoff.reset()
@@ -270,7 +270,7 @@ class Worker:
                 owner.start()
             self.was_assigned = True
 
-    def offer(self, partition: int, event: EndEvent) -> None:
+    def offer(self, partition: int, event: DecisionEvent) -> None:
         """Pass an END event from Faust to the owner of its partition."""
         owner = self._owners.get(partition)
         if owner is not None:

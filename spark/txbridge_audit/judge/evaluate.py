@@ -187,7 +187,7 @@ def _other_namespaces(source: Source) -> orphans.OtherNamespaces | None:
     for key, end in end_of.items():
         if end_starts.get(end, 1) > 0:
             edges[key[1]] = max(starts[key], edges.get(key[1], 0))
-    records = decode.end_records(source.read(end_starts, end_ends, READ_COMMITTED))
+    records = decode.decision_records(source.read(end_starts, end_ends, READ_COMMITTED))
     return orphans.OtherNamespaces(
         decode.halves(source.read(starts, ends, READ_UNCOMMITTED)), decode.entries(records), edges
     )

@@ -100,7 +100,7 @@ def _may_all_be(parts: Column) -> Column:
     return F.forall(parts, lambda part: part["topic"].rlike(_TOPIC) & ~_forbidden(part["topic"]))
 
 
-def end_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
+def decision_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
     """END, a row per record: partition, end_at (offset), stamp, source, group, client, lines, fault.
 
     `stamp` is the append time (ms), `client` the name that the sender gives itself, `fault` null when the record can be

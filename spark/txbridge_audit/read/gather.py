@@ -197,7 +197,9 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
     raw_op = rest.read(op.ends)
     # Kept, because each is read more than once, and every record names many half messages.
-    end_records = table("ends", first, end.ends, lambda: decode.end_records(rest.read(end.ends), exactly=discards_cut))
+    decision_records = table(
+        "ends", first, end.ends, lambda: decode.decision_records(rest.read(end.ends), exactly=discards_cut)
+    )
     op_records = table("op", first, op.ends, lambda: decode.op_records(raw_op))
     numbers = Counter(topic for topic, _ in real)
 
@@ -208,8 +210,8 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     return Gathered(
         frames=Frames(
             halves=halves,
-            entries=table("entries", first, end.ends, lambda: decode.entries(end_records), keep=False),
-            bad_ends=table("bad_ends", first, end.ends, lambda: decode.unreadable(end_records), keep=False),
+            entries=table("entries", first, end.ends, lambda: decode.entries(decision_records), keep=False),
+            bad_ends=table("bad_ends", first, end.ends, lambda: decode.unreadable(decision_records), keep=False),
             outcomes=table("outcomes", first, op.ends, lambda: decode.outcomes(op_records), keep=False),
             parked=parked,
             discards=discards,

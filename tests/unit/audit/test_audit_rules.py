@@ -444,7 +444,7 @@ def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
     """The progress names the entry: earlier ones are applied, it and later ones are not."""
     log = Memory()
     first, second, third = log.half(), log.half(), log.half()
-    log.end_record("\n".join(half.entry(COMMIT) for half in (first, second, third)).encode())
+    log.decision_record("\n".join(half.entry(COMMIT) for half in (first, second, third)).encode())
     progress = log.progress(PLAIN, half=0, end=0, entry=2)
     log.transaction(log.copy(first), log.op("commit", first), progress)
     (row,) = decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
@@ -477,7 +477,7 @@ def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> No
     log.transaction(log.copy(theirs), log.copy(Half(PLAIN, 0, "F" * 32, "billing", ORDERS)))
     log.transaction(log.copy(Half(PASSED, 7, "F" * 32, "billing", ORDERS)))
     halves = decode.halves(other.frame(spark, other.names.half))
-    nothing = decode.entries(decode.end_records(other.frame(spark, other.names.end)))
+    nothing = decode.entries(decode.decision_records(other.frame(spark, other.names.end)))
     others = orphans.OtherNamespaces(halves, nothing, {PASSED: 8})
     # The last one may have been a message of theirs that retention has removed, with its END.
     assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "OTHER_NAMESPACE", "PHANTOM"]
@@ -490,7 +490,7 @@ def test_a_phantom_below_the_log_start_of_another_namespace_is_one(spark: SparkS
     gone = other.half()
     other.end(gone, COMMIT)
     log.transaction(log.copy(gone), log.copy(Half(PLAIN, gone.offset, "F" * 32, "billing", ORDERS)))
-    ends = decode.entries(decode.end_records(other.frame(spark, other.names.end)))
+    ends = decode.entries(decode.decision_records(other.frame(spark, other.names.end)))
     others = orphans.OtherNamespaces(decode.halves(other.frame(spark)), ends, {})
     assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "PHANTOM"]
 
@@ -688,7 +688,7 @@ def test_a_copy_that_the_discard_topic_no_longer_tells_of_accuses_nobody(spark: 
     log = Memory()
     first = log.half()
     again = log.half(UNIQ_KEY=first.id)
-    log.end_record(f"{again.offset},{first.id},8".encode(), first.partition)
+    log.decision_record(f"{again.offset},{first.id},8".encode(), first.partition)
     log.deliver(first, log.op("discard", again))
     _, facts = without(log, log.names.discard, discards_since=FOREVER)
     judged = Judged(spark, log, facts)

@@ -8,7 +8,7 @@ import pytest
 
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener
 from txbridge.client.listener import check, execute
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 
 MESSAGE = MessageExt.prepared(Message("orders", b"v"), "0123456789ABCDEF" * 2, 0, 1, 2)
 

@@ -6,11 +6,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from txbridge import ClientMetrics, LocalTransactionState, PrepareError
-from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.listener import Outcome
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.prepare.half_writer import Prepared
-from txbridge.core.end_record import Decision, EndEntry
+from txbridge.core.decision_record import Decision, DecisionEntry
 
 COMMITTED = Outcome(LocalTransactionState.COMMIT_MESSAGE)
 UNKNOWN = Outcome(LocalTransactionState.UNKNOW)
@@ -28,7 +28,7 @@ def group(registry):
 
 
 def settled(error=None):
-    end = Ticket(EndEntry(1, "A" * 32, Decision.COMMIT), 1)
+    end = Ticket(DecisionEntry(1, "A" * 32, Decision.COMMIT), 1)
     end.settle(error)
     return end
 

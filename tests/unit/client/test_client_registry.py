@@ -9,7 +9,7 @@ import pytest
 
 from txbridge import UsageError
 from txbridge.client.flow.registry import Attempts, TransactionIds
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 
 
 def begun(attempts, count):

@@ -30,7 +30,7 @@ from txbridge_rocketmq.grpc_protocol import definition, service
 from txbridge_rocketmq.options import door_options
 
 from txbridge.client.message import Message, MessageExt
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.errors import UsageError
 
 SECRET = b"the secret of all doors of a test"

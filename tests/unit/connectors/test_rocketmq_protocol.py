@@ -31,7 +31,7 @@ from txbridge_rocketmq.requests import parse_end, parse_send
 from txbridge_rocketmq.routes import route
 
 from txbridge.client.message import Limits
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.errors import UsageError
 
 if sys.version_info >= (3, 14):

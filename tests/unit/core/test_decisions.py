@@ -20,7 +20,7 @@ from tests.support.partition_builder import (
     whole,
 )
 from txbridge.core import remembered
-from txbridge.core.end_record import EndEntry, Source
+from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import Outcome, TransactionState
 
@@ -671,7 +671,7 @@ def test_a_read_while_a_transaction_is_under_way_is_not_lost():
 
 
 def abandon(offset: int, half_offset: int):
-    return end(offset, EndEntry(half_offset, id_of(half_offset), UNKNOWN, None, "gone"), source=Source.ABANDON)
+    return end(offset, DecisionEntry(half_offset, id_of(half_offset), UNKNOWN, None, "gone"), source=Source.ABANDON)
 
 
 def test_a_held_message_can_be_abandoned_and_is_finished():

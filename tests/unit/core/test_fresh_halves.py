@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.partition_builder import COMMIT, POLICY, id_of
 from txbridge.core.batch import Batch
+from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source, encode_end, parse_end
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import EndEntry, EndRecord, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
@@ -25,8 +25,8 @@ def halves(*offsets: int, ids: list[str] | None = None, **options) -> FreshHalve
     return read_plain(offsets[0], [1_000] * count, [None] * count, [b"v"] * count, headers, "")
 
 
-def commit(offset: int, *half_offsets: int, group: str = "orders") -> EndRecord:
-    entries = [EndEntry(one, id_of(one), COMMIT) for one in half_offsets]
+def commit(offset: int, *half_offsets: int, group: str = "orders") -> DecisionRecord:
+    entries = [DecisionEntry(one, id_of(one), COMMIT) for one in half_offsets]
     return parse_end(offset, *encode_end(entries, group, Source.CLIENT))
 
 
@@ -58,7 +58,7 @@ def test_the_same_id_twice_is_looked_at_one_by_one():
         (commit(0, 0, 0), False),
         (commit(0, 2), False),
         (commit(0, 0, group="billing"), False),
-        (EndRecord(0, "orders", Source.CLIENT, [EndEntry(0, id_of(0), COMMIT, check_times=1)]), False),
+        (DecisionRecord(0, "orders", Source.CLIENT, [DecisionEntry(0, id_of(0), COMMIT, check_times=1)]), False),
     ],
 )
 def test_what_an_end_record_decides_is_a_run_when_nothing_stands_in_its_way(record, is_run):

@@ -6,9 +6,9 @@ import pytest
 
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.draft import Draft
 from txbridge.core.due_work import deliver_due
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, deliveries, half_headers, parse_half
@@ -183,9 +183,9 @@ def queue_of(*messages: int, size: int = 100) -> HalfQueue:
     return queue
 
 
-def end_of(count: int) -> EndRecord:
-    entries = [EndEntry(offset, ID, Decision.COMMIT) for offset in range(count)]
-    return EndRecord(0, "g", Source.CLIENT, tuple(entries))
+def end_of(count: int) -> DecisionRecord:
+    entries = [DecisionEntry(offset, ID, Decision.COMMIT) for offset in range(count)]
+    return DecisionRecord(0, "g", Source.CLIENT, tuple(entries))
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,10 @@ def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, p
 def test_nothing_follows_a_transaction_that_took_all_the_room():
     queue = queue_of(9, 1, 1)
     batch = Batch(queue, Limits(entries=4), due=0)
-    first = EndRecord(0, "g", Source.CLIENT, (EndEntry(0, ID, Decision.COMMIT),))
-    others = EndRecord(1, "g", Source.CLIENT, tuple(EndEntry(offset, ID, Decision.COMMIT) for offset in (1, 2) * 4))
+    first = DecisionRecord(0, "g", Source.CLIENT, (DecisionEntry(0, ID, Decision.COMMIT),))
+    others = DecisionRecord(
+        1, "g", Source.CLIENT, tuple(DecisionEntry(offset, ID, Decision.COMMIT) for offset in (1, 2) * 4)
+    )
     assert batch.take(first).stop == 1
     assert batch.take(others).stop == 0
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from txbridge.core.end_record import Decision, Source
+from txbridge.core.decision_record import Decision, Source
 from txbridge.core.states import TRANSITIONS, Event, TransactionState, event_of
 
 #: Rows are events, columns are states; "-" is a pair that cannot happen.

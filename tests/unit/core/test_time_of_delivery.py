@@ -19,8 +19,8 @@ from tests.support.partition_builder import (
     resume,
     whole,
 )
+from txbridge.core.decision_record import Source
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, delivered_headers, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError

@@ -23,7 +23,7 @@ from txbridge.cli.render import (
     print_answers,
     shown_key,
 )
-from txbridge.core.end_record import Source
+from txbridge.core.decision_record import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.causes import cause_of, next_step_of

@@ -14,7 +14,7 @@ from tests.support.client_fakes import FakeRecord
 from tests.support.open_messages import DISCARDED, HELD, PENDING, SCHEDULED
 from tests.support.partition_builder import POLICY, id_of
 from txbridge.core.checkpoint import Checkpoint, offset_headers
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.core.fingerprint import Mark
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers

@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.open_messages import DISCARDED, HELD, PENDING, SCHEDULED
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, entry, id_of
-from txbridge.core.end_record import Source
+from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
-from txbridge.operations.end_writer import check_words
+from txbridge.operations.decision_writer import check_words
 from txbridge.operations.model import Result, StoredCommand
 from txbridge.operations.verdict import judge_decision, judge_resume, refuse_decision, refuse_resume
 from txbridge.operations.view import Command

@@ -10,7 +10,7 @@ import pytest
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, id_of, resume
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import offset_headers
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
@@ -94,10 +94,10 @@ def test_a_record_of_offset_that_no_worker_writes_is_refused(key, value):
 def test_entries_that_are_applied_already_are_not_waiting():
     seen = view()
     seen.next_end, seen.next_entry = 20, 2
-    record = EndRecord(
-        20, "g", Source.CLIENT, [EndEntry(offset, id_of(offset), Decision.COMMIT) for offset in (1, 2, 3)]
+    record = DecisionRecord(
+        20, "g", Source.CLIENT, [DecisionEntry(offset, id_of(offset), Decision.COMMIT) for offset in (1, 2, 3)]
     )
-    later = EndRecord(21, "g", Source.CLIENT, record.entries)
+    later = DecisionRecord(21, "g", Source.CLIENT, record.entries)
     assert [entry.half_offset for entry in seen.rest_of(record).entries] == [3]
     assert [entry.half_offset for entry in seen.rest_of(later).entries] == [1, 2, 3]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.client_fakes import FakeRecord
 from txbridge.client.checks.request import parse_check
 from txbridge.core.checkpoint import Checkpoint, Cut, encode_ops, offset_headers, op_headers, parse_op
-from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.fingerprint import Mark
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import check_headers, delivered_headers, deliveries, half_headers, parse_half
@@ -130,9 +130,9 @@ def test_a_half_message_that_names_its_barrier_table() -> None:
 def test_an_end() -> None:
     golden = Golden("end")
     entries = (
-        EndEntry(7, FIRST, Decision.COMMIT),
-        EndEntry(8, SECOND, Decision.UNKNOWN, 2, "no idea: größe, 100%"),
-        EndEntry(9, "0" * 31 + "9", Decision.ROLLBACK, 1),
+        DecisionEntry(7, FIRST, Decision.COMMIT),
+        DecisionEntry(8, SECOND, Decision.UNKNOWN, 2, "no idea: größe, 100%"),
+        DecisionEntry(9, "0" * 31 + "9", Decision.ROLLBACK, 1),
     )
     end = parse_end(40, golden.value, golden.headers)
     assert (end.group, end.source, end.client_id, tuple(end.entries)) == ("orders", Source.CHECK, "host-1", entries)

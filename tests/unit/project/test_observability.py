@@ -14,10 +14,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.support.partition_builder import COMMIT, Partition, end, entry
-from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.metrics import ClientMetrics
-from txbridge.core.end_record import EndEntry
+from txbridge.core.decision_record import DecisionEntry
 from txbridge.core.open_counts import OpenCounts
 from txbridge.worker.observe.metrics import CAUSES, PartitionFacts, WorkerMetrics
 
@@ -46,7 +46,7 @@ def registries() -> list[CollectorRegistry]:
     )
     metrics = ClientMetrics(client)
     metrics.of_group("orders").answering(
-        Outcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(EndEntry(1, "A" * 32, COMMIT), 1)
+        Outcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
     )
     metrics.prepared("orders", 0.1)
     metrics.local_transaction("orders", 0.1)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.client_fakes import FakeRecord
 from txbridge.client.checks.request import parse_check
-from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.half_message import (
     HalfMessage,
     check_headers,
@@ -78,13 +78,13 @@ def test_the_half_message_is_written_and_read_like_that() -> None:
             "end",
             Source.CLIENT,
             "host-1",
-            [EndEntry(7, FIRST, Decision.COMMIT), EndEntry(9, SECOND, Decision.ROLLBACK)],
+            [DecisionEntry(7, FIRST, Decision.COMMIT), DecisionEntry(9, SECOND, Decision.ROLLBACK)],
         ),
-        ("answer", Source.CHECK, None, [EndEntry(7, FIRST, Decision.UNKNOWN, 2, "größe, 100%")]),
+        ("answer", Source.CHECK, None, [DecisionEntry(7, FIRST, Decision.UNKNOWN, 2, "größe, 100%")]),
     ],
 )
 def test_an_end_is_written_and_read_like_that(
-    name: str, source: Source, client_id: str | None, entries: list[EndEntry]
+    name: str, source: Source, client_id: str | None, entries: list[DecisionEntry]
 ) -> None:
     page = Example(name)
     assert (page.topic, page.partition, page.key) == (NAMES.end, 2, None)

@@ -14,12 +14,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from txbridge import LocalTransactionState, Message, tracing
-from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.listener import Outcome
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.tracing import ClientTracing
-from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.worker.transaction import tracing as worker_tracing
@@ -53,7 +53,7 @@ def prepare(client: ClientTracing, message: Message, result=None) -> Message:
 
 
 def decide(client: ClientTracing, error: Exception | None = None) -> None:
-    end = Ticket(EndEntry(42, ID, Decision.COMMIT), 5)
+    end = Ticket(DecisionEntry(42, ID, Decision.COMMIT), 5)
     client.ending(ID, Prepared(ID, 1, 42, 1_000, 5), COMMIT, end)
     end.settle(error)
     client.finished(ID)
@@ -131,7 +131,7 @@ def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_car
         transaction_id=ID,
         check_times=2,
     )
-    end = Ticket(EndEntry(42, ID, Decision.COMMIT, 2), 5)
+    end = Ticket(DecisionEntry(42, ID, Decision.COMMIT, 2), 5)
     ClientTracing("group").answering(SimpleNamespace(message=message), COMMIT, end)
     end.settle()
     [span] = spans.get_finished_spans()
@@ -150,7 +150,7 @@ def contents_of_a_run() -> SimpleNamespace:
     headers = half_headers(user_headers, transaction_id=ID, group="group", real_topic="orders")
     halves = read_plain(42, [0], [None], [b"x"], [headers], "")
     assert halves is not None
-    value, end_headers = encode_end([EndEntry(42, ID, Decision.COMMIT)], "group", Source.CLIENT)
+    value, end_headers = encode_end([DecisionEntry(42, ID, Decision.COMMIT)], "group", Source.CLIENT)
     run = halves.run_of(parse_end(0, value, end_headers))
     return SimpleNamespace(draft=SimpleNamespace(deliver=[], runs=[(0, run)]), bodies={})
 

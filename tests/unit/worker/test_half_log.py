@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import EachBroker, View
@@ -61,8 +61,10 @@ class Kafka(Outside):
         return self.reported if self.reported >= reached else None
 
 
-def end(offset: int, *half_offsets: int) -> EndRecord:
-    return EndRecord(offset, "g", Source.CLIENT, [EndEntry(one, "A" * 32, Decision.COMMIT) for one in half_offsets])
+def end(offset: int, *half_offsets: int) -> DecisionRecord:
+    return DecisionRecord(
+        offset, "g", Source.CLIENT, [DecisionEntry(one, "A" * 32, Decision.COMMIT) for one in half_offsets]
+    )
 
 
 class Log:
@@ -75,11 +77,11 @@ class Log:
         )
         self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
-    def ready(self, *batch: EndRecord) -> int:
+    def ready(self, *batch: DecisionRecord) -> int:
         self.state.queue.read_position = self.kafka.position
         return self.log.ready(batch, max(one.offset for one in batch) + 1)
 
-    def seconds_until(self, wanted: int, *batch: EndRecord) -> float:
+    def seconds_until(self, wanted: int, *batch: DecisionRecord) -> float:
         started = self.kafka.time
         while self.ready(*batch) < wanted:
             assert self.kafka.time < started + 100

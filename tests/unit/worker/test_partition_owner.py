@@ -56,7 +56,7 @@ class Attempts:
         )
         monkeypatch.setattr(partitions, "take_over", self._take_over)
         monkeypatch.setattr(partitions, "CommitLoop", lambda *_: self)
-        monkeypatch.setattr(partitions, "EndLog", lambda *_: SimpleNamespace(fill=lambda _idle: None))
+        monkeypatch.setattr(partitions, "DecisionLog", lambda *_: SimpleNamespace(fill=lambda _idle: None))
 
     def pauses(self) -> list[float]:
         """Run the owner, and return its pauses between attempts."""

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 
 from txbridge.client.errors import closed
-from txbridge.core.end_record import Decision
+from txbridge.core.decision_record import Decision
 from txbridge.deadline import Deadline
 
 #: Most attempts given up that are remembered, which take 15 MB. The oldest is forgotten first. If 64 threads each lose

@@ -13,14 +13,14 @@ from txbridge.client.listener import Outcome, TransactionListener, execute, exec
 from txbridge.client.message import Limits, Message, MessageExt, check_limits
 from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 from txbridge.client.result import TransactionSendResult
-from txbridge.core.end_record import EndEntry, Source
+from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.names import is_barrier_id
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
-    from txbridge.client.decide.end_batcher import Ticket
-    from txbridge.client.decide.end_sender import EndSender
+    from txbridge.client.decide.decision_batcher import Ticket
+    from txbridge.client.decide.decision_sender import DecisionSender
     from txbridge.client.kafka.timestamp_limits import TimestampLimits
     from txbridge.client.kafka.topic_watch import TopicWatch
     from txbridge.client.metrics import GroupMetrics, NoMetrics
@@ -66,7 +66,7 @@ class SendPath:
         prepare_timeout: float,
         attempts: Attempts,
         halves: HalfWriters,
-        ends: EndSender,
+        ends: DecisionSender,
         watch: TopicWatch,
         timestamps: TimestampLimits,
         metrics: GroupMetrics | NoMetrics,
@@ -188,7 +188,7 @@ class SendPath:
 
     def end(self, prepared: Prepared, outcome: Outcome) -> Ticket:
         """Queue the decision of a local transaction."""
-        entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
+        entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
         end = self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
         self._metrics.ending(prepared.transaction_id, outcome, end)
         self._tracing.ending(prepared.transaction_id, prepared, outcome, end)

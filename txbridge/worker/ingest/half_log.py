@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
+from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.end_record import EndRecord
 from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.headers import MalformedRecordError
@@ -44,7 +44,7 @@ _MALFORMED_BYTES = 16 * 1024 * 1024
 #: Most malformed records that one Kafka transaction copies if they have to be read again: their sizes are not known.
 _UNREAD_LIMIT = 10
 
-Batch = Sequence[EndRecord | MalformedRecord]
+Batch = Sequence[DecisionRecord | MalformedRecord]
 
 
 class _Proof(NamedTuple):
@@ -277,9 +277,9 @@ class HalfLog:
             return waits
         return self._judge(batch, end_position)
 
-    def _lowest_unread(self, record: EndRecord | MalformedRecord) -> int | None:
+    def _lowest_unread(self, record: DecisionRecord | MalformedRecord) -> int | None:
         """The lowest half offset in the record that only reading HALF can explain; None if there is none."""
-        if not isinstance(record, EndRecord):
+        if not isinstance(record, DecisionRecord):
             return None
         position, queue = self._state.half_reader.position, self._state.queue
         if record.offset < self._judged_to:
@@ -342,7 +342,7 @@ class HalfLog:
         return offset < self._proof.known and self._proof.end <= half_offset
 
 
-def _highest(record: EndRecord | MalformedRecord) -> int:
-    if not isinstance(record, EndRecord):
+def _highest(record: DecisionRecord | MalformedRecord) -> int:
+    if not isinstance(record, DecisionRecord):
         return -1
     return max(record.half_offsets, default=-1)

@@ -21,10 +21,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from txbridge.core.decision_record import Source
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
 from txbridge.core.effects import EXPIRED, MAX_CHECKS
-from txbridge.core.end_record import Source
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import RefusalReason, TransactionState
 from txbridge.kafka.endtxn_watch import Registrations

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from txbridge.core import due_work
 from txbridge.core.batch import Batch, Part, Turn, first_entries, lacks_the_rest
 from txbridge.core.commit_pacing import CommitPacing
+from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
-from txbridge.core.end_record import EndRecord
 from txbridge.core.fresh_halves import Run
 from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import TransactionSize
@@ -18,7 +18,7 @@ from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.failures import AbortedError, LogGoneError
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
-from txbridge.worker.ingest.end_log import EndLog
+from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partition_state import PartitionState
@@ -104,14 +104,14 @@ class CommitLoop:
         if not self._committer.commit(draft, []):
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
 
-    def run(self, end_log: EndLog) -> None:
+    def run(self, decision_log: DecisionLog) -> None:
         """Run one turn: at most one Kafka transaction, with waiting decisions and due work.
 
         Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
         self._state.queue.note_time(self.clock.now_at_latest())
-        waiting = end_log.waiting
-        self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(end_log)
+        waiting = decision_log.waiting
+        self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(decision_log)
         self._half.look()
         if waiting and self._left_out >= _SHARE_OF_DUE - 1 and self._deliver_due_alone():
             return
@@ -119,9 +119,9 @@ class CommitLoop:
         if self._has_probed:
             return
         first = first_entries(self._state.queue, waiting, self._size.limits.entries)
-        ready = self._half.ready(first, end_log.position)
-        self._round.note_what_is_due(self.clock, end_log.position)
-        turn = self._next_of(end_log, None if ready == len(first) else ready)
+        ready = self._half.ready(first, decision_log.position)
+        self._round.note_what_is_due(self.clock, decision_log.position)
+        turn = self._next_of(decision_log, None if ready == len(first) else ready)
         as_of = self._round.as_of(turn.end)
         if as_of is not None or self._state.queue.must_park:
             self._half.enter_fresh(self._state.queue.fresh_until(self.clock.now()))
@@ -132,7 +132,7 @@ class CommitLoop:
             assert not turn.parts, "an END that was applied waits again"
             draft.abandon()
             if not waiting:
-                self._settle(end_log.position)
+                self._settle(decision_log.position)
             return
         malformed = [*self._half.load_malformed(draft.malformed), *malformed]
         if self._committer.commit(draft, malformed):
@@ -140,7 +140,7 @@ class CommitLoop:
             self._more = True
             self._round.sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
-            end_log.drop_applied()
+            decision_log.drop_applied()
             # No rest during a round of checks, or while something waits.
             if not (waiting or draft.left_out or draft.more_due or draft.checks or self._round.is_waiting):
                 self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
@@ -189,12 +189,12 @@ class CommitLoop:
 
     # --- before the draft -------------------------------------------------------------------------------------------
 
-    def _read_ahead(self, end_log: EndLog) -> bool:
+    def _read_ahead(self, decision_log: DecisionLog) -> bool:
         """Read HALF further than decisions need: an undecided message must be known before its check is due.
 
         Return whether there is more. This is not done with every decision, so that one fetch brings many messages.
         """
-        if not self._may_read_on(end_log):
+        if not self._may_read_on(decision_log):
             return False
         state = self._state
         came = self._half.take_in(HALF_BATCH, _NEXT_FETCH_S if self._is_behind else 0)
@@ -203,7 +203,7 @@ class CommitLoop:
             self._read_ahead_at = self._outside.monotonic() + _READ_AHEAD_S
         return self._is_behind
 
-    def _may_read_on(self, end_log: EndLog) -> bool:
+    def _may_read_on(self, decision_log: DecisionLog) -> bool:
         """Whether to read HALF further than decisions need.
 
         HALF is not read far ahead while stored decisions are not applied. After an outage, hundreds of thousands of
@@ -212,15 +212,15 @@ class CommitLoop:
         queue = self._state.queue
         if not queue.reads_far_ahead:
             return True
-        if end_log.waiting or queue.must_park:
+        if decision_log.waiting or queue.must_park:
             return False
         if self._outside.monotonic() >= self._level_until:
-            if self._state.end_reader.watermarks()[1] > end_log.position:
+            if self._state.end_reader.watermarks()[1] > decision_log.position:
                 return False
             self._level_until = self._outside.monotonic() + ROUND_S
         return True
 
-    def _next_of(self, end_log: EndLog, ready: int | None) -> Turn:
+    def _next_of(self, decision_log: DecisionLog, ready: int | None) -> Turn:
         """The next entries of END, in order, as many as one Kafka transaction should hold.
 
         `ready` is the number of records whose half messages are all known. None stands for all that the transaction can
@@ -228,10 +228,10 @@ class CommitLoop:
         """
         due = self.clock.due()
         if self._round_waits:
-            return Turn(self._state.queue.next_end if end_log.waiting else end_log.position, due)
+            return Turn(self._state.queue.next_end if decision_log.waiting else decision_log.position, due)
         state = self._state
         queue = state.queue
-        if lacks_the_rest(queue, end_log.waiting):
+        if lacks_the_rest(queue, decision_log.waiting):
             raise LogGoneError(
                 f"{self._context.names.end}[{state.partition}] offset {queue.next_end} holds another record than the "
                 f"one of which {queue.next_entry} entries are applied: the log was cut, or deleted and created anew",
@@ -239,12 +239,12 @@ class CommitLoop:
         self._topics.begin_draft()
         batch = Batch(queue, self._size.limits, self._topics.room, due=due)
         most_aside = ROUND_LIMIT
-        turn = Turn(end_log.position, due, topics=batch.topics)
-        for number, record in enumerate(end_log.waiting):
+        turn = Turn(decision_log.position, due, topics=batch.topics)
+        for number, record in enumerate(decision_log.waiting):
             if number == ready:
                 turn.end = record.offset
                 break
-            if isinstance(record, EndRecord):
+            if isinstance(record, DecisionRecord):
                 part = self._part_of(record, batch)
                 is_whole = isinstance(part, Run) or (part is not None and part.stop == len(record.entries))
                 if isinstance(part, Run) or (part is not None and part.stop > part.start):
@@ -259,7 +259,7 @@ class CommitLoop:
                 break
         return turn
 
-    def _part_of(self, record: EndRecord, batch: Batch) -> Part | Run | None:
+    def _part_of(self, record: DecisionRecord, batch: Batch) -> Part | Run | None:
         """The part of an END record that has room, as a run if it is one. None when a run has no room beside others."""
         run = batch.run_of(record) if self._committer.is_clear else None
         if run is not None and self._topics.are_clear(run.topics):
@@ -270,7 +270,7 @@ class CommitLoop:
         self._enter(record)
         return batch.take(record)
 
-    def _enter(self, record: EndRecord) -> None:
+    def _enter(self, record: DecisionRecord) -> None:
         """Make entries of the fresh half messages that a record names, to look at them one by one."""
         fresh = self._state.queue.fresh
         named = [offset for offset in record.half_offsets if offset in fresh]

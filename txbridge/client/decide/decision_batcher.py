@@ -10,7 +10,7 @@ from math import inf
 
 from txbridge.client.base import process
 from txbridge.client.errors import EndTransactionError
-from txbridge.core.end_record import MAX_ENTRIES, MAX_REMARK, EndEntry, Source
+from txbridge.core.decision_record import MAX_ENTRIES, MAX_REMARK, DecisionEntry, Source
 
 #: Most encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB. Half of that leaves room for settings of
 #: other producers, and a thousand entries without remarks (46 KB as a rule, never above 80 KB) always fit.
@@ -38,7 +38,7 @@ ENOUGH = 48
 _ENTRY_BYTES = 80
 
 
-def most_bytes(entry: EndEntry) -> int:
+def most_bytes(entry: DecisionEntry) -> int:
     """Bytes that this entry takes at most in a record."""
     return _ENTRY_BYTES if entry.remark is None else _ENTRY_BYTES + MAX_REMARK
 
@@ -55,7 +55,7 @@ class Ticket:
 
     __slots__ = ("_error", "_future", "_hurry", "_process", "_settled", "entry", "size")
 
-    def __init__(self, entry: EndEntry, size: int, hurry: Callable[[], object] = _do_nothing) -> None:
+    def __init__(self, entry: DecisionEntry, size: int, hurry: Callable[[], object] = _do_nothing) -> None:
         self.entry = entry
         self.size = size
         self._hurry = hurry
@@ -167,7 +167,7 @@ class Batch:
     tickets: list[Ticket]
 
 
-class EndQueue:
+class DecisionQueue:
     """All lanes. Not thread-safe. Times are seconds by the clock of the caller.
 
     A ticket calls `hurry` when a caller is about to wait for it.
@@ -182,8 +182,8 @@ class EndQueue:
         #: Whether the last added command makes a record due that was not due, or due sooner.
         self.has_news = False
 
-    def add(self, partition: int, source: Source, entry: EndEntry, size: int) -> Ticket:
-        """Queue a command. The caller of EndQueue settles the tickets of its batch."""
+    def add(self, partition: int, source: Source, entry: DecisionEntry, size: int) -> Ticket:
+        """Queue a command. The caller of DecisionQueue settles the tickets of its batch."""
         lane = self._lanes.get((partition, source))
         if lane is None:
             lane = self._lanes[partition, source] = Lane(partition, source)

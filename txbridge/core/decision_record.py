@@ -56,7 +56,7 @@ _MOST_DIGITS = 18
 _COMMANDS = (Source.RESUME, Source.ABANDON)
 
 
-class EndEntry(NamedTuple):
+class DecisionEntry(NamedTuple):
     """One EndTransaction command."""
 
     # A tuple, as client and worker make one for every transaction. A frozen dataclass takes three times as long.
@@ -75,7 +75,7 @@ class EndEntry(NamedTuple):
         return text if self.remark is None else f"{text},{_encode_remark(self.remark)}"
 
 
-class PlainEntries(Sequence[EndEntry]):
+class PlainEntries(Sequence[DecisionEntry]):
     """Entries of three fields, as nearly all are, in columns. Objects are made when they are first asked for."""
 
     __slots__ = ("_made", "decisions", "ids", "offsets")
@@ -84,7 +84,7 @@ class PlainEntries(Sequence[EndEntry]):
 
     def __init__(self, offsets: list[int], ids: list[bytes], decisions: list[bytes]) -> None:
         self.offsets, self.ids, self.decisions = offsets, ids, decisions
-        self._made: list[EndEntry] | None = None
+        self._made: list[DecisionEntry] | None = None
 
     @classmethod
     def read(cls, value: bytes) -> PlainEntries | None:
@@ -105,23 +105,23 @@ class PlainEntries(Sequence[EndEntry]):
             return None
         return cls(list(map(int, numbers)), ids, decisions)
 
-    def _all(self) -> list[EndEntry]:
+    def _all(self) -> list[DecisionEntry]:
         if self._made is None:
             columns = zip(self.offsets, self.ids, self.decisions, strict=True)
-            self._made = [EndEntry(offset, name.decode(), _PLAIN_DECISION[one]) for offset, name, one in columns]
+            self._made = [DecisionEntry(offset, name.decode(), _PLAIN_DECISION[one]) for offset, name, one in columns]
         return self._made
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @overload
-    def __getitem__(self, index: int) -> EndEntry: ...
+    def __getitem__(self, index: int) -> DecisionEntry: ...
     @overload
-    def __getitem__(self, index: slice) -> list[EndEntry]: ...
-    def __getitem__(self, index: int | slice) -> EndEntry | list[EndEntry]:
+    def __getitem__(self, index: slice) -> list[DecisionEntry]: ...
+    def __getitem__(self, index: int | slice) -> DecisionEntry | list[DecisionEntry]:
         return self._all()[index]
 
-    def __iter__(self) -> Iterator[EndEntry]:
+    def __iter__(self) -> Iterator[DecisionEntry]:
         return iter(self._all())
 
     def __eq__(self, other: object) -> bool:
@@ -132,7 +132,7 @@ class PlainEntries(Sequence[EndEntry]):
 
 
 @dataclass(frozen=True, slots=True)
-class EndEvent:
+class DecisionEvent:
     """A record of END as it came."""
 
     offset: int
@@ -144,13 +144,13 @@ class EndEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class EndRecord:
+class DecisionRecord:
     """One valid record of END."""
 
     offset: int
     group: str
     source: Source
-    entries: Sequence[EndEntry]
+    entries: Sequence[DecisionEntry]
     client_id: str | None = None
     #: Append time (ms), if it is known.
     appended: int | None = None
@@ -176,7 +176,7 @@ def _encode_remark(remark: str) -> str:
 
 
 def encode_end(
-    entries: Sequence[EndEntry],
+    entries: Sequence[DecisionEntry],
     group: str,
     source: Source,
     client_id: str | None = None,
@@ -203,7 +203,7 @@ def parse_end(
     value: bytes | None,
     headers: Headers | None,
     appended: int | None = None,
-) -> EndRecord:
+) -> DecisionRecord:
     """Read a record of END. Raises MalformedRecordError with the rule that it breaks; then none of it is applied."""
     ours = OurHeaders(headers)
     ours.require_version("END record")
@@ -215,10 +215,10 @@ def parse_end(
         raise MalformedRecordError(f"header {names.SOURCE} is not one of {', '.join(_SOURCES)}")
     if value is None:
         raise MalformedRecordError("the value is null")
-    entries: Sequence[EndEntry] | None = None if source in _COMMANDS else PlainEntries.read(value)
+    entries: Sequence[DecisionEntry] | None = None if source in _COMMANDS else PlainEntries.read(value)
     if entries is None:
         entries = _read_entries(value, source)
-    return EndRecord(
+    return DecisionRecord(
         offset=offset,
         group=group,
         source=source,
@@ -228,7 +228,7 @@ def parse_end(
     )
 
 
-def _read_entries(value: bytes, source: Source) -> list[EndEntry]:
+def _read_entries(value: bytes, source: Source) -> list[DecisionEntry]:
     try:
         lines = value.decode().split("\n")
     except UnicodeDecodeError:
@@ -238,7 +238,7 @@ def _read_entries(value: bytes, source: Source) -> list[EndEntry]:
     return [_parse_entry(line, number, source) for number, line in enumerate(lines, 1)]
 
 
-def _parse_entry(line: str, number: int, source: Source) -> EndEntry:
+def _parse_entry(line: str, number: int, source: Source) -> DecisionEntry:
     fields = line.split(",")
     if not 3 <= len(fields) <= 5:
         raise MalformedRecordError(f"entry {number} has {len(fields)} fields, not 3 to 5: {line[:80]!r}")
@@ -252,11 +252,11 @@ def _parse_entry(line: str, number: int, source: Source) -> EndEntry:
     if source in _COMMANDS and decision is not Decision.UNKNOWN:
         raise MalformedRecordError(f"entry {number} {source.value}s with decision {decision.value}; it must be 0")
     if len(fields) == 3:
-        return EndEntry(half_offset, transaction_id, decision)
+        return DecisionEntry(half_offset, transaction_id, decision)
     check_times = whole_number(fields[3], f"check times of entry {number}") if fields[3] else None
     remark = None
     if len(fields) == 5:
         if len(fields[4]) > MAX_REMARK:
             raise MalformedRecordError(f"remark of entry {number} is longer than {MAX_REMARK} characters")
         remark = unquote(fields[4], errors="replace")
-    return EndEntry(half_offset, transaction_id, decision, check_times, remark)
+    return DecisionEntry(half_offset, transaction_id, decision, check_times, remark)

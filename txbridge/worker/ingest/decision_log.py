@@ -2,7 +2,7 @@
 
 Faust may skip events, repeat them, and start at the offset that it has committed. So an event is taken only when it is
 exactly the next one. An event with a higher offset shows that one was missed. The owner then reads END itself until
-Faust's events are *level* with it (see EndInbox).
+Faust's events are *level* with it (see DecisionInbox).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import threading
 from collections import deque
 
 from txbridge.core.batch import Waiting
+from txbridge.core.decision_record import DecisionEvent, DecisionRecord, parse_end
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.end_record import EndEvent, EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import offset_of
@@ -40,7 +40,7 @@ _LOOK_EVERY_S = 5.0
 _log = get_logger("txbridge.worker")
 
 
-class EndInbox:
+class DecisionInbox:
     """Events from one writer thread (Faust's event loop) for one reader thread (the owner).
 
     The inbox is *level* when the next event that Faust offers will be the next one wanted. While it is not level, as at
@@ -51,14 +51,14 @@ class EndInbox:
         self._outside = outside
         self._capacity = capacity
         self._changed = threading.Condition()
-        self._events: deque[EndEvent] = deque()
+        self._events: deque[DecisionEvent] = deque()
         self._bytes = 0
         self._expected = 0
         self._last_offered: int | None = None
         self._level = False
         self._woken = False
 
-    def offer(self, event: EndEvent) -> None:
+    def offer(self, event: DecisionEvent) -> None:
         """Take the event if it is the next one. Never blocks."""
         size = len(event.value or b"")
         with self._changed:
@@ -114,7 +114,7 @@ class EndInbox:
             self._woken = True
             self._changed.notify()
 
-    def take(self, limit: int, timeout: float) -> list[EndEvent]:
+    def take(self, limit: int, timeout: float) -> list[DecisionEvent]:
         """Up to `limit` events; waits at most `timeout` seconds for the first."""
         with self._changed:
             if not self._events and not self._woken and self._level and timeout > 0:
@@ -125,11 +125,11 @@ class EndInbox:
             return taken
 
 
-class EndLog:
+class DecisionLog:
     """Records of END that were read and wait to be applied. For the owner's thread; `known_end` is for any thread."""
 
-    def __init__(self, names: Names, state: PartitionState, inbox: EndInbox, outside: Outside = OUTSIDE) -> None:
-        self._waiting: deque[EndRecord | MalformedRecord] = deque()
+    def __init__(self, names: Names, state: PartitionState, inbox: DecisionInbox, outside: Outside = OUTSIDE) -> None:
+        self._waiting: deque[DecisionRecord | MalformedRecord] = deque()
         #: END offset behind the last record that was read, and behind markers that follow it.
         self.position = state.queue.next_end
         self._sizes: deque[int] = deque()
@@ -220,11 +220,11 @@ class EndLog:
             try:
                 headers = headers_of(message)
             except MalformedRecordError as error:
-                event = EndEvent(offset_of(message), message.key(), message.value(), copyable_headers(message))
+                event = DecisionEvent(offset_of(message), message.key(), message.value(), copyable_headers(message))
                 self._append(event, self._as_malformed(event, str(error)))
             else:
                 appended = message.timestamp()[1]
-                self._add(EndEvent(offset_of(message), message.key(), message.value(), headers, appended))
+                self._add(DecisionEvent(offset_of(message), message.key(), message.value(), headers, appended))
         if self._reader.position > self.position:
             self._state.end_gaps.note(self._reader.position)
         self.position = max(self.position, self._reader.position)
@@ -233,13 +233,13 @@ class EndLog:
             self._reader.stop()
             self._reading = False
 
-    def _add(self, event: EndEvent) -> None:
+    def _add(self, event: DecisionEvent) -> None:
         try:
             self._append(event, parse_end(event.offset, event.value, event.headers, event.appended))
         except MalformedRecordError as error:
             self._append(event, self._as_malformed(event, str(error)))
 
-    def _append(self, event: EndEvent, record: EndRecord | MalformedRecord) -> None:
+    def _append(self, event: DecisionEvent, record: DecisionRecord | MalformedRecord) -> None:
         if event.offset > self.position:
             self._state.end_gaps.note(event.offset)
         self._blocked_since = None
@@ -249,7 +249,7 @@ class EndLog:
         self.position = event.offset + 1
         self._state.last_end = event
 
-    def _as_malformed(self, event: EndEvent, error: str) -> MalformedRecord:
+    def _as_malformed(self, event: DecisionEvent, error: str) -> MalformedRecord:
         return MalformedRecord(
             topic=self._topic,
             partition=self._partition,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.client.decide.end_batcher import EndQueue, most_bytes
+from txbridge.client.decide.decision_batcher import DecisionQueue, most_bytes
 from txbridge.client.errors import EndTransactionError
-from txbridge.core.end_record import Decision, EndEntry, Source, encode_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
 
 
 def entry(offset, remark=None):
-    return EndEntry(offset, f"{offset:032X}", Decision.COMMIT, remark=remark)
+    return DecisionEntry(offset, f"{offset:032X}", Decision.COMMIT, remark=remark)
 
 
 def add(queue, *offsets, partition=0, source=Source.CLIENT, size=100, remark=None):
@@ -27,7 +27,7 @@ def offsets(batch):
 
 
 def test_first_goes_alone_and_the_next_gather_behind_it():
-    queue = EndQueue()
+    queue = DecisionQueue()
     add(queue, 1)
     first = take(queue)
     assert offsets(first) == [1]
@@ -42,7 +42,7 @@ def test_first_goes_alone_and_the_next_gather_behind_it():
 
 
 def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_once():
-    queue = EndQueue()
+    queue = DecisionQueue()
     add(queue, 1)
     assert queue.next_due <= 100.0
     first = queue.take(100.0)
@@ -65,7 +65,7 @@ def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_
 
 
 def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
-    queue = EndQueue()
+    queue = DecisionQueue()
 
     def send(at, count):
         """Send a record with all commands that came since the last one."""
@@ -96,7 +96,7 @@ def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
 
 
 def test_forty_eight_commands_are_enough_and_do_not_wait_for_more():
-    queue = EndQueue()
+    queue = DecisionQueue()
     news = []
 
     def give(*given):
@@ -123,7 +123,7 @@ def test_forty_eight_commands_are_enough_and_do_not_wait_for_more():
 
 def test_who_waits_for_a_command_does_not_wait_for_company():
     hurried = []
-    queue = EndQueue(lambda: hurried.append(queue.hurry()))
+    queue = DecisionQueue(lambda: hurried.append(queue.hurry()))
     add(queue, 1)
     first = queue.take(100.0)
     [ticket] = add(queue, 2)
@@ -142,7 +142,7 @@ def test_who_waits_for_a_command_does_not_wait_for_company():
 
 
 def test_partitions_and_sources_have_lanes_of_their_own():
-    queue = EndQueue()
+    queue = DecisionQueue()
     add(queue, 1, 2, partition=0)
     add(queue, 3, partition=1)
     add(queue, 4, partition=0, source=Source.CHECK)
@@ -157,7 +157,7 @@ def test_partitions_and_sources_have_lanes_of_their_own():
 
 
 def test_a_record_holds_at_most_1000_entries():
-    queue = EndQueue()
+    queue = DecisionQueue()
     add(queue, *range(2_500))
     sizes = []
     while (batch := take(queue)) is not None:
@@ -168,7 +168,7 @@ def test_a_record_holds_at_most_1000_entries():
 
 
 def test_a_record_names_at_most_16_mib():
-    queue = EndQueue()
+    queue = DecisionQueue()
     mib = 1024 * 1024
     add(queue, *range(17), size=mib)
     add(queue, 100, size=20 * mib)
@@ -182,7 +182,7 @@ def test_a_record_names_at_most_16_mib():
 
 
 def test_a_record_with_remarks_stays_below_500_kb():
-    queue = EndQueue()
+    queue = DecisionQueue()
     # Each character takes three when encoded, so each remark takes all of its 2,048.
     add(queue, *range(1_000), remark="%" * 2_048)
     sizes = []
@@ -196,7 +196,7 @@ def test_a_record_with_remarks_stays_below_500_kb():
 
 
 def test_entries_without_remark_never_pass_what_is_reckoned():
-    largest = EndEntry(2**63 - 1, "F" * 32, Decision.ROLLBACK, 2**63 - 1)
+    largest = DecisionEntry(2**63 - 1, "F" * 32, Decision.ROLLBACK, 2**63 - 1)
     assert len(largest.encode()) + 1 <= 80
 
 
@@ -204,7 +204,7 @@ def test_entries_without_remark_never_pass_what_is_reckoned():
     ("size", "remark", "number"), [(100, None, 3), (100, None, 1_001), (6 * 1024 * 1024, None, 5), (100, "why", 900)]
 )
 def test_what_waits_is_counted_whatever_becomes_of_it(size, remark, number):
-    queue = EndQueue()
+    queue = DecisionQueue()
     add(queue, *range(number), size=size, remark=remark)
     batch = take(queue)
     lane = batch.lane
@@ -215,7 +215,7 @@ def test_what_waits_is_counted_whatever_becomes_of_it(size, remark, number):
 
 
 def test_flush_mark_covers_only_what_was_given_before():
-    queue = EndQueue()
+    queue = DecisionQueue()
     add(queue, 1, 2)
     mark = queue.mark()
     first = take(queue)
@@ -228,7 +228,7 @@ def test_flush_mark_covers_only_what_was_given_before():
 
 
 def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
-    queue = EndQueue()
+    queue = DecisionQueue()
     add(queue, 1)
     batch = take(queue)
     add(queue, 2, 3)
@@ -241,7 +241,7 @@ def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
 
 
 def test_a_command_can_not_be_cancelled():
-    [ticket] = add(EndQueue(), 1)
+    [ticket] = add(DecisionQueue(), 1)
     future = ticket.future()
     assert future.cancel() is False
     ticket.settle()
@@ -249,7 +249,7 @@ def test_a_command_can_not_be_cancelled():
 
 
 def test_a_future_tells_the_same_whether_it_was_asked_for_before_or_after():
-    acknowledged, given_up = add(EndQueue(), 1, 2)
+    acknowledged, given_up = add(DecisionQueue(), 1, 2)
     early = [acknowledged.future(), given_up.future()]
     assert [future.done() for future in early] == [False, False]
     error = EndTransactionError("given up")
@@ -258,15 +258,15 @@ def test_a_future_tells_the_same_whether_it_was_asked_for_before_or_after():
     assert [acknowledged.future(), given_up.future()] == early
     assert [future.exception(0) for future in early] == [None, error]
 
-    late_acknowledged, late_given_up = add(EndQueue(), 3, 4)
+    late_acknowledged, late_given_up = add(DecisionQueue(), 3, 4)
     late_acknowledged.settle()
     late_given_up.settle(error)
     assert [late_acknowledged.future().exception(0), late_given_up.future().exception(0)] == [None, error]
 
 
 def test_a_thousand_entries_without_remarks_take_no_more_than_80_kb():
-    usual = [EndEntry(1_000_000_000 + number, "F" * 32, Decision.COMMIT) for number in range(1_000)]
+    usual = [DecisionEntry(1_000_000_000 + number, "F" * 32, Decision.COMMIT) for number in range(1_000)]
     # Fields of 10, 32 and 1 characters, two commas, and a line feed between two entries.
     assert len(encode_end(usual, "g", Source.CLIENT)[0]) == 45_999
-    largest = [EndEntry(2**63 - 1, "F" * 32, Decision.ROLLBACK, 2**63 - 1)] * 1_000
+    largest = [DecisionEntry(2**63 - 1, "F" * 32, Decision.ROLLBACK, 2**63 - 1)] * 1_000
     assert len(encode_end(largest, "g", Source.CLIENT)[0]) <= sum(map(most_bytes, largest)) == 80_000

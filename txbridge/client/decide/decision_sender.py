@@ -14,11 +14,11 @@ from confluent_kafka import Message as Record
 
 from txbridge.client.base.log import report
 from txbridge.client.base.threads import join
-from txbridge.client.decide.end_batcher import Batch, EndQueue, Ticket, settle_all
+from txbridge.client.decide.decision_batcher import Batch, DecisionQueue, Ticket, settle_all
 from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
-from txbridge.core.end_record import EndEntry, Source, encode_end
+from txbridge.core.decision_record import DecisionEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT
 
@@ -34,7 +34,7 @@ _IDLE_S = 1.0
 _NOT_LOST = "nothing is lost: the worker will ask check_local_transaction"
 
 
-class EndSender:
+class DecisionSender:
     """Sends END commands; thread-safe."""
 
     def __init__(self, wire: Wire, connection: Connection, names: Names, group: str, client_id: str) -> None:
@@ -43,7 +43,7 @@ class EndSender:
         self._topic = names.end
         self._group = group
         self._client_id = client_id
-        self._queue = EndQueue(self._hurry)
+        self._queue = DecisionQueue(self._hurry)
         self._lock = threading.Lock()
         #: Wakes the thread, because there is something to do.
         self._work = threading.Condition(self._lock)
@@ -62,7 +62,7 @@ class EndSender:
         """Number of commands that Kafka has not acknowledged."""
         return self._queue.unsettled
 
-    def submit(self, partition: int, entry: EndEntry, source: Source, size: int) -> Ticket:
+    def submit(self, partition: int, entry: DecisionEntry, source: Source, size: int) -> Ticket:
         """Queue a command about a half message of `size` bytes. Never blocks. After close the ticket has failed."""
         with self._lock:
             if not self._give_up:
@@ -88,8 +88,8 @@ class EndSender:
             mark = self._queue.mark()
             self._queue.hurry()
             self._work.notify()
-            self._progress.wait_for(lambda: not EndQueue.left_of(mark), timeout)
-            return EndQueue.left_of(mark)
+            self._progress.wait_for(lambda: not DecisionQueue.left_of(mark), timeout)
+            return DecisionQueue.left_of(mark)
 
     def close(self, timeout: float | None = None) -> int:
         """Wait up to `timeout` seconds (None: no limit) for all commands, and end. Returns how many were given up."""

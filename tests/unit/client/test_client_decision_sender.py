@@ -10,19 +10,19 @@ from confluent_kafka import KafkaError
 
 from tests.support.client_fakes import FakeWire, refusal
 from txbridge import EndTransactionError
-from txbridge.client.decide import end_batcher, end_sender
-from txbridge.client.decide.end_sender import EndSender
+from txbridge.client.decide import decision_batcher, decision_sender
+from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.kafka.connection import Connection
-from txbridge.core.end_record import Decision, EndEntry, Source, parse_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, parse_end
 from txbridge.core.names import Names
 
 
 def entry(offset, decision=Decision.COMMIT, **more):
-    return EndEntry(offset, f"{offset:032X}", decision, **more)
+    return DecisionEntry(offset, f"{offset:032X}", decision, **more)
 
 
 def started(wire):
-    sender = EndSender(wire, Connection("127.0.0.1:1"), Names("ns"), "orders", "host@1")
+    sender = DecisionSender(wire, Connection("127.0.0.1:1"), Names("ns"), "orders", "host@1")
     sender.start()
     return sender
 
@@ -86,7 +86,7 @@ def test_commands_gather_while_the_last_record_travels(wire, sender):
 @pytest.fixture
 def patient(monkeypatch):
     """A sender whose records leave an hour apart, unless a caller waits."""
-    monkeypatch.setattr(end_batcher, "APART_S", 3_600.0)
+    monkeypatch.setattr(decision_batcher, "APART_S", 3_600.0)
 
 
 @pytest.mark.parametrize("waits", ["future of a result", "flush", "close"])
@@ -204,7 +204,7 @@ def test_flush_waits_only_for_what_was_given_before(wire, sender):
 
 
 def test_room_is_waited_for(wire, sender, monkeypatch):
-    monkeypatch.setattr(end_sender, "MAX_UNSETTLED", 2)
+    monkeypatch.setattr(decision_sender, "MAX_UNSETTLED", 2)
     assert sender.wait_for_room(0)
     futures = submit(sender, 1, 2)
     assert not sender.wait_for_room(0.01)

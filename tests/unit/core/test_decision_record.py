@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source, encode_end, parse_end
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source, encode_end, parse_end
 from txbridge.core.headers import MalformedRecordError
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
@@ -27,13 +27,13 @@ def test_rocketmq_numbers():
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        (EndEntry(0, ID, Decision.COMMIT), f"0,{ID},8"),
-        (EndEntry(12, ID, Decision.ROLLBACK), f"12,{ID},12"),
-        (EndEntry(12, ID, Decision.UNKNOWN, 3), f"12,{ID},0,3"),
-        (EndEntry(12, ID, Decision.UNKNOWN, 0), f"12,{ID},0,0"),
-        (EndEntry(12, ID, Decision.UNKNOWN, None, "no"), f"12,{ID},0,,no"),
-        (EndEntry(12, ID, Decision.UNKNOWN, None, ""), f"12,{ID},0,,"),
-        (EndEntry(12, ID, Decision.UNKNOWN, 15, "a,b\nc%d é"), f"12,{ID},0,15,a%2Cb%0Ac%25d %C3%A9"),
+        (DecisionEntry(0, ID, Decision.COMMIT), f"0,{ID},8"),
+        (DecisionEntry(12, ID, Decision.ROLLBACK), f"12,{ID},12"),
+        (DecisionEntry(12, ID, Decision.UNKNOWN, 3), f"12,{ID},0,3"),
+        (DecisionEntry(12, ID, Decision.UNKNOWN, 0), f"12,{ID},0,0"),
+        (DecisionEntry(12, ID, Decision.UNKNOWN, None, "no"), f"12,{ID},0,,no"),
+        (DecisionEntry(12, ID, Decision.UNKNOWN, None, ""), f"12,{ID},0,,"),
+        (DecisionEntry(12, ID, Decision.UNKNOWN, 15, "a,b\nc%d é"), f"12,{ID},0,15,a%2Cb%0Ac%25d %C3%A9"),
     ],
 )
 def test_an_entry_is_a_line(entry, text):
@@ -43,9 +43,9 @@ def test_an_entry_is_a_line(entry, text):
 
 def test_a_record_of_three_entries():
     entries = [
-        EndEntry(5, ID, Decision.COMMIT),
-        EndEntry(6, OTHER, Decision.ROLLBACK, 2),
-        EndEntry(7, ID, Decision.UNKNOWN, None, "boom"),
+        DecisionEntry(5, ID, Decision.COMMIT),
+        DecisionEntry(6, OTHER, Decision.ROLLBACK, 2),
+        DecisionEntry(7, ID, Decision.UNKNOWN, None, "boom"),
     ]
     value, headers = encode_end(entries, "orders", Source.CHECK, "host-1")
     assert value == b"\n".join(
@@ -56,17 +56,17 @@ def test_a_record_of_three_entries():
         ],
     )
     assert headers == [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"check"), ("CLIENT_ID", b"host-1")]
-    assert parse_end(3, value, headers) == EndRecord(3, "orders", Source.CHECK, entries, "host-1")
+    assert parse_end(3, value, headers) == DecisionRecord(3, "orders", Source.CHECK, entries, "host-1")
 
 
 def test_without_client_id():
-    value, headers = encode_end([EndEntry(5, ID, Decision.COMMIT)], "orders", Source.CLIENT)
+    value, headers = encode_end([DecisionEntry(5, ID, Decision.COMMIT)], "orders", Source.CLIENT)
     assert headers == HEADERS
     assert parse_end(3, value, headers).client_id is None
 
 
 def test_a_record_holds_1_to_1000_entries():
-    entry = EndEntry(5, ID, Decision.COMMIT)
+    entry = DecisionEntry(5, ID, Decision.COMMIT)
     value, headers = encode_end([entry] * 1_000, "orders", Source.CLIENT)
     assert len(parse_end(0, value, headers).entries) == 1_000
     with pytest.raises(ValueError, match=r"^an END record holds 1 to 1000 entries, not 1001$"):
@@ -79,7 +79,7 @@ def test_a_record_holds_1_to_1000_entries():
     "remark", ["", "x" * 2_048, "Traceback:\n  a, b\r\n\t100 %", "日本語", "\x00", "'\"=/<>!?@#$&*+|^~`"]
 )
 def test_a_remark_arrives_as_it_was(remark):
-    entry = EndEntry(5, ID, Decision.UNKNOWN, None, remark)
+    entry = DecisionEntry(5, ID, Decision.UNKNOWN, None, remark)
     assert parse_end(0, entry.encode().encode(), HEADERS).entries == [entry]
 
 
@@ -98,18 +98,18 @@ def test_a_remark_arrives_as_it_was(remark):
     ],
 )
 def test_a_long_remark_is_cut_between_characters(remark, encoded):
-    text = EndEntry(5, ID, Decision.UNKNOWN, None, remark).encode()
+    text = DecisionEntry(5, ID, Decision.UNKNOWN, None, remark).encode()
     assert text == f"5,{ID},0,,{encoded}"
     parse_end(0, text.encode(), HEADERS)
 
 
 def test_a_client_id_without_a_value_loses_no_decision():
     end = parse_end(0, f"5,{ID},8".encode(), [*HEADERS, ("CLIENT_ID", None)])
-    assert (end.client_id, end.entries) == (None, [EndEntry(5, ID, Decision.COMMIT)])
+    assert (end.client_id, end.entries) == (None, [DecisionEntry(5, ID, Decision.COMMIT)])
 
 
 def test_leading_zeros_say_nothing():
-    assert parse_end(0, f"0005,{ID},8,02".encode(), HEADERS).entries == [EndEntry(5, ID, Decision.COMMIT, 2)]
+    assert parse_end(0, f"0005,{ID},8,02".encode(), HEADERS).entries == [DecisionEntry(5, ID, Decision.COMMIT, 2)]
 
 
 @pytest.mark.parametrize(

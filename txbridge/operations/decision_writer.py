@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
@@ -32,7 +32,7 @@ def check_words(reason: str, operator: str) -> tuple[str, str]:
     if len(operator) > _LONGEST_OPERATOR:
         raise UsageError(f"the operator's name is longer than {_LONGEST_OPERATOR} characters")
     # The encoding cuts long remarks of exceptions; a person's reason must be recorded in full.
-    sample = EndEntry(0, "0" * 32, Decision.UNKNOWN, None, reason)
+    sample = DecisionEntry(0, "0" * 32, Decision.UNKNOWN, None, reason)
     value, headers = encode_end([sample], "group", Source.OPERATOR, None)
     if parse_end(0, value, headers).entries[0].remark != reason:
         raise UsageError("the reason is too long, or no text: 2,048 characters at most, percent-encoded as UTF-8")
@@ -53,7 +53,7 @@ def write_end(
     Raises EnvironmentProblemError when Kafka has not acknowledged it, KafkaUnreachableError.
     """
     partition, group = messages[0].partition, messages[0].group
-    entries = [EndEntry(one.half_offset, one.transaction_id, decision, None, reason) for one in messages]
+    entries = [DecisionEntry(one.half_offset, one.transaction_id, decision, None, reason) for one in messages]
     value, headers = encode_end(entries, group, source, operator)
     topic = connection.names.end
     reports: list[tuple[KafkaError | None, Message]] = []

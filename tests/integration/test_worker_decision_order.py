@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
-from txbridge.core.end_record import EndEvent
-from txbridge.worker.ingest.end_log import EndInbox, EndLog
+from txbridge.core.decision_record import DecisionEvent
+from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 from txbridge.worker.turn.commit_loop import CommitLoop
 
-_Offer = Callable[[EndEvent], None]
+_Offer = Callable[[DecisionEvent], None]
 _MESSAGES = 120
 
 
@@ -24,7 +24,7 @@ class Script:
     """Messages with contradicting decisions in END, and the decision of each that has to win."""
 
     topic: str
-    events: list[EndEvent]
+    events: list[DecisionEvent]
     winners: dict[Prepared, tuple[bytes, int]]
 
     def verify(self, bridge: Bridge) -> None:
@@ -60,7 +60,7 @@ def _write(bridge: Bridge, seed: int, topic: str | None = None) -> Script:
         records.append(("\n".join(one.entry(decision) for one, decision in together).encode(), bridge.end_headers()))
     stored = bridge.produce_together(bridge.names.end, records, partition=0)
     events = [
-        EndEvent(message.offset() or 0, None, value, headers)
+        DecisionEvent(message.offset() or 0, None, value, headers)
         for message, (value, headers) in zip(stored, records, strict=True)
     ]
     return Script(topic, events, winners)
@@ -69,23 +69,23 @@ def _write(bridge: Bridge, seed: int, topic: str | None = None) -> Script:
 # --- what Faust may do ------------------------------------------------------------------------------------------------
 
 
-def _in_order(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+def _in_order(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
     yield from events
 
 
-def _nothing(_: list[EndEvent], __: random.Random) -> Iterator[EndEvent]:
+def _nothing(_: list[DecisionEvent], __: random.Random) -> Iterator[DecisionEvent]:
     yield from ()
 
 
-def _last_only(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+def _last_only(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
     yield events[-1]
 
 
-def _all_but_the_last(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+def _all_but_the_last(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
     yield from events[:-1]
 
 
-def _repeated(events: list[EndEvent], chance: random.Random) -> Iterator[EndEvent]:
+def _repeated(events: list[DecisionEvent], chance: random.Random) -> Iterator[DecisionEvent]:
     for number, event in enumerate(events):
         yield event
         if chance.random() < 0.1:
@@ -93,17 +93,17 @@ def _repeated(events: list[EndEvent], chance: random.Random) -> Iterator[EndEven
             yield from events[max(0, number - chance.randrange(30)) : number + 1]
 
 
-def _skipping(events: list[EndEvent], chance: random.Random) -> Iterator[EndEvent]:
+def _skipping(events: list[DecisionEvent], chance: random.Random) -> Iterator[DecisionEvent]:
     for event in events:
         if chance.random() < 0.9:
             yield event
 
 
-def _shuffled(events: list[EndEvent], chance: random.Random) -> Iterator[EndEvent]:
+def _shuffled(events: list[DecisionEvent], chance: random.Random) -> Iterator[DecisionEvent]:
     yield from chance.sample(events, len(events))
 
 
-def _backwards(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+def _backwards(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
     yield from reversed(events)
 
 
@@ -114,7 +114,7 @@ def _backwards(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
 )
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_p5_end_is_applied_in_its_order_when_faust_delivers(
-    bridge: Bridge, deliver: Callable[[list[EndEvent], random.Random], Iterator[EndEvent]], when: str
+    bridge: Bridge, deliver: Callable[[list[DecisionEvent], random.Random], Iterator[DecisionEvent]], when: str
 ) -> None:
     chance = random.Random(5)
     first = _write(bridge, 1)
@@ -132,7 +132,7 @@ def test_p5_end_is_applied_in_its_order_when_faust_delivers(
             eventually(lambda: _level(local), message="it goes on by itself though Faust delivers all there is")
 
 
-def _feed(local: LocalOwner, events: list[EndEvent]) -> None:
+def _feed(local: LocalOwner, events: list[DecisionEvent]) -> None:
     for event in events:
         local.owner.inbox.offer(event)
 
@@ -144,7 +144,7 @@ def _level(local: LocalOwner) -> bool:
 
 
 def test_p5_an_inbox_that_overflows_loses_nothing(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EndInbox.__init__, "__defaults__", (3,))
+    monkeypatch.setattr(DecisionInbox.__init__, "__defaults__", (3,))
     first = _write(bridge, 1)
     with bridge.local_owner(transaction_timeout=600_000) as local:
         _feed(local, first.events)
@@ -160,10 +160,10 @@ def test_p9_an_end_that_outruns_the_commits_waits_in_kafka_not_in_memory(
     waiting: list[int] = []
     run = CommitLoop.run
 
-    def slow(self: CommitLoop, end_log: EndLog) -> None:
-        waiting.append(len(end_log.waiting))
+    def slow(self: CommitLoop, decision_log: DecisionLog) -> None:
+        waiting.append(len(decision_log.waiting))
         time.sleep(0.02)
-        run(self, end_log)
+        run(self, decision_log)
 
     monkeypatch.setattr(CommitLoop, "run", slow)
     topic = bridge.create_topic("real")
@@ -180,7 +180,7 @@ def test_p5_faust_in_a_thread_of_its_own_while_end_grows(bridge: Bridge) -> None
     """Offers, repeats and gaps compete with the owner's own reading, whenever it has caught up."""
     chance = random.Random(7)
     topic = bridge.create_topic("real")
-    written: list[EndEvent] = []
+    written: list[DecisionEvent] = []
     done = threading.Event()
 
     def faust(local: LocalOwner) -> None:
