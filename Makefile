@@ -17,6 +17,7 @@ IMAGE := txbridge/worker:$(VERSION)
 SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 MUTATION := build/mutation/venv
 DOCS := build/docs/venv
+RELEASE := build/release/venv
 
 # Each of the many processes of the tests would compile all of its modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,7 +40,6 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/codespell --ignore-words-list unknow README.md CONTRIBUTING.md docs changes
-	$(BIN)/python -m tools.changelog
 	$(BIN)/python -m tools.prose
 
 format: setup
@@ -52,15 +52,21 @@ lock:
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group docs -o requirements/docs.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group release -o requirements/release.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra worker pyproject.toml -o requirements/worker.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra answer-checks --group image pyproject.toml -o requirements/answer-checks.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra rocketmq pyproject.toml -o requirements/rocketmq.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra demo pyproject.toml -o requirements/demo.txt
 
-# For a release: what is in changes/ moves into CHANGELOG.md, under this version.
-changelog: setup
-	@$(if $(RELEASE),,echo 'which one? make changelog RELEASE=0.2.0' >&2; exit 2)
-	$(BIN)/python -m tools.changelog $(RELEASE)
+# What is in changes/ moves into CHANGELOG.md, under the version of pyproject.toml.
+changelog: $(RELEASE)/.ready
+	$(RELEASE)/bin/towncrier build --yes --version $(VERSION)
+
+# An environment of its own: nothing that runs or tests txbridge needs these packages.
+$(RELEASE)/.ready: requirements/release.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/release.txt
+	touch $@
 
 demo: setup
 	$(BIN)/txbridge demo
