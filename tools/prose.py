@@ -45,6 +45,8 @@ FIRST = (
     "docs/concepts.md",
     "docs/client.md",
     "docs/operations.md",
+    "docs/stuck-transactions.md",
+    "docs/incidents.md",
     "docs/testing-your-service.md",
 )
 LONGEST_SENTENCE = 35

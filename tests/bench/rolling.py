@@ -192,7 +192,7 @@ class _Rolling:
         return self._bridge.worker(wait=0, metrics_port=port, **_DEFAULTS)
 
     def _wait_ready(self, place: int) -> None:
-        """Wait until /readyz answers 200, as docs/operations.md describes."""
+        """Wait until /readyz answers 200, as docs/health.md describes."""
         eventually(lambda: _is_ready(self._ports[place]), 60, lambda: self._workers[place].log[-3_000:])
 
     def restart_both(self) -> list[_Step]:

@@ -1,4 +1,4 @@
-"""Pictures of a worker's status page for docs/operations.md: `python -m tests.support.status_pictures`."""
+"""Pictures of a worker's status page for docs/health.md: `python -m tests.support.status_pictures`."""
 
 from __future__ import annotations
 

@@ -198,9 +198,9 @@ def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | N
 def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
     """Findings about open messages that need attention."""
     for partition, why in backlog.unread.items():
-        yield unknown(Check.BACKLOG, f"partition {partition} could not be read: {why}", "see docs/operations.md")
+        yield unknown(Check.BACKLOG, f"partition {partition} could not be read: {why}", "see docs/incidents.md")
     for text in backlog.odd:
-        yield warning(Check.BACKLOG, text, "docs/operations.md says what the workers do about it")
+        yield warning(Check.BACKLOG, text, "docs/incidents.md says what the workers do about it")
     if backlog.held:
         names = ", ".join(f"{topic} ({count})" for topic, count in backlog.held.most_common())
         yield warning(
@@ -285,7 +285,7 @@ def transactions(view: ClusterView, answers: Answers, now: int) -> Iterator[Find
                 Check.TRANSACTIONS,
                 f"{one.topic}[{one.partition}] has an open Kafka transaction at offset {one.start_offset} (producer id "
                 f"{one.producer_id}, of {who}) with nothing new for {duration(silent)}: nobody reads beyond it",
-                "end the process that has it open; if there is none it hangs, see docs/operations.md",
+                "end the process that has it open; if there is none it hangs, see docs/incidents.md",
             )
     if unused:
         yield note(

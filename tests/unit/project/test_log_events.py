@@ -69,7 +69,7 @@ def documented(page: str, heading: str) -> dict[str, str]:
 
 
 def test_the_events_of_the_worker():
-    assert documented("operations.md", "Log events") == logged_by_the_worker()
+    assert documented("logs.md", "Log events") == logged_by_the_worker()
 
 
 def test_the_events_of_the_client():

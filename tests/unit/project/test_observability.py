@@ -96,7 +96,7 @@ def test_names_and_units_are_as_prometheus_wants_them():
 
 
 def test_every_cause_is_a_log_event_that_the_page_explains():
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "logs.md").read_text()
     assert [cause for cause in CAUSES if f"`{cause}`" not in page.partition("## Log events")[2]] == []
 
 

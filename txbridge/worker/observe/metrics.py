@@ -48,7 +48,7 @@ _TAKEOVER_SECONDS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _AGES = {"over_24h": 86_400, "6h_to_24h": 21_600, "1h_to_6h": 3_600, "10m_to_1h": 600, "1m_to_10m": 60, "under_1m": 0}
 
 
-#: Everything that can go wrong, as names of log events, which docs/operations.md explains.
+#: Everything that can go wrong, as names of log events, which docs/logs.md explains.
 CAUSES = (
     "check_refused",
     "end_not_readable_by_faust",
