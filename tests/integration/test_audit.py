@@ -29,9 +29,10 @@ from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.selection import Selection
 
-from tests.support.audit_cases import (
+from tests.support.audit_cases import CASES, TAIL, plant
+from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
+from tests.support.audit_terms import (
     ABSENT,
-    CASES,
     COMMIT,
     FORWARDED,
     ORDERS,
@@ -39,12 +40,9 @@ from tests.support.audit_cases import (
     PASSED,
     PLAIN,
     ROLLBACK,
-    TAIL,
     Half,
     Record,
-    plant,
 )
-from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
 from txbridge.embedded import EmbeddedKafka
 
 pytestmark = [

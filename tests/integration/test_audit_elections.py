@@ -16,8 +16,8 @@ from txbridge_audit.read.kafka_admin import Cluster, partitions_of
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.spark_session import elections
 
-from tests.support.audit_cases import COMMIT, ORDERS
 from tests.support.audit_log import ENVIRONMENT, KafkaLog
+from tests.support.audit_terms import COMMIT, ORDERS
 from tests.support.harness import eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.embedded import EmbeddedKafka

@@ -1,265 +1,31 @@
-"""Transactions with a known fate, built by docs/protocol.md without txbridge's code, except for its names.
+"""Transactions with a known fate. Each is a list of steps: what clients, the worker and operators wrote, in order.
 
-`CASES` plants one transaction (or none) each into a `Log`, which the unit tests keep in memory and the integration test
-writes to Kafka. The expected results were written by hand.
+`CASES` plants one transaction (or none) each into a `Log`. The expected results were written by hand.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from tests.support.message_frames import Framed, write
-from txbridge.core.names import Names
+from tests.support.audit_terms import (
+    ABSENT,
+    COMMIT,
+    COMPACTED,
+    FORWARDED,
+    ORDERS,
+    PASSED,
+    PLAIN,
+    ROLLBACK,
+    UNKNOWN,
+    Half,
+    Log,
+    Record,
+    headers,
+)
 
-COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-
-#: Partitions of HALF: in the second one the low watermark has passed every half message of the cases.
-PLAIN, PASSED = 0, 1
-PARTITIONS = 2
-
-#: Real topics: an ordinary one, one with compaction, one that does not exist, and the target of forwarded messages.
-ORDERS, COMPACTED, ABSENT, FORWARDED = "orders", "orders.compacted", "orders.absent", "orders.forwarded"
-
-Headers = list[tuple[str, bytes | None]]
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record to write. `offset` is known once it is written."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    #: Timestamp that the writer sets (ms). None: the writer sets none.
-    dated: int | None = None
-    at: list[int] = field(default_factory=list, compare=False)
-    #: Timestamp of the stored record (ms), known once it is written.
-    stamped: list[int] = field(default_factory=list, compare=False)
-
-    @property
-    def offset(self) -> int:
-        return self.at[0]
-
-
-@dataclass(frozen=True)
-class Half:
-    """A half message in the log."""
-
-    partition: int
-    offset: int
-    id: str
-    group: str
-    topic: str
-    #: Timestamp of the delivered record.
-    dated: int | None = None
-    key: bytes = b"key"
-
-    def entry(self, decision: int, *, transaction_id: str | None = None, rest: str = "") -> str:
-        return f"{self.offset},{transaction_id or self.id},{decision}{rest}"
-
-
-def headers(**values: str | None) -> Headers:
-    return [(name, None if value is None else value.encode()) for name, value in values.items()]
-
-
-class Log(ABC):
-    """All records of all cases, written with the terms of the protocol."""
-
-    #: A recent time (ms): retention does not remove records with this timestamp as too old.
-    recently: int
-
-    def __init__(self, names: Names) -> None:
-        self.names = names
-        #: Next END offset of each partition.
-        self.end_position = dict.fromkeys(range(PARTITIONS), 0)
-        self._owner = itertools.count(1)
-
-    def real(self, topic: str) -> str:
-        """The real name of one of the cases' topics in this log."""
-        return topic
-
-    @abstractmethod
-    def write(self, record: Record) -> None:
-        """Write a record outside of Kafka transactions."""
-
-    @abstractmethod
-    def transaction(self, *records: Record) -> None:
-        """Write all records in one Kafka transaction."""
-
-    @abstractmethod
-    def aborted(self, *records: Record) -> None:
-        """Write the records in a Kafka transaction that is aborted. No reader may see them."""
-
-    def half(
-        self,
-        topic: str = ORDERS,
-        partition: int = PLAIN,
-        group: str = "billing",
-        key: bytes = b"key",
-        **changed: str | None,
-    ) -> Half:
-        topic, transaction_id = self.real(topic), secrets.token_hex(16).upper()
-        ours = {
-            "TXB_V": "1",
-            "TRAN_MSG": "true",
-            "REAL_TOPIC": topic,
-            "PGROUP": group,
-            "UNIQ_KEY": transaction_id,
-        } | changed
-        record = Record(
-            self.names.half,
-            partition,
-            key,
-            b"\xff\x00 the user's bytes",
-            [("trace", b"1"), ("trace", None), *headers(**ours)],
-        )
-        self.write(record)
-        given = changed.get("BORN_TIMESTAMP") or ""
-        dated = int(given) if given.isdigit() and int(given) else record.stamped[0]
-        return Half(partition, record.offset, transaction_id, group, topic, dated, key)
-
-    def several(self, *topics: str, partition: int = PLAIN, places: Sequence[int] = (), **changed: str | None) -> Half:
-        """A half message that holds one message for each of these topics."""
-        transaction_id, messages = secrets.token_hex(16).upper(), self.messages(topics, places)
-        ours = {
-            "TXB_V": "1",
-            "TRAN_MSG": "true",
-            "REAL_TOPIC": messages[0].topic,
-            "PGROUP": "billing",
-            "UNIQ_KEY": transaction_id,
-            "TXB_MESSAGES": str(len(messages)),
-        } | changed
-        record = Record(self.names.half, partition, messages[0].key, write(messages), headers(**ours))
-        self.write(record)
-        return Half(partition, record.offset, transaction_id, "billing", messages[0].topic, record.stamped[0])
-
-    def messages(self, topics: Sequence[str], places: Sequence[int] = ()) -> list[Framed]:
-        """Messages that differ in their values. One has no key, no value and no headers, and one has a timestamp."""
-        found = []
-        for number, topic in enumerate(topics):
-            told: Headers = [("trace", b"1"), ("trace", None)]
-            one = Framed(self.real(topic), b"key", b"\xff\x00 number %d" % number, told)
-            one.partition = places[number] if places else -1
-            one.timestamp = self.recently if number == 2 else -1
-            found.append(Framed(one.topic, None, None) if number == 1 else one)
-        return found
-
-    def copies(self, half: Half, *topics: str, places: Sequence[int] = ()) -> list[Record]:
-        """All records that the worker delivers for it."""
-        found = []
-        for number, one in enumerate(self.messages(topics), 1):
-            ours = {
-                "UNIQ_KEY": half.id,
-                "TXB_HALF": f"{half.partition}:{half.offset}",
-                "TXB_MESSAGE": f"{number}/{len(topics)}",
-            }
-            place = places[number - 1] if places else 0
-            dated = half.dated if one.timestamp < 0 else one.timestamp
-            found.append(Record(one.topic, place, one.key, one.value, [*one.headers, *headers(**ours)], dated))
-        return found
-
-    def decision_record(self, value: bytes | None, partition: int = PLAIN, **changed: str | None) -> int:
-        ours: dict[str, str | None] = {"TXB_V": "1", "PGROUP": "billing", "SOURCE": "client"}
-        record = Record(self.names.end, partition, None, value, headers(**(ours | changed)))
-        self.write(record)
-        self.end_position[partition] = record.offset + 1
-        return record.offset
-
-    def decision(self, half: Half, decision: int) -> Record:
-        """An END that another client writes in a Kafka transaction."""
-        ours = headers(TXB_V="1", PGROUP=half.group, SOURCE="client")
-        return Record(self.names.end, half.partition, None, half.entry(decision).encode(), ours)
-
-    def end(self, half: Half, decision: int, source: str = "client", group: str | None = None, **entry: str) -> int:
-        line = half.entry(decision, **entry)  # type: ignore[arg-type]
-        return self.decision_record(line.encode(), half.partition, PGROUP=group or half.group, SOURCE=source)
-
-    def copy(self, half: Half, topic: str | None = None, partition: int = 0, **changed: str | None) -> Record:
-        ours = {"UNIQ_KEY": half.id, "TXB_HALF": f"{half.partition}:{half.offset}"} | changed
-        told = [("trace", b"1"), ("trace", None), *headers(**ours)]
-        where = self.real(topic or half.topic)
-        return Record(where, partition, half.key, b"\xff\x00 the user's bytes", told, half.dated)
-
-    def check(self, half: Half, end: int, times: int = 1, **changed: str | None) -> Record:
-        """A check request of a worker that has applied every END below `end`."""
-        ours = {
-            "TXB_V": "1",
-            "UNIQ_KEY": half.id,
-            "TXB_HALF": f"{half.partition}:{half.offset}",
-            "TXB_END": str(end),
-            "TRANSACTION_CHECK_TIMES": str(times),
-        } | changed
-        return Record(self.names.check("billing"), 0, b"key", b"\xff\x00 the user's bytes", headers(**ours))
-
-    def op(self, outcome: str, *halves: Half, ends: str | None = None) -> Record:
-        """An OP record. `ends`: the range of END entries that its Kafka transaction has applied."""
-        value = ",".join(str(half.offset) for half in halves).encode()
-        ours = headers(TXB_V="1", TAGS="d", OUTCOME=outcome) + ([] if ends is None else headers(TXB_ENDS=ends))
-        return Record(self.names.op, halves[0].partition, None, value, ours)
-
-    def parked(self, half: Half, state: str | None, **more: object) -> Record:
-        """A parked entry, or its tombstone."""
-        value = {"state": state, "id": half.id, "group": half.group, "topic": half.topic, "checks": 0, **more}
-        text = None if state is None else json.dumps(value).encode()
-        return Record(
-            self.names.offset,
-            half.partition,
-            self.names.parked_key(half.partition, half.offset),
-            text,
-            headers(TXB_V="1"),
-        )
-
-    def progress(self, partition: int, half: int, **more: object) -> Record:
-        value = {
-            "half": half,
-            "end": self.end_position[partition],
-            "op": 0,
-            "owner": "w",
-            "seq": next(self._owner),
-            **more,
-        }
-        return Record(
-            self.names.offset,
-            partition,
-            self.names.checkpoint_key(partition),
-            json.dumps(value).encode(),
-            headers(TXB_V="1"),
-        )
-
-    def discard(self, half: Half, end: int | None = None, reason: str = "MAX_CHECKS") -> Record:
-        position = self.end_position[half.partition] if end is None else end
-        ours = {
-            "UNIQ_KEY": half.id,
-            "TRANSACTION_CHECK_TIMES": "15",
-            "TXB_HALF": f"{half.partition}:{half.offset}",
-            "TXB_END": str(position),
-            "TXB_REASON": reason,
-        }
-        return Record(self.names.discard, 0, b"key", b"body", headers(**ours))
-
-    def set_aside(
-        self, topic: str, partition: int, offset: int, copied: Sequence[tuple[str, bytes | None]] = (), **changed: str
-    ) -> Record:
-        ours = {
-            "TXB_V": "1",
-            "TXB_REASON": "MALFORMED",
-            "TXB_ERROR": "no good",
-            "TXB_SOURCE": f"{topic}:{partition}:{offset}",
-        } | changed
-        return Record(self.names.discard, 0, None, b"as it was", [*copied, *headers(**ours)])
-
-    def deliver(self, half: Half, *more: Record) -> Record:
-        """The records of a Kafka transaction of the worker that delivers a commit."""
-        copy = self.copy(half)
-        self.transaction(copy, self.op("commit", half), *more)
-        return copy
+#: Times in ms: long ago, and long after any test.
+LONG_AGO, FAR_AWAY = 1_000_000_000_000, 5_000_000_000_000
 
 
 @dataclass(frozen=True)
@@ -279,51 +45,152 @@ CASES: dict[str, Case] = {}
 #: Cases planted after the progress record was written: the worker has not read their ENDs.
 TAIL: dict[str, Case] = {}
 
+Step = Callable[[Log, Half], object]
+Records = Callable[[Log, Half], list[Record]]
 
-def case(
-    fate: str | None,
-    *findings: str,
-    state: str | None = None,
-    strays: tuple[str, ...] = (),
+
+def story(
+    name: str,
+    expected: str,
+    *steps: Step,
+    several: Sequence[str] = (),
+    places: Sequence[int] = (),
+    topic: str = ORDERS,
+    partition: int = PLAIN,
+    key: bytes = b"key",
+    strays: str = "",
     tail: bool = False,
-) -> Callable[[Callable[[Log], Half | None]], Callable[[Log], Half | None]]:
-    def register(plant: Callable[[Log], Half | None]) -> Callable[[Log], Half | None]:
-        (TAIL if tail else CASES)[plant.__name__] = Case(plant, fate, state, frozenset(findings), strays)
+    **changed: str,
+) -> None:
+    """A half message and the steps of its life. `expected` is its fate (`pending:` with its state) and its findings.
+
+    The half message holds one message for each topic of `several`, or one message; `changed` are its headers.
+    """
+
+    def plant(log: Log) -> Half:
+        if several:
+            half = log.several(*several, partition=partition, places=places, **changed)
+        else:
+            half = log.half(topic, partition, key=key, **changed)
+        for step in steps:
+            step(log, half)
+        return half
+
+    register(name, expected, plant, strays, tail=tail)
+
+
+def register(
+    name: str, expected: str, plant: Callable[[Log], Half | None], strays: str = "", *, tail: bool = False
+) -> None:
+    fate, *findings = expected.split() or [None]
+    fate, _, state = (fate or "").partition(":")
+    made = Case(plant, fate or None, state or None, frozenset(findings), tuple(strays.split()))
+    (TAIL if tail else CASES)[name] = made
+
+
+def written(expected: str, strays: str = "") -> Callable[[Callable[[Log], Half | None]], Callable[[Log], Half | None]]:
+    """A case that writes its records itself."""
+
+    def decorate(plant: Callable[[Log], Half | None]) -> Callable[[Log], Half | None]:
+        register(plant.__name__, expected, plant, strays)
         return plant
 
-    return register
+    return decorate
 
+
+# Records
+
+
+def copy(topic: str | None = None, partition: int = 0, **changed: str | None) -> Records:
+    return lambda log, half: [log.copy(half, topic, partition, **changed)]
+
+
+def copies(*numbers: int, places: Sequence[int] = ()) -> Records:
+    """Copies of the messages of a half message with several, in this order (counted from 1). Default: all."""
+
+    def made(log: Log, half: Half) -> list[Record]:
+        found = log.copies(half, places)
+        return [found[number - 1] for number in numbers] if numbers else found
+
+    return made
+
+
+def changed_copy(change: Callable[[Record], Record], partition: int = 0) -> Records:
+    return lambda log, half: [change(log.copy(half, partition=partition))]
+
+
+def op(outcome: str, ends: str | None = None) -> Records:
+    return lambda log, half: [log.op(outcome, half, ends=ends)]
+
+
+def parked(state: str | None, **more: object) -> Records:
+    return lambda log, half: [log.parked(half, state, **more)]
+
+
+def discard(reason: str = "MAX_CHECKS") -> Records:
+    return lambda log, half: [log.discard(half, reason=reason)]
+
+
+def check(times: int = 1, **changed: str | None) -> Records:
+    """A check of a worker that has applied every decision so far."""
+    return lambda log, half: [log.check(half, log.end_position[half.partition], times, **changed)]
+
+
+# Steps
+
+
+def end(decision: int, source: str = "client", **how: str) -> Step:
+    return lambda log, half: log.end(half, decision, source, **how)
+
+
+def together(*parts: Records) -> Step:
+    """One Kafka transaction."""
+    return lambda log, half: log.transaction(*(record for part in parts for record in part(log, half)))
+
+
+def aborted(*parts: Records) -> Step:
+    return lambda log, half: log.aborted(*(record for part in parts for record in part(log, half)))
+
+
+def hold(log: Log, half: Half) -> None:
+    decided = log.end(half, COMMIT)
+    log.transaction(log.parked(half, "held", decision=COMMIT, decided=decided, error="no such topic"))
+
+
+def schedule(due: int) -> Step:
+    def step(log: Log, half: Half) -> None:
+        decided = log.end(half, COMMIT)
+        log.transaction(log.parked(half, "scheduled", decision=COMMIT, decided=decided, deliver=due, next=due))
+
+    return step
+
+
+commit, rollback, unknown = end(COMMIT), end(ROLLBACK), end(UNKNOWN)
+resume, abandon = end(UNKNOWN, "resume"), end(UNKNOWN, "abandon")
+record_commit, record_rollback = together(op("commit")), together(op("rollback"))
+deliver = together(copy(), op("commit"))
+deliver_parked = together(copy(), op("commit"), parked(None))
+deliver_several = together(copies(), op("commit"))
+discard_unparked = together(discard(), op("discard"))
+discard_parked = together(discard(), op("discard"), parked("discarded"))
+#: The records that the worker writes when an operator abandons a held message.
+let_go = together(discard("ABANDONED"), op("abandon"), parked(None))
 
 # As it should be
 
-
-@case("delivered")
-def delivered(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("delivered")
-def delivered_in_answer_to_a_check(log: Log) -> Half:
-    half = log.half()
-    log.end(half, UNKNOWN, rest=",,no%20idea%2C%20sorry")
-    log.transaction(log.parked(half, "pending", checks=1))
-    log.end(half, COMMIT, source="check", rest=",1")
-    log.deliver(half, log.parked(half, None))
-    return half
+story("delivered", "delivered", commit, deliver)
+story(
+    "delivered_in_answer_to_a_check",
+    "delivered",
+    end(UNKNOWN, rest=",,no%20idea%2C%20sorry"),
+    together(parked("pending", checks=1)),
+    end(COMMIT, "check", rest=",1"),
+    deliver_parked,
+)
+story("rolled_back", "rolled_back", rollback, record_rollback)
 
 
-@case("rolled_back")
-def rolled_back(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case("delivered")
+@written("delivered")
 def several_entries_in_one_end_record(log: Log) -> Half:
     first, second = log.half(), log.half()
     log.decision_record(f"{second.entry(ROLLBACK)}\n{first.entry(COMMIT)}".encode())
@@ -331,307 +198,101 @@ def several_entries_in_one_end_record(log: Log) -> Half:
     return first
 
 
-@case("rolled_back")
-def aborted_copy_is_not_visible(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    log.aborted(log.copy(half), log.op("commit", half))
-    log.transaction(log.op("rollback", half))
-    return half
+story("aborted_copy_is_not_visible", "rolled_back", rollback, aborted(copy(), op("commit")), record_rollback)
+story("redone_after_an_abort", "delivered", commit, aborted(copy(), op("commit")), deliver)
+story(
+    "decision_of_an_aborted_transaction_decides_nothing",
+    "rolled_back",
+    lambda log, half: log.aborted(log.decision(half, COMMIT)),
+    rollback,
+    record_rollback,
+)
+story(
+    "decision_of_a_committed_transaction_decides",
+    "delivered",
+    lambda log, half: log.transaction(log.decision(half, COMMIT)),
+    lambda log, half: log.aborted(log.decision(half, ROLLBACK)),
+    deliver,
+)
+story("undecided", "pending:undecided")
+story("unknown_decides_nothing", "pending:undecided", unknown, end(UNKNOWN, "check", rest=",1"))
+story("held", "pending:held", hold, topic=ABSENT)
 
+AT_LAST, IN_TIME = {"TXB_DELIVER_AT": str(FAR_AWAY)}, {"TXB_DELIVER_AT": str(LONG_AGO)}
 
-@case("delivered")
-def redone_after_an_abort(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.aborted(log.copy(half), log.op("commit", half))
-    log.deliver(half)
-    return half
-
-
-@case("rolled_back")
-def decision_of_an_aborted_transaction_decides_nothing(log: Log) -> Half:
-    half = log.half()
-    log.aborted(log.decision(half, COMMIT))
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case("delivered")
-def decision_of_a_committed_transaction_decides(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.decision(half, COMMIT))
-    log.aborted(log.decision(half, ROLLBACK))
-    log.deliver(half)
-    return half
-
-
-@case("pending", state="undecided")
-def undecided(log: Log) -> Half:
-    return log.half()
-
-
-@case("pending", state="undecided")
-def unknown_decides_nothing(log: Log) -> Half:
-    half = log.half()
-    log.end(half, UNKNOWN)
-    log.end(half, UNKNOWN, source="check", rest=",1")
-    return half
-
-
-@case("pending", state="held")
-def held(log: Log) -> Half:
-    half = log.half(topic=ABSENT)
-    end = log.end(half, COMMIT)
-    log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
-    return half
-
-
-def schedule(log: Log, half: Half, due: int) -> int:
-    end = log.end(half, COMMIT)
-    log.transaction(log.parked(half, "scheduled", decision=COMMIT, decided=end, deliver=due, next=due))
-    return end
-
-
-#: Times in ms: long ago, and long after any test.
-LONG_AGO, FAR_AWAY = 1_000_000_000_000, 5_000_000_000_000
-
-
-@case("pending", state="scheduled")
-def scheduled(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
-    schedule(log, half, FAR_AWAY)
-    return half
-
-
-@case("pending", state="scheduled")
-def scheduled_and_passed_by_the_watermark(log: Log) -> Half:
-    half = log.half(partition=PASSED, TXB_DELIVER_AT=str(FAR_AWAY))
-    schedule(log, half, FAR_AWAY)
-    return half
-
-
-@case("delivered")
-def scheduled_and_delivered(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
-    schedule(log, half, LONG_AGO)
-    log.deliver(half, log.parked(half, None))
-    return half
-
-
-@case("delivered")
-def delivered_at_once_because_its_time_had_passed(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("delivered", "CONTRADICTION", "REPEAT")
-def scheduled_and_decided_again(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
-    schedule(log, half, LONG_AGO)
-    log.end(half, COMMIT)
-    log.end(half, ROLLBACK)
-    log.deliver(half, log.parked(half, None))
-    return half
-
-
-@case("abandoned")
-def scheduled_and_cancelled(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
-    schedule(log, half, FAR_AWAY)
-    log.end(half, UNKNOWN, source="abandon", rest=",,the%20customer%20called")
-    abandon(log, half)
-    return half
-
-
-@case("pending", state="undecided")
-def delayed_and_undecided(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
-    log.transaction(log.parked(half, "pending", deliver=FAR_AWAY))
-    return half
-
-
-@case("delivered", "EARLY")
-def delivered_before_its_time(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
-    schedule(log, half, FAR_AWAY)
-    log.deliver(half, log.parked(half, None))
-    return half
-
-
-@case("delivered", "EARLY")
-def delivered_as_if_it_named_no_time(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("pending", "OVERDUE", state="scheduled")
-def scheduled_and_forgotten(log: Log) -> Half:
-    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
-    schedule(log, half, LONG_AGO)
-    return half
-
-
-@case("pending", state="undecided")
-def parked_and_passed_by_the_watermark(log: Log) -> Half:
-    half = log.half(partition=PASSED)
-    log.transaction(log.parked(half, "pending"))
-    return half
-
-
-def abandon(log: Log, half: Half) -> None:
-    """The records that the worker writes when an operator abandons a held message."""
-    log.transaction(log.discard(half, reason="ABANDONED"), log.op("abandon", half), log.parked(half, None))
-
-
-def hold(log: Log, half: Half) -> None:
-    end = log.end(half, COMMIT)
-    log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
-
-
-@case("abandoned")
-def held_and_abandoned(log: Log) -> Half:
-    half = log.half(topic=ABSENT)
-    hold(log, half)
-    log.end(half, UNKNOWN, source="abandon", rest=",,gone%20for%20good")
-    abandon(log, half)
-    return half
-
-
-@case("abandoned", "REPEAT", "CONTRADICTION")
-def abandoned_and_decided_again(log: Log) -> Half:
-    half = log.half()
-    hold(log, half)
-    log.end(half, UNKNOWN, source="abandon")
-    abandon(log, half)
-    log.end(half, COMMIT)
-    log.end(half, ROLLBACK)
-    return half
-
-
-@case("delivered")
-def abandoned_before_it_was_held_and_so_refused(log: Log) -> Half:
-    half = log.half()
-    log.end(half, UNKNOWN, source="abandon")
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("pending", state="held", tail=True)
-def abandoned_and_not_read_yet(log: Log) -> Half:
-    half = log.half(topic=ABSENT)
-    hold(log, half)
-    log.end(half, UNKNOWN, source="abandon")
-    return half
-
-
-@case("discarded")
-def discarded(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded", reason="MAX_CHECKS"))
-    return half
-
-
-@case("pending", state="resumed")
-def resumed(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    log.end(half, UNKNOWN, source="resume")
-    log.transaction(log.parked(half, "pending"))
-    return half
-
-
-@case("delivered")
-def resumed_and_committed(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    log.end(half, UNKNOWN, source="resume")
-    log.transaction(log.parked(half, "pending"))
-    log.end(half, COMMIT, source="operator")
-    log.deliver(half, log.parked(half, None))
-    return half
-
-
-@case("discarded")
-def discarded_again_after_a_resume(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half))
-    log.end(half, UNKNOWN, source="resume")
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    return half
-
+story("scheduled", "pending:scheduled", schedule(FAR_AWAY), **AT_LAST)
+story("scheduled_and_passed_by_the_watermark", "pending:scheduled", schedule(FAR_AWAY), partition=PASSED, **AT_LAST)
+story("scheduled_and_delivered", "delivered", schedule(LONG_AGO), deliver_parked, **IN_TIME)
+story("delivered_at_once_because_its_time_had_passed", "delivered", commit, deliver, **IN_TIME)
+story(
+    "scheduled_and_decided_again",
+    "delivered CONTRADICTION REPEAT",
+    schedule(LONG_AGO),
+    commit,
+    rollback,
+    deliver_parked,
+    **IN_TIME,
+)
+story(
+    "scheduled_and_cancelled",
+    "abandoned",
+    schedule(FAR_AWAY),
+    end(UNKNOWN, "abandon", rest=",,the%20customer%20called"),
+    let_go,
+    **AT_LAST,
+)
+story("delayed_and_undecided", "pending:undecided", together(parked("pending", deliver=FAR_AWAY)), **AT_LAST)
+story("delivered_before_its_time", "delivered EARLY", schedule(FAR_AWAY), deliver_parked, **AT_LAST)
+story("delivered_as_if_it_named_no_time", "delivered EARLY", commit, deliver, **AT_LAST)
+story("scheduled_and_forgotten", "pending:scheduled OVERDUE", schedule(LONG_AGO), **IN_TIME)
+story("parked_and_passed_by_the_watermark", "pending:undecided", together(parked("pending")), partition=PASSED)
+story(
+    "held_and_abandoned",
+    "abandoned",
+    hold,
+    end(UNKNOWN, "abandon", rest=",,gone%20for%20good"),
+    let_go,
+    topic=ABSENT,
+)
+story("abandoned_and_decided_again", "abandoned REPEAT CONTRADICTION", hold, abandon, let_go, commit, rollback)
+story("abandoned_before_it_was_held_and_so_refused", "delivered", abandon, commit, deliver)
+story("abandoned_and_not_read_yet", "pending:held", hold, abandon, topic=ABSENT, tail=True)
+story("discarded", "discarded", together(discard(), op("discard"), parked("discarded", reason="MAX_CHECKS")))
+story("resumed", "pending:resumed", discard_parked, resume, together(parked("pending")))
+story(
+    "resumed_and_committed",
+    "delivered",
+    discard_parked,
+    resume,
+    together(parked("pending")),
+    end(COMMIT, "operator"),
+    deliver_parked,
+)
+story("discarded_again_after_a_resume", "discarded", discard_unparked, resume, discard_parked)
 
 # Refusals: findings beside the fate
 
-
-@case("delivered", "CONTRADICTION")
-def later_rollback_refused(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.end(half, ROLLBACK, source="check", rest=",1")
-    log.deliver(half)
-    return half
-
-
-@case("rolled_back", "CONTRADICTION")
-def later_commit_refused(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half))
-    log.end(half, COMMIT)
-    return half
-
-
-@case("rolled_back", "CONTRADICTION")
-def first_line_of_one_record_wins(log: Log) -> Half:
-    half = log.half()
-    log.decision_record(f"{half.entry(ROLLBACK)}\n{half.entry(COMMIT)}".encode())
-    log.transaction(log.op("rollback", half))
-    return half
+story("later_rollback_refused", "delivered CONTRADICTION", commit, end(ROLLBACK, "check", rest=",1"), deliver)
+story("later_commit_refused", "rolled_back CONTRADICTION", rollback, record_rollback, commit)
+story(
+    "first_line_of_one_record_wins",
+    "rolled_back CONTRADICTION",
+    lambda log, half: log.decision_record(f"{half.entry(ROLLBACK)}\n{half.entry(COMMIT)}".encode()),
+    record_rollback,
+)
+story("repeated", "delivered REPEAT", commit, commit, deliver)
+story(
+    "wrong_transaction_id",
+    "rolled_back WRONG_TRANSACTION_ID",
+    end(COMMIT, transaction_id="0" * 32),
+    rollback,
+    record_rollback,
+)
+story("wrong_group", "rolled_back WRONG_GROUP", end(COMMIT, group="shipping"), rollback, record_rollback)
+story("late_after_a_discard", "discarded LATE", discard_parked, commit)
 
 
-@case("delivered", "REPEAT")
-def repeated(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("rolled_back", "WRONG_TRANSACTION_ID")
-def wrong_transaction_id(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT, transaction_id="0" * 32)
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case("rolled_back", "WRONG_GROUP")
-def wrong_group(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT, group="shipping")
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case("discarded", "LATE")
-def late_after_a_discard(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    log.end(half, COMMIT)
-    return half
-
-
-@case("discarded", "LATE")
+@written("discarded LATE")
 def late_by_the_end_position_of_the_discard(log: Log) -> Half:
     """The END was in the log when the discard was written, but the worker had not read it when it decided."""
     half = log.half()
@@ -641,27 +302,11 @@ def late_by_the_end_position_of_the_discard(log: Log) -> Half:
     return half
 
 
-@case("delivered", "LATE")
-def late_then_resumed(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    log.end(half, ROLLBACK)
-    log.end(half, UNKNOWN, source="resume")
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
+story("late_then_resumed", "delivered LATE", discard_parked, rollback, resume, commit, deliver)
+story("resume_of_what_was_not_discarded_does_nothing", "rolled_back", resume, rollback, record_rollback)
 
 
-@case("rolled_back")
-def resume_of_what_was_not_discarded_does_nothing(log: Log) -> Half:
-    half = log.half()
-    log.end(half, UNKNOWN, source="resume")
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case(None, strays=("NO_HALF_MESSAGE", "NO_HALF_MESSAGE"))
+@written("", strays="NO_HALF_MESSAGE NO_HALF_MESSAGE")
 def end_without_half_message(log: Log) -> None:
     log.decision_record(f"987654,{'A' * 32},8\n{'9' * 30},{'A' * 32},8".encode())
 
@@ -669,44 +314,27 @@ def end_without_half_message(log: Log) -> None:
 # Malformed records
 
 
-@case(None, strays=("MALFORMED",))
+@written("", strays="MALFORMED")
 def malformed_half_message(log: Log) -> None:
     half = log.half(REAL_TOPIC="no topic")
     log.transaction(log.set_aside(log.names.half, half.partition, half.offset), log.op("discard", half))
 
 
-@case("delivered")
-def delivered_of_a_barrier_table(log: Log) -> Half:
-    half = log.half(TXB_BARRIER="9f86d081884c7d65")
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
+story("delivered_of_a_barrier_table", "delivered", commit, deliver, TXB_BARRIER="9f86d081884c7d65")
 
 
-@case(None, strays=("MALFORMED",) * 2)
-def half_message_of_no_barrier_table(log: Log) -> None:
+@written("", strays="MALFORMED " * 7)
+def half_messages_that_cannot_be_read(log: Log) -> None:
     log.half(TXB_BARRIER="two words")
     log.half(TXB_BARRIER="x" * 65)
-
-
-@case(None, strays=("MALFORMED",))
-def half_message_of_another_version(log: Log) -> None:
     log.half(TXB_V="2")
-
-
-@case(None, strays=("MALFORMED",))
-def half_message_for_a_system_topic(log: Log) -> None:
     log.half(topic="__consumer_offsets")
-
-
-@case(None, strays=("MALFORMED",) * 3)
-def half_messages_for_internal_topics_of_another_namespace(log: Log) -> None:
     log.half(topic="other.RMQ_SYS_TRANS_OFFSET_TOPIC")
     log.half(topic="other.eu.RMQ_SYS_TRANS_CHECK.orders.placed")
     log.half(topic="other.TRANS_AUDIT_VIOLATIONS_TOPIC")
 
 
-@case(None, strays=("MALFORMED",))
+@written("", strays="MALFORMED")
 def half_message_that_only_the_worker_finds_malformed(log: Log) -> None:
     half = log.half()
     # One of the copied headers has a name of ours: the last one counts.
@@ -714,7 +342,7 @@ def half_message_that_only_the_worker_finds_malformed(log: Log) -> None:
     log.transaction(log.set_aside(log.names.half, half.partition, half.offset, copied), log.op("discard", half))
 
 
-@case("rolled_back", strays=("MALFORMED",) * 9)
+@written("rolled_back", strays="MALFORMED " * 9)
 def malformed_ends_have_no_effect(log: Log) -> Half:
     half = log.half()
     entry = half.entry(COMMIT)
@@ -736,7 +364,7 @@ def malformed_ends_have_no_effect(log: Log) -> Half:
     return half
 
 
-@case("delivered")
+@written("delivered")
 def optional_headers_without_a_value(log: Log) -> Half:
     """Headers without a value count as absent: no decision is lost because of them."""
     half = log.half(REAL_QID=None, CHECK_IMMUNITY_TIME_IN_SECONDS=None, BORN_TIMESTAMP=None)
@@ -745,7 +373,7 @@ def optional_headers_without_a_value(log: Log) -> Half:
     return half
 
 
-@case("pending", state="undecided", strays=("MALFORMED",))
+@written("pending:undecided", strays="MALFORMED")
 def end_that_only_the_worker_finds_malformed(log: Log) -> Half:
     half = log.half()
     at = log.end(half, COMMIT, rest=",,one,field,more")
@@ -762,7 +390,7 @@ def sent_twice(log: Log) -> tuple[Half, Half, Record]:
     return half, again, aside
 
 
-@case("delivered", strays=("COPY",))
+@written("delivered", strays="COPY")
 def sent_twice_and_the_copy_committed(log: Log) -> Half:
     half, again, aside = sent_twice(log)
     log.decision_record(f"{again.offset},{half.id},8".encode(), half.partition)
@@ -770,7 +398,7 @@ def sent_twice_and_the_copy_committed(log: Log) -> Half:
     return half
 
 
-@case("rolled_back", "CONTRADICTION", strays=("COPY",))
+@written("rolled_back CONTRADICTION", strays="COPY")
 def sent_twice_and_each_decided(log: Log) -> Half:
     half, again, aside = sent_twice(log)
     log.transaction(aside, log.op("discard", again))
@@ -780,7 +408,7 @@ def sent_twice_and_each_decided(log: Log) -> Half:
     return half
 
 
-@case("delivered", strays=("COPY", "PHANTOM"))
+@written("delivered", strays="COPY PHANTOM")
 def both_copies_delivered(log: Log) -> Half:
     half, again, aside = sent_twice(log)
     log.end(half, COMMIT)
@@ -791,315 +419,82 @@ def both_copies_delivered(log: Log) -> Half:
 
 # Violations
 
-
-@case("LOST")
-def lost_though_recorded(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.op("commit", half))
-    return half
-
-
-@case("LOST")
-def lost_in_an_aborted_transaction(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.aborted(log.copy(half))
-    log.transaction(log.op("commit", half))
-    return half
-
-
-@case("LOST")
-def lost_because_skipped(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    return half
-
-
-@case("LOST")
-def lost_because_discarded_instead(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    return half
-
-
-@case("LOST")
-def lost_because_rolled_back_instead(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case("DUPLICATED")
-def duplicated(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.deliver(half)
-    log.transaction(log.copy(half, partition=1))
-    return half
-
-
-@case("LEAKED")
-def leaked_though_rolled_back(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    log.transaction(log.copy(half), log.op("rollback", half))
-    return half
-
-
-@case("LEAKED")
-def leaked_though_abandoned(log: Log) -> Half:
-    half = log.half()
-    hold(log, half)
-    log.end(half, UNKNOWN, source="abandon")
-    abandon(log, half)
-    log.transaction(log.copy(half))
-    return half
-
-
-@case("LEAKED")
-def leaked_by_a_commit_after_it_was_abandoned(log: Log) -> Half:
-    half = log.half()
-    hold(log, half)
-    log.end(half, UNKNOWN, source="abandon")
-    abandon(log, half)
-    log.deliver(half)
-    return half
-
-
-@case("LOST")
-def lost_because_abandoned_by_nobody(log: Log) -> Half:
-    half = log.half()
-    hold(log, half)
-    abandon(log, half)
-    return half
-
-
-@case("LOST")
-def lost_because_abandoned_before_the_commit(log: Log) -> Half:
-    half = log.half()
-    log.end(half, UNKNOWN, source="abandon")
-    hold(log, half)
-    abandon(log, half)
-    return half
-
-
-@case("LOST", "WRONG_GROUP")
-def lost_because_abandoned_by_another_group(log: Log) -> Half:
-    half = log.half()
-    hold(log, half)
-    log.end(half, UNKNOWN, source="abandon", group="others")
-    abandon(log, half)
-    return half
-
-
-@case("LOST", "OUTCOME_WITHOUT_DECISION")
-def lost_because_abandoned_while_undecided(log: Log) -> Half:
-    half = log.half()
-    log.end(half, UNKNOWN, source="abandon")
-    abandon(log, half)
-    return half
-
-
-@case("WRONG_WINNER")
-def abandoned_though_rolled_back(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    log.end(half, UNKNOWN, source="abandon")
-    abandon(log, half)
-    return half
-
-
-@case("LEAKED", "OUTCOME_WITHOUT_DECISION")
-def leaked_though_undecided(log: Log) -> Half:
-    half = log.half()
-    log.deliver(half)
-    return half
-
-
-@case("LEAKED")
-def leaked_though_discarded(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half))
-    log.transaction(log.copy(half))
-    return half
-
-
-@case("LEAKED", "LATE", "OUTCOME_WITHOUT_DECISION")
-def leaked_by_a_late_commit(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half))
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("LEAKED", "WRONG_TRANSACTION_ID", "OUTCOME_WITHOUT_DECISION")
-def leaked_by_a_forged_commit(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT, transaction_id="0" * 32)
-    log.deliver(half)
-    return half
-
-
-@case("LEAKED", "OUTCOME_WITHOUT_DECISION", strays=("MALFORMED",))
-def leaked_by_a_malformed_commit(log: Log) -> Half:
-    half = log.half()
-    log.decision_record(f"{half.entry(COMMIT)}\n".encode())
-    log.deliver(half)
-    return half
-
-
-@case("WRONG_WINNER")
-def later_commit_prevailed(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("WRONG_WINNER")
-def later_rollback_prevailed(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-def altered(log: Log, change: Callable[[Record], Record]) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(change(log.copy(half)), log.op("commit", half))
-    return half
-
-
-@case("delivered", "ALTERED")
-def altered_value(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, value=b"\xff\x00 the user's bytes."))
-
-
-@case("delivered", "ALTERED")
-def altered_value_to_null(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, value=None))
-
-
-@case("delivered", "ALTERED")
-def altered_key(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, key=b"yek"))
-
-
-@case("delivered", "ALTERED")
-def altered_key_to_empty_and_value_to_both(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, key=b"", value=b"key\xff\x00 the user's bytes"))
-
-
-@case("delivered", "ALTERED")
-def altered_header_value(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, headers=[("trace", b"2"), *copy.headers[1:]]))
-
-
-@case("delivered", "ALTERED")
-def altered_null_header_to_empty(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, headers=[copy.headers[0], ("trace", b""), *copy.headers[2:]]))
-
-
-@case("delivered", "ALTERED")
-def altered_order_of_headers(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, headers=[copy.headers[1], copy.headers[0], *copy.headers[2:]]))
-
-
-@case("delivered", "ALTERED")
-def altered_by_a_header_more(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, headers=[("more", b"1"), *copy.headers]))
-
-
-def altered_by_one_of_ours(log: Log, name: str) -> Half:
-    return altered(log, lambda copy: replace(copy, headers=[*copy.headers, (name, b"true")]))
-
-
-@case("delivered", "ALTERED")
-def altered_by_a_header_of_half_messages(log: Log) -> Half:
-    return altered_by_one_of_ours(log, "TRAN_MSG")
-
-
-@case("delivered", "ALTERED")
-def altered_by_a_reserved_header(log: Log) -> Half:
-    return altered_by_one_of_ours(log, "TXB_FOO")
-
-
-@case("delivered", "ALTERED")
-def altered_by_the_real_topic_in_a_header(log: Log) -> Half:
-    return altered_by_one_of_ours(log, "REAL_TOPIC")
-
-
-@case("delivered", "ALTERED")
-def altered_by_an_id_more(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, headers=[("UNIQ_KEY", b"another"), *copy.headers]))
-
-
-@case("delivered")
-def delivered_to_the_partition_asked_for(log: Log) -> Half:
-    half = log.half(REAL_QID="1")
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half, partition=1), log.op("commit", half))
-    return half
-
-
-@case("delivered", "MISPLACED")
-def delivered_to_another_partition_than_asked_for(log: Log) -> Half:
-    half = log.half(REAL_QID="1")
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
-
-
-@case("delivered")
-def delivered_to_the_partition_of_its_key(log: Log) -> Half:
-    """Kafka's hash of `key` is 1067546281."""
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half, partition=1), log.op("commit", half))
-    return half
-
-
-@case("delivered")
-def delivered_where_its_key_went_when_the_topic_had_one_partition(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half, partition=0), log.op("commit", half))
-    return half
-
-
-@case("delivered")
-def delivered_anywhere_without_a_key(log: Log) -> Half:
-    half = log.half(key=b"")
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half, partition=1), log.op("commit", half))
-    return half
-
-
-@case("delivered", "MISPLACED")
-def delivered_to_another_partition_than_that_of_its_key(log: Log) -> Half:
-    """Kafka's hash of `foobar` is 1357151166."""
-    half = log.half(key=b"foobar")
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half, partition=1), log.op("commit", half))
-    return half
-
-
-@case("delivered")
-def delivered_to_the_partition_asked_for_whatever_its_key_says(log: Log) -> Half:
-    half = log.half(key=b"foobar", REAL_QID="1")
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half, partition=1), log.op("commit", half))
-    return half
-
-
-@case("delivered")
+story("lost_though_recorded", "LOST", commit, record_commit)
+story("lost_in_an_aborted_transaction", "LOST", commit, aborted(copy()), record_commit)
+story("lost_because_skipped", "LOST", commit)
+story("lost_because_discarded_instead", "LOST", commit, discard_parked)
+story("lost_because_rolled_back_instead", "LOST", commit, record_rollback)
+story("duplicated", "DUPLICATED", commit, deliver, together(copy(partition=1)))
+story("leaked_though_rolled_back", "LEAKED", rollback, together(copy(), op("rollback")))
+story("leaked_though_abandoned", "LEAKED", hold, abandon, let_go, together(copy()))
+story("leaked_by_a_commit_after_it_was_abandoned", "LEAKED", hold, abandon, let_go, deliver)
+story("lost_because_abandoned_by_nobody", "LOST", hold, let_go)
+story("lost_because_abandoned_before_the_commit", "LOST", abandon, hold, let_go)
+story(
+    "lost_because_abandoned_by_another_group",
+    "LOST WRONG_GROUP",
+    hold,
+    end(UNKNOWN, "abandon", group="others"),
+    let_go,
+)
+story("lost_because_abandoned_while_undecided", "LOST OUTCOME_WITHOUT_DECISION", abandon, let_go)
+story("abandoned_though_rolled_back", "WRONG_WINNER", rollback, abandon, let_go)
+story("leaked_though_undecided", "LEAKED OUTCOME_WITHOUT_DECISION", deliver)
+story("leaked_though_discarded", "LEAKED", discard_unparked, together(copy()))
+story("leaked_by_a_late_commit", "LEAKED LATE OUTCOME_WITHOUT_DECISION", discard_unparked, commit, deliver)
+story(
+    "leaked_by_a_forged_commit",
+    "LEAKED WRONG_TRANSACTION_ID OUTCOME_WITHOUT_DECISION",
+    end(COMMIT, transaction_id="0" * 32),
+    deliver,
+)
+story(
+    "leaked_by_a_malformed_commit",
+    "LEAKED OUTCOME_WITHOUT_DECISION",
+    lambda log, half: log.decision_record(f"{half.entry(COMMIT)}\n".encode()),
+    deliver,
+    strays="MALFORMED",
+)
+story("later_commit_prevailed", "WRONG_WINNER", rollback, commit, deliver)
+story("later_rollback_prevailed", "WRONG_WINNER", commit, rollback, record_rollback)
+
+ALTERATIONS: dict[str, Callable[[Record], Record]] = {
+    "value": lambda copy: replace(copy, value=b"\xff\x00 the user's bytes."),
+    "value_to_null": lambda copy: replace(copy, value=None),
+    "key": lambda copy: replace(copy, key=b"yek"),
+    "key_to_empty_and_value_to_both": lambda copy: replace(copy, key=b"", value=b"key\xff\x00 the user's bytes"),
+    "header_value": lambda copy: replace(copy, headers=[("trace", b"2"), *copy.headers[1:]]),
+    "null_header_to_empty": lambda copy: replace(copy, headers=[copy.headers[0], ("trace", b""), *copy.headers[2:]]),
+    "order_of_headers": lambda copy: replace(copy, headers=[copy.headers[1], copy.headers[0], *copy.headers[2:]]),
+    "by_a_header_more": lambda copy: replace(copy, headers=[("more", b"1"), *copy.headers]),
+    "by_a_header_of_half_messages": lambda copy: replace(copy, headers=[*copy.headers, ("TRAN_MSG", b"true")]),
+    "by_a_reserved_header": lambda copy: replace(copy, headers=[*copy.headers, ("TXB_FOO", b"true")]),
+    "by_the_real_topic_in_a_header": lambda copy: replace(copy, headers=[*copy.headers, ("REAL_TOPIC", b"true")]),
+    "by_an_id_more": lambda copy: replace(copy, headers=[("UNIQ_KEY", b"another"), *copy.headers]),
+}
+for _name, _change in ALTERATIONS.items():
+    story(f"altered_{_name}", "delivered ALTERED", commit, together(changed_copy(_change), op("commit")))
+
+deliver_to_1 = together(copy(partition=1), op("commit"))
+story("delivered_to_the_partition_asked_for", "delivered", commit, deliver_to_1, REAL_QID="1")
+story("delivered_to_another_partition_than_asked_for", "delivered MISPLACED", commit, deliver, REAL_QID="1")
+# Kafka's hash of `key` is 1067546281.
+story("delivered_to_the_partition_of_its_key", "delivered", commit, deliver_to_1)
+story("delivered_where_its_key_went_when_the_topic_had_one_partition", "delivered", commit, deliver)
+story("delivered_anywhere_without_a_key", "delivered", commit, deliver_to_1, key=b"")
+# Kafka's hash of `foobar` is 1357151166.
+story("delivered_to_another_partition_than_that_of_its_key", "delivered MISPLACED", commit, deliver_to_1, key=b"foobar")
+story(
+    "delivered_to_the_partition_asked_for_whatever_its_key_says",
+    "delivered",
+    commit,
+    deliver_to_1,
+    key=b"foobar",
+    REAL_QID="1",
+)
+
+
+@written("delivered")
 def delivered_with_the_timestamp_of_the_user(log: Log) -> Half:
     half = log.half(BORN_TIMESTAMP=str(log.recently))
     log.end(half, COMMIT)
@@ -1107,24 +502,17 @@ def delivered_with_the_timestamp_of_the_user(log: Log) -> Half:
     return half
 
 
-@case("delivered")
-def timestamp_0_counts_as_absent(log: Log) -> Half:
-    half = log.half(BORN_TIMESTAMP="0")
-    log.end(half, COMMIT)
-    log.deliver(half)
-    return half
+story("timestamp_0_counts_as_absent", "delivered", commit, deliver, BORN_TIMESTAMP="0")
+# The copy lies in the partition of the half message's key, but has another key: one violation, not two.
+story(
+    "altered_key_belongs_elsewhere",
+    "delivered ALTERED",
+    commit,
+    together(changed_copy(lambda copy: replace(copy, key=b"foobar"), partition=1), op("commit")),
+)
 
 
-@case("delivered", "ALTERED")
-def altered_key_belongs_elsewhere(log: Log) -> Half:
-    """The copy lies in the partition of the half message's key, but has another key: one violation, not two."""
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(replace(log.copy(half, partition=1), key=b"foobar"), log.op("commit", half))
-    return half
-
-
-@case("delivered", "ALTERED")
+@written("delivered ALTERED")
 def altered_timestamp_of_the_user(log: Log) -> Half:
     half = log.half(BORN_TIMESTAMP=str(log.recently))
     log.end(half, COMMIT)
@@ -1132,285 +520,177 @@ def altered_timestamp_of_the_user(log: Log) -> Half:
     return half
 
 
-@case("delivered", "ALTERED")
-def altered_timestamp(log: Log) -> Half:
-    return altered(log, lambda copy: replace(copy, dated=log.recently))
-
+story(
+    "altered_timestamp",
+    "delivered ALTERED",
+    commit,
+    lambda log, half: log.transaction(replace(log.copy(half), dated=log.recently), log.op("commit", half)),
+)
 
 # In the order of decisions
-
 
 Entry = tuple[int, int]
 
 
-def in_turn(log: Log, since: Entry, until: Entry, line: int = 0) -> Half:
+def in_turn(since: Entry, until: Entry, line: int = 0) -> Step:
     """A commit, delivered by a Kafka transaction whose OP record names the END entries that it has applied.
 
     An entry is a record, counted from that of the decision on, and the index in it. The decision is in `line`.
     """
-    half = log.half()
-    lines = [half.entry(UNKNOWN)] * line + [half.entry(COMMIT)]
-    at = log.decision_record("\n".join(lines).encode())
-    first, behind = (f"{at + record}:{index}" for record, index in (since, until))
-    log.transaction(log.copy(half), log.op("commit", half, ends=f"{first}-{behind}"))
-    return half
+
+    def step(log: Log, half: Half) -> None:
+        lines = [half.entry(UNKNOWN)] * line + [half.entry(COMMIT)]
+        at = log.decision_record("\n".join(lines).encode())
+        first, behind = (f"{at + record}:{index}" for record, index in (since, until))
+        log.transaction(log.copy(half), log.op("commit", half, ends=f"{first}-{behind}"))
+
+    return step
 
 
-@case("delivered")
-def delivered_in_turn(log: Log) -> Half:
-    return in_turn(log, (-1, 0), (1, 0))
-
-
-@case("delivered")
-def delivered_by_the_second_of_two_transactions_of_a_record(log: Log) -> Half:
-    return in_turn(log, (0, 1), (1, 0), line=1)
-
-
-@case("delivered", "REPEAT")
-def delivered_in_turn_and_decided_again(log: Log) -> Half:
-    half = in_turn(log, (0, 0), (1, 0))
-    log.end(half, COMMIT, source="check")
-    return half
-
-
-@case("delivered", "BEFORE_DECISION")
-def delivered_before_its_decision(log: Log) -> Half:
-    return in_turn(log, (-1, 0), (0, 0))
-
-
-@case("delivered", "BEFORE_DECISION")
-def delivered_before_its_decision_in_a_record(log: Log) -> Half:
-    return in_turn(log, (0, 0), (0, 1), line=1)
-
-
-@case("delivered", "OVERTAKEN")
-def overtaken_by_what_was_decided_later(log: Log) -> Half:
-    return in_turn(log, (1, 0), (2, 0))
-
-
-@case("delivered", "OVERTAKEN")
-def overtaken_by_the_rest_of_its_record(log: Log) -> Half:
-    return in_turn(log, (0, 1), (1, 0))
-
-
-@case("delivered")
-def held_and_delivered_when_it_could_be(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.parked(half, "held", error="no such topic"))
-    log.deliver(half, log.parked(half, None))
-    return half
-
-
-@case("delivered")
-def ends_that_can_not_be_read_say_nothing(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half), log.op("commit", half, ends="0:0"))
-    return half
-
-
-@case("delivered", "OUT_OF_ORDER")
-def messages_of_one_transaction_that_changed_places(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED, ORDERS)
-    log.end(half, COMMIT)
-    first, second, third = log.copies(half, ORDERS, FORWARDED, ORDERS)
-    log.transaction(third, second, first, log.op("commit", half))
-    return half
-
-
-@case("delivered")
-def messages_of_several_topics_have_no_order(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED, ORDERS)
-    log.end(half, COMMIT)
-    first, second, third = log.copies(half, ORDERS, FORWARDED, ORDERS)
-    log.transaction(second, first, third, log.op("commit", half))
-    return half
-
+story("delivered_in_turn", "delivered", in_turn((-1, 0), (1, 0)))
+story("delivered_by_the_second_of_two_transactions_of_a_record", "delivered", in_turn((0, 1), (1, 0), line=1))
+story("delivered_in_turn_and_decided_again", "delivered REPEAT", in_turn((0, 0), (1, 0)), end(COMMIT, "check"))
+story("delivered_before_its_decision", "delivered BEFORE_DECISION", in_turn((-1, 0), (0, 0)))
+story("delivered_before_its_decision_in_a_record", "delivered BEFORE_DECISION", in_turn((0, 0), (0, 1), line=1))
+story("overtaken_by_what_was_decided_later", "delivered OVERTAKEN", in_turn((1, 0), (2, 0)))
+story("overtaken_by_the_rest_of_its_record", "delivered OVERTAKEN", in_turn((0, 1), (1, 0)))
+story(
+    "held_and_delivered_when_it_could_be",
+    "delivered",
+    commit,
+    together(parked("held", error="no such topic")),
+    deliver_parked,
+)
+story("ends_that_can_not_be_read_say_nothing", "delivered", commit, together(copy(), op("commit", ends="0:0")))
 
 # Several messages in one transaction
 
+TWO, THREE = (ORDERS, FORWARDED), (ORDERS, FORWARDED, ORDERS)
 
-@case("delivered")
-def several_delivered(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED, ORDERS, places=[-1, -1, 1])
-    log.end(half, COMMIT)
-    log.transaction(*log.copies(half, ORDERS, FORWARDED, ORDERS, places=[0, 0, 1]), log.op("commit", half))
-    return half
-
-
-@case("delivered")
-def one_that_is_written_as_several(log: Log) -> Half:
-    half = log.several(ORDERS)
-    log.end(half, COMMIT)
-    log.transaction(*log.copies(half, ORDERS), log.op("commit", half))
-    return half
-
-
-@case("rolled_back")
-def several_rolled_back(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED)
-    log.end(half, ROLLBACK)
-    log.aborted(*log.copies(half, ORDERS, FORWARDED))
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case("pending", state="held")
-def several_held(log: Log) -> Half:
-    half = log.several(ORDERS, ABSENT)
-    end = log.end(half, COMMIT)
-    log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
-    return half
-
-
-@case("pending", state="scheduled")
-def several_scheduled(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED, TXB_DELIVER_AT=str(FAR_AWAY))
-    schedule(log, half, FAR_AWAY)
-    return half
-
-
-@case("delivered")
-def several_scheduled_and_delivered(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED, TXB_DELIVER_AT=str(LONG_AGO))
-    schedule(log, half, LONG_AGO)
-    log.transaction(*log.copies(half, ORDERS, FORWARDED), log.parked(half, None), log.op("commit", half))
-    return half
-
-
-@case("delivered", "EARLY")
-def several_delivered_before_their_time(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED, TXB_DELIVER_AT=str(FAR_AWAY))
-    schedule(log, half, FAR_AWAY)
-    log.transaction(*log.copies(half, ORDERS, FORWARDED), log.parked(half, None), log.op("commit", half))
-    return half
-
-
-@case("PARTIAL")
-def one_of_several_scheduled_lost(log: Log) -> Half:
-    half = log.several(FORWARDED, ORDERS, TXB_DELIVER_AT=str(LONG_AGO))
-    schedule(log, half, LONG_AGO)
-    log.transaction(log.copies(half, FORWARDED, ORDERS)[0], log.parked(half, None), log.op("commit", half))
-    return half
-
-
-@case("PARTIAL")
-def one_of_several_lost(log: Log) -> Half:
-    half = log.several(FORWARDED, ORDERS, FORWARDED)
-    log.end(half, COMMIT)
-    first, _, third = log.copies(half, FORWARDED, ORDERS, FORWARDED)
-    log.transaction(first, third, log.op("commit", half))
-    return half
-
-
-@case("PARTIAL")
-def one_of_several_in_another_kafka_transaction_that_was_aborted(log: Log) -> Half:
-    half = log.several(ORDERS, ORDERS)
-    log.end(half, COMMIT)
-    first, second = log.copies(half, ORDERS, ORDERS)
-    log.transaction(first, log.op("commit", half))
-    log.aborted(second)
-    return half
-
-
-@case("unverifiable")
-def one_of_several_gone_from_a_compacted_topic(log: Log) -> Half:
-    half = log.several(ORDERS, COMPACTED)
-    log.end(half, COMMIT)
-    log.transaction(log.copies(half, ORDERS, COMPACTED)[0], log.op("commit", half))
-    return half
-
-
-@case("LOST")
-def all_of_several_lost(log: Log) -> Half:
-    half = log.several(COMPACTED, ORDERS)
-    log.end(half, COMMIT)
-    log.transaction(log.op("commit", half))
-    return half
-
-
-@case("DUPLICATED")
-def one_of_several_twice(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED)
-    log.end(half, COMMIT)
-    copies = log.copies(half, ORDERS, FORWARDED)
-    log.transaction(*copies, log.op("commit", half))
-    log.transaction(log.copies(half, ORDERS, FORWARDED)[1])
-    return half
+story(
+    "messages_of_one_transaction_that_changed_places",
+    "delivered OUT_OF_ORDER",
+    commit,
+    together(copies(3, 2, 1), op("commit")),
+    several=THREE,
+)
+story(
+    "messages_of_several_topics_have_no_order",
+    "delivered",
+    commit,
+    together(copies(2, 1, 3), op("commit")),
+    several=THREE,
+)
+story(
+    "several_delivered",
+    "delivered",
+    commit,
+    together(copies(places=[0, 0, 1]), op("commit")),
+    several=THREE,
+    places=[-1, -1, 1],
+)
+story("one_that_is_written_as_several", "delivered", commit, deliver_several, several=(ORDERS,))
+story("several_rolled_back", "rolled_back", rollback, aborted(copies()), record_rollback, several=TWO)
+story("several_held", "pending:held", hold, several=(ORDERS, ABSENT))
+story("several_scheduled", "pending:scheduled", schedule(FAR_AWAY), several=TWO, **AT_LAST)
+deliver_several_parked = together(copies(), parked(None), op("commit"))
+story(
+    "several_scheduled_and_delivered", "delivered", schedule(LONG_AGO), deliver_several_parked, several=TWO, **IN_TIME
+)
+story(
+    "several_delivered_before_their_time",
+    "delivered EARLY",
+    schedule(FAR_AWAY),
+    deliver_several_parked,
+    several=TWO,
+    **AT_LAST,
+)
+story(
+    "one_of_several_scheduled_lost",
+    "PARTIAL",
+    schedule(LONG_AGO),
+    together(copies(1), parked(None), op("commit")),
+    several=(FORWARDED, ORDERS),
+    **IN_TIME,
+)
+story(
+    "one_of_several_lost",
+    "PARTIAL",
+    commit,
+    together(copies(1, 3), op("commit")),
+    several=(FORWARDED, ORDERS, FORWARDED),
+)
+story(
+    "one_of_several_in_another_kafka_transaction_that_was_aborted",
+    "PARTIAL",
+    commit,
+    together(copies(1), op("commit")),
+    aborted(copies(2)),
+    several=(ORDERS, ORDERS),
+)
+story(
+    "one_of_several_gone_from_a_compacted_topic",
+    "unverifiable",
+    commit,
+    together(copies(1), op("commit")),
+    several=(ORDERS, COMPACTED),
+)
+story("all_of_several_lost", "LOST", commit, record_commit, several=(COMPACTED, ORDERS))
+story("one_of_several_twice", "DUPLICATED", commit, deliver_several, together(copies(2)), several=TWO)
+story("one_of_several_leaked", "LEAKED", rollback, together(copies(2), op("rollback")), several=TWO)
+story(
+    "one_of_several_altered",
+    "delivered ALTERED",
+    commit,
+    together(copies(1), lambda log, half: [replace(log.copies(half)[1], value=b"")], op("commit")),
+    several=TWO,
+)
+story(
+    "one_of_several_with_another_timestamp",
+    "delivered ALTERED",
+    commit,
+    together(copies(1, 2), lambda log, half: [replace(log.copies(half)[2], dated=half.dated)], op("commit")),
+    several=THREE,
+)
+story(
+    "one_of_several_misplaced",
+    "delivered MISPLACED",
+    commit,
+    deliver_several,
+    several=(FORWARDED, FORWARDED, ORDERS),
+    places=[-1, -1, 1],
+)
+story(
+    "one_of_several_in_the_wrong_topic",
+    "PARTIAL FOREIGN_COPY",
+    commit,
+    together(copies(1), lambda log, half: [replace(log.copies(half)[1], topic=log.real(FORWARDED))], op("commit")),
+    several=(ORDERS, ORDERS),
+)
 
 
-@case("LEAKED")
-def one_of_several_leaked(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED)
-    log.end(half, ROLLBACK)
-    log.transaction(log.copies(half, ORDERS, FORWARDED)[1], log.op("rollback", half))
-    return half
-
-
-@case("delivered", "ALTERED")
-def one_of_several_altered(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED)
-    log.end(half, COMMIT)
-    first, second = log.copies(half, ORDERS, FORWARDED)
-    log.transaction(first, replace(second, value=b""), log.op("commit", half))
-    return half
-
-
-@case("delivered", "ALTERED")
-def one_of_several_with_another_timestamp(log: Log) -> Half:
-    half = log.several(ORDERS, FORWARDED, ORDERS)
-    log.end(half, COMMIT)
-    *others, third = log.copies(half, ORDERS, FORWARDED, ORDERS)
-    log.transaction(*others, replace(third, dated=half.dated), log.op("commit", half))
-    return half
-
-
-@case("delivered", "MISPLACED")
-def one_of_several_misplaced(log: Log) -> Half:
-    half = log.several(FORWARDED, FORWARDED, ORDERS, places=[-1, -1, 1])
-    log.end(half, COMMIT)
-    log.transaction(*log.copies(half, FORWARDED, FORWARDED, ORDERS), log.op("commit", half))
-    return half
-
-
-@case("PARTIAL", "FOREIGN_COPY")
-def one_of_several_in_the_wrong_topic(log: Log) -> Half:
-    half = log.several(ORDERS, ORDERS)
-    log.end(half, COMMIT)
-    first, second = log.copies(half, ORDERS, ORDERS)
-    log.transaction(first, replace(second, topic=log.real(FORWARDED)), log.op("commit", half))
-    return half
-
-
-@case(None, strays=("MALFORMED",) * 4)
+@written("", strays="MALFORMED " * 4)
 def several_that_can_not_be_read(log: Log) -> None:
-    log.several(ORDERS, FORWARDED, TXB_MESSAGES="3")
-    log.several(ORDERS, FORWARDED, TXB_MESSAGES="many")
-    log.several(ORDERS, FORWARDED, REAL_TOPIC=log.real(FORWARDED))
+    log.several(*TWO, TXB_MESSAGES="3")
+    log.several(*TWO, TXB_MESSAGES="many")
+    log.several(*TWO, REAL_TOPIC=log.real(FORWARDED))
     log.half(TXB_MESSAGES="1")
 
 
-@case("delivered", "CHECKED_AFTER_DECISION")
-def checked_after_the_commit_was_applied(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.deliver(half)
-    log.transaction(log.check(half, log.end_position[half.partition]))
-    return half
+# Checks
+
+story("checked_after_the_commit_was_applied", "delivered CHECKED_AFTER_DECISION", commit, deliver, together(check()))
+story(
+    "checked_after_the_rollback_was_applied_and_answered",
+    "rolled_back CHECKED_AFTER_DECISION REPEAT",
+    together(check()),
+    rollback,
+    together(op("rollback"), check(times=2)),
+    end(ROLLBACK, "check", rest=",2"),
+)
 
 
-@case("rolled_back", "CHECKED_AFTER_DECISION", "REPEAT")
-def checked_after_the_rollback_was_applied_and_answered(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.check(half, log.end_position[half.partition]))
-    log.end(half, ROLLBACK)
-    log.transaction(log.op("rollback", half), log.check(half, log.end_position[half.partition], times=2))
-    log.end(half, ROLLBACK, source="check", rest=",2")
-    return half
-
-
-@case("delivered")
+@written("delivered")
 def checked_before_the_decision_was_applied(log: Log) -> Half:
     half = log.half()
     seen = log.end_position[half.partition]
@@ -1420,76 +700,57 @@ def checked_before_the_decision_was_applied(log: Log) -> Half:
     return half
 
 
-@case("pending", "LATE", state="resumed")
-def checked_after_a_late_commit_and_a_resume(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    log.end(half, COMMIT)
-    log.end(half, UNKNOWN, source="resume")
-    log.transaction(log.parked(half, "pending", checks=1), log.check(half, log.end_position[half.partition]))
-    return half
+story(
+    "checked_after_a_late_commit_and_a_resume",
+    "pending:resumed LATE",
+    discard_parked,
+    commit,
+    resume,
+    together(parked("pending", checks=1), check()),
+)
+# Another transaction id, malformed coordinates, and an END position that is malformed or missing.
+story(
+    "checks_that_say_nothing",
+    "delivered",
+    commit,
+    deliver,
+    together(check(UNIQ_KEY="E" * 32), check(TXB_HALF="here"), check(TXB_END="soon"), check(TXB_END=None)),
+)
+story(
+    "stuck_an_interval_after_its_last_check",
+    "pending:undecided STUCK",
+    together(parked("pending", checks=15, next=1)),
+)
+story("last_check_not_answered_yet", "pending:undecided", together(parked("pending", checks=15, next=2**62)))
+story(
+    "next_check_long_overdue_because_its_group_is_dead",
+    "pending:undecided",
+    together(parked("pending", checks=14, next=1)),
+)
+
+# Phantoms
 
 
-@case("delivered")
-def checks_that_say_nothing(log: Log) -> Half:
-    """Checks with another transaction id, malformed coordinates, and an END position that is malformed or missing.
-
-    The audit concludes nothing from them.
-    """
-    half = log.half()
-    log.end(half, COMMIT)
-    log.deliver(half)
-    end = log.end_position[half.partition]
-    log.transaction(
-        log.check(half, end, UNIQ_KEY="E" * 32),
-        log.check(half, end, TXB_HALF="here"),
-        log.check(half, end, TXB_END="soon"),
-        log.check(half, end, TXB_END=None),
-    )
-    return half
-
-
-@case("pending", "STUCK", state="undecided")
-def stuck_an_interval_after_its_last_check(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.parked(half, "pending", checks=15, next=1))
-    return half
-
-
-@case("pending", state="undecided")
-def last_check_not_answered_yet(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.parked(half, "pending", checks=15, next=2**62))
-    return half
-
-
-@case("pending", state="undecided")
-def next_check_long_overdue_because_its_group_is_dead(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.parked(half, "pending", checks=14, next=1))
-    return half
-
-
-@case(None, strays=("PHANTOM",))
+@written("", strays="PHANTOM")
 def phantom_beyond_the_half_log(log: Log) -> None:
     log.transaction(log.copy(Half(PLAIN, 555_555, "F" * 32, "billing", log.real(ORDERS))))
 
 
-@case("pending", state="undecided", strays=("PHANTOM",))
-def phantom_with_the_coordinates_of_another(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.copy(half, UNIQ_KEY="E" * 32))
-    return half
+story(
+    "phantom_with_the_coordinates_of_another",
+    "pending:undecided",
+    together(copy(UNIQ_KEY="E" * 32)),
+    strays="PHANTOM",
+)
+story(
+    "phantom_without_readable_coordinates",
+    "pending:undecided",
+    together(copy(TXB_HALF="here"), copy(TXB_HALF=None)),
+    strays="PHANTOM PHANTOM",
+)
 
 
-@case("pending", state="undecided", strays=("PHANTOM", "PHANTOM"))
-def phantom_without_readable_coordinates(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.copy(half, TXB_HALF="here"), log.copy(half, TXB_HALF=None))
-    return half
-
-
-@case(None, strays=("PHANTOM", "MALFORMED"))
+@written("", strays="PHANTOM MALFORMED")
 def phantom_of_a_malformed_half_message(log: Log) -> None:
     half = log.half(TRAN_MSG="no")
     log.transaction(log.copy(half))
@@ -1497,78 +758,27 @@ def phantom_of_a_malformed_half_message(log: Log) -> None:
 
 # Oddities that are no violation
 
-
-@case("delivered", "FOREIGN_COPY")
-def forwarded_to_another_topic(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.deliver(half)
-    log.transaction(log.copy(half, topic=FORWARDED))
-    return half
-
-
-@case("unverifiable")
-def committed_to_a_compacted_topic_and_gone(log: Log) -> Half:
-    half = log.half(topic=COMPACTED)
-    log.end(half, COMMIT)
-    log.transaction(log.op("commit", half))
-    return half
+story("forwarded_to_another_topic", "delivered FOREIGN_COPY", commit, deliver, together(copy(FORWARDED)))
+story("committed_to_a_compacted_topic_and_gone", "unverifiable", commit, record_commit, topic=COMPACTED)
+story("committed_to_a_topic_that_is_gone", "unverifiable", commit, record_commit, topic=ABSENT)
+story("discarded_twice", "discarded DISCARDED_TWICE", discard_unparked, discard_unparked)
+story("rolled_back_but_not_recorded", "rolled_back PROGRESS_AHEAD", rollback)
+story("delivered_but_not_recorded", "delivered PROGRESS_AHEAD", commit, together(copy()))
+story("forgotten_by_the_watermark", "pending:undecided PROGRESS_AHEAD", partition=PASSED)
+story("rolled_back_without_a_decision", "rolled_back OUTCOME_WITHOUT_DECISION", record_rollback)
 
 
-@case("unverifiable")
-def committed_to_a_topic_that_is_gone(log: Log) -> Half:
-    half = log.half(topic=ABSENT)
-    log.end(half, COMMIT)
-    log.transaction(log.op("commit", half))
-    return half
-
-
-@case("discarded", "DISCARDED_TWICE")
-def discarded_twice(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half))
-    log.transaction(log.discard(half), log.op("discard", half))
-    return half
-
-
-@case("rolled_back", "PROGRESS_AHEAD")
-def rolled_back_but_not_recorded(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    return half
-
-
-@case("delivered", "PROGRESS_AHEAD")
-def delivered_but_not_recorded(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half))
-    return half
-
-
-@case("pending", "PROGRESS_AHEAD", state="undecided")
-def forgotten_by_the_watermark(log: Log) -> Half:
-    return log.half(partition=PASSED)
-
-
-@case("rolled_back", "OUTCOME_WITHOUT_DECISION")
-def rolled_back_without_a_decision(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.op("rollback", half))
-    return half
-
-
-@case(None, strays=("OUTCOME_WITHOUT_HALF",))
+@written("", strays="OUTCOME_WITHOUT_HALF")
 def outcome_without_half_message(log: Log) -> None:
     log.transaction(log.op("rollback", Half(PLAIN, 666_666, "F" * 32, "billing", log.real(ORDERS))))
 
 
-@case(None, strays=("UNREADABLE_OP",))
+@written("", strays="UNREADABLE_OP")
 def unreadable_outcome(log: Log) -> None:
     log.transaction(Record(log.names.op, PLAIN, None, b"1,x,2", headers(TXB_V="1", TAGS="d", OUTCOME="commit")))
 
 
-@case(None)
+@written("")
 def records_of_other_producers(log: Log) -> None:
     log.transaction(
         Record(log.real(ORDERS), 0, b"k", b"v", []),
@@ -1580,35 +790,10 @@ def records_of_other_producers(log: Log) -> None:
 
 # At the end: not read by the worker yet
 
-
-@case("pending", state="decision_unread", tail=True)
-def commit_not_read_yet(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    return half
-
-
-@case("pending", state="decision_unread", tail=True)
-def rollback_not_read_yet(log: Log) -> Half:
-    half = log.half()
-    log.end(half, ROLLBACK)
-    return half
-
-
-@case("delivered", "UNRECORDED", tail=True)
-def delivered_in_half_of_a_kafka_transaction(log: Log) -> Half:
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.copy(half))
-    return half
-
-
-@case("discarded", tail=True)
-def resume_not_read_yet(log: Log) -> Half:
-    half = log.half()
-    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
-    log.end(half, UNKNOWN, source="resume")
-    return half
+story("commit_not_read_yet", "pending:decision_unread", commit, tail=True)
+story("rollback_not_read_yet", "pending:decision_unread", rollback, tail=True)
+story("delivered_in_half_of_a_kafka_transaction", "delivered UNRECORDED", commit, together(copy()), tail=True)
+story("resume_not_read_yet", "discarded", discard_parked, resume, tail=True)
 
 
 def plant(log: Log) -> dict[str, Half | None]:

@@ -11,17 +11,8 @@ import txbridge_audit
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.audit_cases import (
-    ABSENT,
-    CASES,
-    COMPACTED,
-    FORWARDED,
-    ORDERS,
-    PARTITIONS,
-    TAIL,
-    Log,
-    Record,
-)
+from tests.support.audit_cases import CASES, TAIL
+from tests.support.audit_terms import ABSENT, COMPACTED, FORWARDED, ORDERS, PARTITIONS, Log, Record
 from tests.support.harness import eventually, quiet
 from txbridge.core.names import Names
 

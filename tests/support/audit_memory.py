@@ -13,7 +13,7 @@ from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.kafka_source import RAW_FIELDS
 
-from tests.support.audit_cases import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Log, Record
+from tests.support.audit_terms import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Log, Record
 from txbridge.core.names import Names
 
 #: Timestamp of every half message (ms).

@@ -15,8 +15,9 @@ from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.selection import Selection
 
-from tests.support.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half, plant
+from tests.support.audit_cases import plant
 from tests.support.audit_memory import BORN, Memory
+from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half
 
 pytestmark = [
     # Every gate checks that an audit with the fast path finds the planted violations (tests/integration/test_audit.py).

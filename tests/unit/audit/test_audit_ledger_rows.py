@@ -13,8 +13,9 @@ from txbridge_audit.judge.overview import overview
 from txbridge_audit.read.context import PartitionFacts
 from txbridge_audit.report import parquet
 
-from tests.support.audit_cases import COMMIT, LONG_AGO, PLAIN, Half
+from tests.support.audit_cases import LONG_AGO
 from tests.support.audit_memory import Memory
+from tests.support.audit_terms import COMMIT, PLAIN, Half
 
 pytestmark = [
     # py4j closes its sockets to the JVM in finalisers.

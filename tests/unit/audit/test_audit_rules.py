@@ -22,20 +22,9 @@ from txbridge_audit.read.cuts import Cut, TopicPartition
 from txbridge_audit.read.kafka_admin import Cluster
 
 from tests.corruption import writer
-from tests.support.audit_cases import (
-    ABSENT,
-    CASES,
-    COMMIT,
-    ORDERS,
-    PASSED,
-    PLAIN,
-    ROLLBACK,
-    TAIL,
-    Half,
-    Record,
-    plant,
-)
+from tests.support.audit_cases import CASES, TAIL, plant
 from tests.support.audit_memory import BORN, Memory
+from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record
 from tests.support.fuzz import VALID, Raw, Setting, damaged
 
 pytestmark = [
