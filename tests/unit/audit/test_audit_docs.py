@@ -1,4 +1,4 @@
-"""Check of docs/audit.md: it has the verdict for each rule of docs/protocol.md, and leaves none out."""
+"""Check of protocol_rules.md: it has the verdict for each rule of docs/protocol.md, and leaves none out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 AUDIT = (DOCS / "audit.md").read_text(encoding="utf-8")
 #: The rules of the page without the examples, which only repeat them.
 PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8").partition("## Examples")[0].partition("## Conventions")[2]
-TABLE = AUDIT.partition("## Rule by rule")[2].partition("\n## ")[0]
+TABLE = (Path(__file__).parent / "protocol_rules.md").read_text(encoding="utf-8")
 ROWS = [(row[0].replace(r"\|", "|"), row[1]) for row in re.findall(r"^\| `` (.+?) `` \| (.+) \|$", TABLE, re.MULTILINE)]
 
 
