@@ -5,7 +5,7 @@
 
 mutmut plants the defects, in a copy that holds nothing but the core and its tests (`tests/unit/core`, and
 `tests/property` with a small Hypothesis profile). Prints the figures and writes build/mutation/report.json with every
-mutant that no test noticed; docs/testing.md judges those.
+mutant that no test noticed; a person judges those.
 """
 
 from __future__ import annotations
