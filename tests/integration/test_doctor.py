@@ -119,7 +119,7 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
         assert "keeps messages for 7d" in text["retention"]
         assert text["workers"] == "1 alive (/127.0.0.1), and they have all 2 partitions"
         assert text["producers"] == "alive, with so many processes: orders (1)"
-        assert text["transactions"] == "the transactional ids of all 2 partitions are known, none hangs"
+        assert text["transactions"] == "no Kafka transaction hangs in the internal topics"
         # The text for people: one line for each finding.
         code, output = run(bridge)
         assert code == 0
@@ -306,7 +306,6 @@ def test_missing_rights_are_named_one_by_one(bridge: Bridge) -> None:
         assert text == "this user has the rights of the role operator"
     # The probe of a right has neither made a producer nor fenced anyone.
     eventually(lambda: Seen(bridge, questions).lines("rights")[0][0] == "ok")
-    assert "no worker has served partitions 0, 1" in Seen(bridge).one("transactions", "note")
 
 
 def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) -> None:
@@ -327,7 +326,6 @@ def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) ->
             f"missing right DESCRIBE_CONFIGS on topic {bridge.names.op}: whether it is as it must be, cannot be told"
         )
         assert "this user may not see the internal topics" in seen.one("backlog", "unknown")
-        assert f"TOPIC_AUTHORIZATION_FAILED at {bridge.names.op}[0]" in seen.one("transactions", "unknown")
 
 
 def test_a_hidden_topic_is_not_taken_for_a_missing_one(bridge: Bridge) -> None:
@@ -431,18 +429,16 @@ def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge) -> None:
     # A young transaction is no fault. One that is silent for longer than a worker's transaction may last is.
     assert Seen(bridge).lines("transactions")[0][0] == "ok"
     text = Seen(bridge, later=30_000, commit_timeout=10_000).one("transactions", "problem")
-    assert text.startswith(f"{bridge.names.discard}[0] has an open Kafka transaction at offset 0 (producer id ")
-    assert ", of no worker) with nothing new for " in text
+    where = f"{bridge.names.discard}[0]"
+    assert text == f"{where} has an open Kafka transaction at offset 0 for more than 20s: nobody reads beyond it"
     foreign.abort_transaction(10)
     assert Seen(bridge, later=30_000).lines("transactions")[0][0] == "ok"
-    # END and HALF must not be written in Kafka transactions at all. Doctor names the writer even after the
-    # transaction's end.
+    # END and HALF must not be written in Kafka transactions at all.
     bridge.produce(bridge.names.end, value=b"outside", partition=1)
     foreign.begin_transaction()
     foreign.produce(bridge.names.end, b"stranger", partition=0)
     foreign.flush(120)
-    foreign.abort_transaction(10)
     text = Seen(bridge).one("transactions", "warning")
-    assert text.startswith(
-        f"{bridge.names.end} was written in Kafka transactions within producer.id.expiration.ms (partitions 0; producer"
-    )
+    assert text.startswith(f"{bridge.names.end}[0] has an open Kafka transaction at offset ")
+    assert text.endswith(", where none may be: what it aborts decides nothing, and the decisions behind it wait")
+    foreign.abort_transaction(10)

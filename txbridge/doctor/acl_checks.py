@@ -115,8 +115,5 @@ def _has(
                 return frozenset() if answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
             return None if answer is None else frozenset(one.name for one in answer.authorized_operations or ())
         case Kind.TRANSACTIONAL_ID:
-            may_write = answers.may_write.get(name)
-            if may_write is None:
-                return None
-            hidden = answers.transactions[name].error == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
-            return frozenset(["DESCRIBE"] * (not hidden) + ["WRITE"] * may_write)
+            found = answers.id_rights.get(name)
+            return found if isinstance(found, frozenset) else None

@@ -1,4 +1,4 @@
-"""Requests that librdkafka does not have: the state of transactions, the quorum's clock, the features of each broker.
+"""Requests that librdkafka does not have: the quorum's clock, rights on transactional ids, features of each broker.
 
 They go through aiokafka, which the worker needs anyway. Nothing here changes anything on the cluster.
 """
@@ -18,8 +18,8 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 from confluent_kafka import KafkaError
 
 from txbridge.deadline import Deadline
-from txbridge.doctor.admin_schemas import DescribeProducers, DescribeQuorum, DescribeTransactions
 from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
+from txbridge.doctor.describe_quorum import DescribeQuorum
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.aiokafka_client import aiokafka_client
@@ -33,9 +33,6 @@ _Result = TypeVar("_Result")
 _FETCH_OF_3_9, _FETCH_OF_4 = 17, 4
 #: Names of releases that are not supported or not tested.
 TOO_OLD, UNTESTED = "older than 3.0", "3.0 to 3.8"
-#: The one error that neither of our clients has a name for. The transactional id was never used, or not for a week.
-ID_NOT_FOUND = "TRANSACTIONAL_ID_NOT_FOUND"
-_NAMES = {105: ID_NOT_FOUND}
 #: AddPartitionsToTxn checks the right before everything else. No producer has this id, and no topic this partition, so
 #: that the request has no effect.
 _NO_PRODUCER, _NO_PARTITION = -1, 2**31 - 1
@@ -45,36 +42,11 @@ _ALL_REQUESTS_S = 30.0
 #: Part of it (s): the wait for coordinators that are being created, elected or loaded. A fresh cluster creates them at
 #: the first look-up, in a second; the rest is for busy machines.
 _COORDINATORS_COME_S = 20.0
+_NO_RIGHT = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 #: Transactional ids that are examined at the same time.
 _AT_ONCE = 20
 #: Errors of a request without an answer. aiokafka raises the last one for a broker that does not know the request.
 _NO_ANSWER = (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError)
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """The coordinator's state of a transactional id. Times in ms."""
-
-    #: Empty when the user may not see it, or the coordinator does not know the id.
-    state: str
-    error: str = ""
-    timeout: int = 0
-    #: Begin of the current transaction, or of one that has ended; -1 when there is none.
-    since: int = -1
-    producer_id: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionalProducer:
-    """A producer that writes to a partition in Kafka transactions, as far as its leader remembers producers."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    #: First offset of its open Kafka transaction; -1 when it has none.
-    start_offset: int
-    #: Time of its last record, ms.
-    last_record: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +60,19 @@ class Answers:
     unreachable: Mapping[int, str]
     #: The controller's clock minus ours, and the uncertainty of it, both ms; or the error.
     clock: tuple[float, float] | str
-    #: By transactional id.
-    transactions: Mapping[str, Transaction]
-    #: Whether WRITE is granted on each transactional id; None when it could not be asked.
-    may_write: Mapping[str, bool | None]
-    transactional: Sequence[TransactionalProducer] | str
+    #: The rights on each transactional id; or the error.
+    id_rights: Mapping[str, frozenset[str] | str]
 
 
-def ask(
-    kafka: Mapping[str, Any], transactional_ids: Sequence[str], leaders: Mapping[int, Mapping[str, Sequence[int]]]
-) -> Answers:
-    """Send all requests, over connections of their own. `leaders` has the partitions to look at, by their leader.
+def ask_brokers(kafka: Mapping[str, Any], transactional_ids: Sequence[str]) -> Answers:
+    """Send all requests, over connections of their own.
 
     Raises EnvironmentProblemError when no connection can be made, UsageError for settings that aiokafka cannot use.
     """
     try:
         # aiokafka's log lines would mix with our output. The answers contain its errors.
         with without_aiokafka():
-            return asyncio.run(_Client(kafka).ask(transactional_ids, leaders))
+            return asyncio.run(_AdminRequests(kafka).send_all(transactional_ids))
     except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
         raise EnvironmentProblemError(
             f"a worker's second Kafka client, aiokafka, cannot connect with these settings: {_text(error)}"
@@ -122,7 +89,7 @@ def release_of(versions: Versions) -> str:
     return "3.9" if most >= _FETCH_OF_3_9 else UNTESTED
 
 
-class _Client:
+class _AdminRequests:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = properties
         self._kafka: Any = None
@@ -131,19 +98,16 @@ class _Client:
         #: One wait for all ids.
         self._coordinators_come = Deadline()
 
-    async def ask(
-        self, transactional_ids: Sequence[str], leaders: Mapping[int, Mapping[str, Sequence[int]]]
-    ) -> Answers:
+    async def send_all(self, transactional_ids: Sequence[str]) -> Answers:
         self._kafka = aiokafka_client(self._properties, "doctor", REQUEST_TIMEOUT_S)
         try:
             await self._kafka.bootstrap()
             self._asked = await ask_versions(self._kafka)
             self._deadline = Deadline(_ALL_REQUESTS_S)
-            clock = await self._or_error(self._clock())
+            clock = await self._or_error(self._compare_clocks())
             self._coordinators_come = Deadline(_COORDINATORS_COME_S)
             slots = asyncio.Semaphore(_AT_ONCE)
-            found = await asyncio.gather(*(self._about(one, slots) for one in transactional_ids))
-            transactional = await self._or_error(self._transactional(leaders))
+            found = await asyncio.gather(*(self._find_rights(one, slots) for one in transactional_ids))
         finally:
             await self._kafka.close()
         return Answers(
@@ -151,9 +115,7 @@ class _Client:
             lacking={node: what for node, known in self._asked.versions.items() if (what := lacking(known))},
             unreachable=self._asked.unreachable,
             clock=clock,
-            transactions={one: transaction for one, (transaction, _) in zip(transactional_ids, found, strict=True)},
-            may_write={one: may_write for one, (_, may_write) in zip(transactional_ids, found, strict=True)},
-            transactional=transactional,
+            id_rights=dict(zip(transactional_ids, found, strict=True)),
         )
 
     async def _or_error(self, question: Coroutine[Any, Any, _Result]) -> _Result | str:
@@ -163,7 +125,7 @@ class _Client:
         except _NO_ANSWER as error:
             return _text(error)
 
-    async def _clock(self) -> tuple[float, float]:
+    async def _compare_clocks(self) -> tuple[float, float]:
         """The controller's clock minus ours, and the uncertainty (ms). The leader reports itself as caught up *now*."""
         before = _now()
         answer = await self._send_to_any(DescribeQuorum())
@@ -176,29 +138,16 @@ class _Client:
             raise kafka_errors.KafkaError("the quorum has no leader")
         return theirs - (before + after) / 2, (after - before) / 2
 
-    async def _about(self, transactional_id: str, slots: asyncio.Semaphore) -> tuple[Transaction, bool | None]:
-        """The state of a transactional id, and whether WRITE is granted on it. Both need the same coordinator."""
+    async def _find_rights(self, transactional_id: str, slots: asyncio.Semaphore) -> frozenset[str] | str:
+        """The rights on a transactional id, or the error. The look-up of its coordinator needs DESCRIBE."""
         async with slots:
-            node = await self._or_error(self._coordinator(transactional_id))
+            node = await self._or_error(self._find_coordinator(transactional_id))
             if isinstance(node, str):
-                return Transaction("", node), None
-            transaction = await self._or_error(self._transaction(node, transactional_id))
+                return frozenset() if node == _NO_RIGHT else node
             may_write = await self._or_error(self._may_write(node, transactional_id))
-        return (
-            Transaction("", transaction) if isinstance(transaction, str) else transaction,
-            None if isinstance(may_write, str) else may_write,
-        )
-
-    async def _transaction(self, node: int, transactional_id: str) -> Transaction:
-        while True:
-            answer = await self._send(node, DescribeTransactions([transactional_id]))
-            [(code, _, state, timeout, since, producer_id, _, _, _)] = answer.transaction_states
-            if not code:
-                return Transaction(state, "", timeout, since, producer_id)
-            if code not in COORDINATOR_COMES or self._coordinators_come.is_over:
-                return Transaction("", _name_of(code))
-            await asyncio.sleep(RETRY_S)
-            node = await self._coordinator(transactional_id)
+        if isinstance(may_write, str):
+            return may_write
+        return frozenset({"DESCRIBE", "WRITE"} if may_write else {"DESCRIBE"})
 
     async def _may_write(self, node: int, transactional_id: str) -> bool:
         topic = transactional_id.partition("@")[0]
@@ -207,28 +156,12 @@ class _Client:
         codes = {code for _, partitions in answer.errors for _, code in partitions}
         return kafka_errors.TransactionalIdAuthorizationFailed.errno not in codes
 
-    async def _transactional(self, leaders: Mapping[int, Mapping[str, Sequence[int]]]) -> list[TransactionalProducer]:
-        found = []
-        for node, topics in leaders.items():
-            answer = await self._send(node, DescribeProducers(topics))
-            for topic, partitions, _ in answer.topics:
-                for partition, code, _, producers, _ in partitions:
-                    _raise_for(code, f"{topic}[{partition}]")
-                    found += [
-                        TransactionalProducer(topic, partition, producer, start, last)
-                        for producer, _, _, last, coordinator_epoch, start, _ in producers
-                        # The coordinator epoch is known once a marker has ended a Kafka transaction here.
-                        if start >= 0 or coordinator_epoch >= 0
-                    ]
-        return found
-
-    async def _coordinator(self, transactional_id: str) -> int:
+    async def _find_coordinator(self, transactional_id: str) -> int:
         """The coordinator's broker."""
         while True:
             answer = await self._send_to_any(FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
             if not answer.error_code:
-                found: int = answer.coordinator_id
-                return found
+                return int(answer.coordinator_id)
             if answer.error_code not in COORDINATOR_COMES or self._coordinators_come.is_over:
                 raise kafka_errors.for_code(answer.error_code)
             await asyncio.sleep(RETRY_S)
@@ -249,12 +182,12 @@ def _now() -> float:
 
 
 def _name_of(code: int) -> str:
-    return _NAMES.get(code) or str(KafkaError(code).name())
+    return str(KafkaError(code).name())
 
 
-def _raise_for(code: int, where: str = "") -> None:
+def _raise_for(code: int) -> None:
     if code:
-        raise kafka_errors.KafkaError(f"{_name_of(code)}{where and ' at '}{where}")
+        raise kafka_errors.KafkaError(_name_of(code))
 
 
 def _text(error: BaseException) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import READER_GROUP, Names
-from txbridge.doctor import acl_checks, broker_checks, runtime_checks, topic_checks
-from txbridge.doctor.admin_requests import Answers, ask
-from txbridge.doctor.cluster_view import ClusterView, Questions, internal_topics, read_cluster
+from txbridge.doctor import acl_checks, broker_checks, runtime_checks, topic_checks, transaction_checks
+from txbridge.doctor.admin_requests import Answers, ask_brokers
+from txbridge.doctor.cluster_view import ClusterView, Questions, read_cluster
 from txbridge.doctor.finding import Check, Finding, Report, unknown
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import Cluster, KafkaUnreachableError, TopicFacts
@@ -35,7 +35,8 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
         view = read_cluster(settings, questions or Questions(), cluster)
     except KafkaUnreachableError as error:
         return Report(subject, list(broker_checks.without_controller(greeting, str(error))))
-    answers = ask(settings.librdkafka, *_subjects(view))
+    ids = [view.names.transactional_id(partition) for partition in range(view.partitions)]
+    answers = ask_brokers(settings.librdkafka, ids)
     groups = view.describe_groups([settings.app_id, READER_GROUP, *map(view.names.check, view.groups)])
     return Report(subject, list(_findings(view, answers, groups, brokers_now(answers, now()))))
 
@@ -46,18 +47,6 @@ def brokers_now(answers: Answers, own: int) -> int:
     It is `own` when the controller's clock is not known.
     """
     return own if isinstance(answers.clock, str) else own + int(answers.clock[0])
-
-
-def _subjects(view: ClusterView) -> tuple[list[str], dict[int, dict[str, list[int]]]]:
-    """The transactional ids to ask about, and by leader the partitions that may be written in Kafka transactions."""
-    names = view.names
-    leaders: dict[int, dict[str, list[int]]] = {}
-    for topic in internal_topics(names):
-        described = view.described.get(topic)
-        for partition, place in enumerate(described.places if described else ()):
-            if place.leader >= 0:
-                leaders.setdefault(place.leader, {}).setdefault(topic, []).append(partition)
-    return [names.transactional_id(partition) for partition in range(view.partitions)], leaders
 
 
 def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], now: int) -> Iterator[Finding]:
@@ -81,7 +70,7 @@ def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], no
         yield unknown(
             Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
         )
-    yield from runtime_checks.transactions(view, answers, now)
+    yield from transaction_checks.transactions(view, now)
     yield from topic_checks.real_topics(view)
 
 

@@ -1,9 +1,9 @@
-"""Findings about workers, producers, the messages that wait for them, and Kafka transactions."""
+"""Findings about workers, producers, and the messages that wait for them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Any
@@ -12,7 +12,6 @@ from confluent_kafka import ConsumerGroupState, KafkaError
 
 from txbridge.core.names import topics_of
 from txbridge.core.states import TransactionState
-from txbridge.doctor.admin_requests import ID_NOT_FOUND, Answers, TransactionalProducer
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.errors import TxBridgeError
@@ -25,14 +24,8 @@ from txbridge.text import counted, duration
 
 #: A worker sends checks when they are due. A message that is a minute late has no worker, or no live producer group.
 _OVERDUE_MS = 60_000
-#: The coordinator aborts a transaction after its time-out. It checks every 10 s
-#: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
-_ABORTED_AFTER_MS = 10_000
-#: States of a transaction that has not ended. The coordinator keeps the start time of a past transaction, too.
-_UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
 #: Most half messages of a partition that are read for their barrier tables.
 _MOST_BODIES = 100
-_NO_RIGHT = {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
 
 
 def workers(view: ClusterView, groups: Mapping[str, Any]) -> Iterator[Finding]:
@@ -230,92 +223,6 @@ def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
         )
     if not (backlog.held or backlog.discarded or backlog.overdue or backlog.undelivered or backlog.unread):
         yield ok(Check.BACKLOG, f"{backlog.pending.total()} undecided, none overdue, none held, none discarded")
-
-
-def transactions(view: ClusterView, answers: Answers, now: int) -> Iterator[Finding]:
-    """Findings about the workers' transactional ids, and about open Kafka transactions in the internal topics."""
-    fine = True
-    unused: list[int] = []
-    hidden: dict[str, list[str]] = {}
-    patience = view.settings.commit_timeout + _ABORTED_AFTER_MS
-    ours = set()
-    for partition in range(view.partitions):
-        transactional_id = view.names.transactional_id(partition)
-        found = answers.transactions[transactional_id]
-        ours.add(found.producer_id)
-        if found.error == ID_NOT_FOUND:
-            unused.append(partition)
-        elif found.error:
-            hidden.setdefault(found.error, []).append(transactional_id)
-        elif found.state in _UNDER_WAY and now - found.since > found.timeout + _ABORTED_AFTER_MS:
-            fine = False
-            yield problem(
-                Check.TRANSACTIONS,
-                f"the Kafka transaction of partition {partition} is {found.state} for {duration(now - found.since)}, "
-                f"longer than its time-out of {duration(found.timeout)}: its coordinator does not end it",
-                "look at the logs of the brokers that lead __transaction_state",
-            )
-    for error, which in hidden.items():
-        fine = False
-        yield unknown(
-            Check.TRANSACTIONS,
-            f"the state of {counted(len(which), 'transactional id')} ({which[0]}{', ...' * (len(which) > 1)}) cannot "
-            f"be seen: {error}",
-            "grant DESCRIBE on them to this user" if error in _NO_RIGHT else "look at the brokers' logs",
-        )
-    if isinstance(answers.transactional, str):
-        fine = False
-        yield unknown(
-            Check.TRANSACTIONS,
-            f"Kafka transactions of the internal topics could not be asked for: {answers.transactional}",
-            "grant READ on them to this user",
-        )
-    else:
-        for finding in _forbidden_producers(view, answers.transactional):
-            fine = False
-            yield finding
-        for one in answers.transactional:
-            silent = now - one.last_record
-            # HALF is read uncommitted: an open transaction blocks no reader.
-            if one.start_offset < 0 or one.topic == view.names.half or silent <= patience:
-                continue
-            fine = False
-            who = "a worker" if one.producer_id in ours else "no worker"
-            yield problem(
-                Check.TRANSACTIONS,
-                f"{one.topic}[{one.partition}] has an open Kafka transaction at offset {one.start_offset} (producer id "
-                f"{one.producer_id}, of {who}) with nothing new for {duration(silent)}: nobody reads beyond it",
-                "end the process that has it open; if there is none it hangs, see docs/incidents.md",
-            )
-    if unused:
-        yield note(
-            Check.TRANSACTIONS,
-            f"no worker has served partitions {', '.join(map(str, unused))} as long as Kafka remembers "
-            f"(transactional.id.expiration.ms)",
-            "see the finding about workers",
-        )
-    elif fine and view.partitions:
-        yield ok(Check.TRANSACTIONS, f"the transactional ids of {_all(view)} are known, none hangs")
-
-
-def _forbidden_producers(view: ClusterView, producers: Sequence[TransactionalProducer]) -> Iterator[Finding]:
-    """Findings about producers that write END or HALF in Kafka transactions, which they must not."""
-    means = {
-        view.names.end: "what such a transaction aborts decides nothing, and while it is open the decisions behind "
-        "it wait",
-        view.names.half: "a half message in one that is aborted stays a half message, is checked, and can be committed",
-    }
-    for topic, meaning in means.items():
-        found = [one for one in producers if one.topic == topic]
-        if found:
-            partitions = ", ".join(map(str, sorted({one.partition for one in found})))
-            ids = ", ".join(map(str, sorted({one.producer_id for one in found})))
-            yield warning(
-                Check.TRANSACTIONS,
-                f"{topic} was written in Kafka transactions within producer.id.expiration.ms (partitions {partitions}; "
-                f"producer ids {ids}): {meaning}",
-                "let that application send with a producer without transactional.id",
-            )
 
 
 def _all(view: ClusterView) -> str:

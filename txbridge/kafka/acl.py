@@ -141,12 +141,12 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         case Role.DOCTOR:
             return [
                 Right(Kind.CLUSTER, CLUSTER, Pattern.LITERAL, ("DESCRIBE", "DESCRIBE_CONFIGS")),
-                *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal),
+                *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal[:-1]),
+                topic(names.discard, "DESCRIBE", "DESCRIBE_CONFIGS"),
                 topic(checks, "DESCRIBE", "DESCRIBE_CONFIGS", pattern=Pattern.PREFIXED),
                 topic("__transaction_state", "DESCRIBE"),
                 topic("__consumer_offsets", "DESCRIBE"),
                 Right(Kind.GROUP, app_id, Pattern.LITERAL, ("DESCRIBE",)),
                 reader,
                 Right(Kind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
-                Right(Kind.TRANSACTIONAL_ID, fences.name, Pattern.PREFIXED, ("DESCRIBE",)),
             ]

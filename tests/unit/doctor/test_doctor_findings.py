@@ -8,7 +8,7 @@ from txbridge.cli.doctor import exit_code
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.doctor import broker_checks, run, runtime_checks, topic_checks
-from txbridge.doctor.admin_requests import Answers, Transaction, TransactionalProducer, release_of
+from txbridge.doctor.admin_requests import Answers, release_of
 from txbridge.doctor.cluster_view import ClusterView, Described, Place, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.kafka.admin import Greeting, MissingRight, TopicFacts
@@ -44,9 +44,7 @@ def answers(**changed: object) -> Answers:
         "lacking": {},
         "unreachable": {},
         "clock": (0.0, 1.0),
-        "transactions": {},
-        "may_write": {},
-        "transactional": [],
+        "id_rights": {},
     }
     return Answers(**{**given, **changed})  # type: ignore[arg-type]
 
@@ -265,54 +263,6 @@ def test_a_clock_is_judged_as_a_worker_judges_it(ahead: float, level: str, text:
 def test_ages_are_by_the_brokers_clock_as_far_as_it_is_known() -> None:
     assert run.brokers_now(answers(clock=(-9_000.0, 1.0)), 1_000_000) == 991_000
     assert run.brokers_now(answers(clock="DESCRIBE is missing"), 1_000_000) == 1_000_000
-
-
-def test_a_coordinator_that_does_not_end_a_transaction() -> None:
-    name = f"{HALF}@CID_RMQ_SYS_TRANS/0/0"
-    one = cluster_view([Place(1, THREE, THREE)])
-    stuck = {name: Transaction("PrepareCommit", timeout=10_000, since=1_000_000, producer_id=7)}
-    assert lines(runtime_checks.transactions(one, answers(transactions=stuck), 1_019_000))[0][0] == "ok"
-    [(level, text)] = lines(runtime_checks.transactions(one, answers(transactions=stuck), 1_060_000))
-    assert level == "problem"
-    assert text.startswith(
-        "the Kafka transaction of partition 0 is PrepareCommit for 1m, longer than its time-out of 10s"
-    )
-    # The beginning of a transaction that has ended does not count.
-    past = {name: Transaction("CompleteCommit", timeout=10_000, since=1_000_000, producer_id=7)}
-    assert lines(runtime_checks.transactions(one, answers(transactions=past), 9_000_000))[0][0] == "ok"
-
-
-def test_whoever_writes_half_or_end_in_kafka_transactions_is_named() -> None:
-    one = cluster_view([Place(1, THREE, THREE)])
-    known = {f"{HALF}@CID_RMQ_SYS_TRANS/0/0": Transaction("Empty")}
-
-    def found(*producers: TransactionalProducer) -> list[tuple[str, str]]:
-        return lines(runtime_checks.transactions(one, answers(transactions=known, transactional=producers), 9_000_000))
-
-    # Workers write OP in Kafka transactions, and each of theirs has ended there.
-    assert found(TransactionalProducer("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 7, -1, 1))[0][0] == "ok"
-    end, half = "RMQ_SYS_TRANS_END_TOPIC", HALF
-    [ends, halves] = found(
-        TransactionalProducer(end, 1, 8, -1, 1),
-        TransactionalProducer(end, 0, 8, -1, 1),
-        # Open for long: no reader of HALF waits for it.
-        TransactionalProducer(half, 0, 9, 4, 1),
-    )
-    assert ends[0] == "warning"
-    assert ends[1] == (
-        "RMQ_SYS_TRANS_END_TOPIC was written in Kafka transactions within producer.id.expiration.ms (partitions 0, 1; "
-        "producer ids 8): what such a transaction aborts decides nothing, and while it is open the decisions behind it "
-        "wait"
-    )
-    assert halves[0] == "warning"
-    assert halves[1].endswith(
-        ": a half message in one that is aborted stays a half message, is checked, and can be committed"
-    )
-    [warned, hangs] = found(TransactionalProducer(end, 0, 8, 4, 1))
-    assert (warned[0], hangs[0]) == ("warning", "problem")
-    assert hangs[1].startswith(
-        "RMQ_SYS_TRANS_END_TOPIC[0] has an open Kafka transaction at offset 4 (producer id 8, of no"
-    )
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,12 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 
 from txbridge.doctor import admin_requests
-from txbridge.doctor.admin_requests import Transaction, ask
-from txbridge.doctor.admin_schemas import DescribeTransactions
+from txbridge.doctor.admin_requests import ask_brokers
 
 #: What a request to a broker that hangs takes here (s), in the place of ten seconds.
 HANGS_S = 0.3
 COORDINATOR_NOT_AVAILABLE = 15
-EMPTY = Transaction("Empty", "", 30_000, -1, 7)
+GRANTED = frozenset({"DESCRIBE", "WRITE"})
 
 
 class Brokers:
@@ -54,9 +53,6 @@ class Brokers:
                 if self._coordinators:
                     return SimpleNamespace(error_code=0, coordinator_id=int(name[-1]))
                 return SimpleNamespace(error_code=COORDINATOR_NOT_AVAILABLE, coordinator_id=-1)
-            case DescribeTransactions():
-                state = (0, request._ids[0], "Empty", 30_000, -1, 7, 0, [], {})
-                return SimpleNamespace(transaction_states=[state])
             case AddPartitionsToTxnRequest():
                 return SimpleNamespace(errors=[("half", [(0, kafka_errors.InvalidProducerIdMapping.errno)])])
         raise kafka_errors.KafkaError("not here")
@@ -71,15 +67,14 @@ def asked(monkeypatch: pytest.MonkeyPatch, ids: list[str], **kind: object):
 
     monkeypatch.setattr(admin_requests, "aiokafka_client", make)
     since = time.monotonic()
-    answers = ask({}, ids, {})
+    answers = ask_brokers({}, ids)
     return answers, made[0].sent, time.monotonic() - since
 
 
-def test_one_look_up_serves_both_questions_about_a_transactional_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rights_on_transactional_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [f"half@{number}" for number in (1, 2, 3)]
     answers, sent, _ = asked(monkeypatch, ids)
-    assert answers.transactions == dict.fromkeys(ids, EMPTY)
-    assert answers.may_write == dict.fromkeys(ids, True)
+    assert answers.id_rights == dict.fromkeys(ids, GRANTED)
     assert sum(count for (_, name), count in sent.items() if name == "FindCoordinatorRequest") == 3
 
 
@@ -89,19 +84,15 @@ def test_a_broker_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyP
     answers, sent, _ = asked(monkeypatch, ids, down=down)
     assert answers.unreachable == {down: f"kafka:909{down}"}
     assert {count for (node, _), count in sent.items() if node == down} == {1}
-    lost = Transaction("", f"NodeNotReadyError: broker {down} does not answer")
-    assert answers.transactions == {one: lost if one.endswith(str(down)) else EMPTY for one in ids}
-    assert answers.may_write == {one: None if one.endswith(str(down)) else True for one in ids}
+    lost = f"NodeNotReadyError: broker {down} does not answer"
+    assert answers.id_rights == {one: lost if one.endswith(str(down)) else GRANTED for one in ids}
 
 
 def test_a_broker_that_hangs_meanwhile_keeps_the_doctor_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_requests, "_ALL_REQUESTS_S", 5 * HANGS_S)
     ids = [f"half@{number}" for number in range(1, 101) if number % 10 in {1, 2}]
     answers, _, seconds = asked(monkeypatch, ids, hangs=2)
-    assert {one: found for one, found in answers.transactions.items() if one.endswith("1")} == dict.fromkeys(
-        (one for one in ids if one.endswith("1")), EMPTY
-    )
-    assert {found.error for one, found in answers.transactions.items() if one.endswith("2")} == {"REQUEST_TIMED_OUT"}
+    assert answers.id_rights == {one: GRANTED if one.endswith("1") else "REQUEST_TIMED_OUT" for one in ids}
     assert seconds < 20 * HANGS_S
 
 
@@ -109,6 +100,5 @@ def test_coordinators_that_do_not_come_are_waited_for_once(monkeypatch: pytest.M
     monkeypatch.setattr(admin_requests, "_COORDINATORS_COME_S", 0.5)
     ids = [f"half@{number}" for number in range(100)]
     answers, _, seconds = asked(monkeypatch, ids, coordinators=False)
-    assert set(answers.transactions.values()) == {Transaction("", "COORDINATOR_NOT_AVAILABLE")}
-    assert set(answers.may_write.values()) == {None}
+    assert set(answers.id_rights.values()) == {"COORDINATOR_NOT_AVAILABLE"}
     assert seconds < 10
