@@ -15,9 +15,8 @@ from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending
-from txbridge.operations.act_on_many import resolve_all
-from txbridge.operations.act_on_one import abandon, resolve
 from txbridge.operations.actions import Action
+from txbridge.operations.commands import abandon, resolve, resolve_all
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import read_history
 from txbridge.operations.model import NextStep, Result

@@ -35,8 +35,8 @@ from txbridge.operations import (
     resume,
     resume_group,
 )
-from txbridge.operations.actions import DEFAULT_TIMEOUT_S
 from txbridge.operations.address import FinishedError
+from txbridge.operations.commands import DEFAULT_TIMEOUT_S
 from txbridge.subject import Subject, about
 
 #: Exit codes. main.py uses the same 2 for every TxBridgeError.

@@ -12,8 +12,9 @@ from txbridge.cli.operations import MinAge, Operator, Timeout, answer, default_o
 from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.errors import UsageError
 from txbridge.operations import Answer, Connection, Selection, resolve_all
-from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action
+from txbridge.operations.actions import Action
 from txbridge.operations.causes import ProblemOf, cause_of
+from txbridge.operations.commands import DEFAULT_TIMEOUT_S
 from txbridge.operations.group_states import GroupStates
 from txbridge.text import plain
 

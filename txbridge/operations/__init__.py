@@ -4,8 +4,7 @@ Listing reads the topics and nothing else, so that it works with no worker alive
 and abandoning write END commands, which the worker applies as any other: the promises hold for them too.
 """
 
-from txbridge.operations.act_on_many import resolve_all, resume_group
-from txbridge.operations.act_on_one import abandon, resolve, resume
+from txbridge.operations.commands import abandon, resolve, resolve_all, resume, resume_group
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import History, Step, read_history
 from txbridge.operations.listing import list_discarded, list_pending

@@ -1,38 +1,22 @@
-"""Actions of a person on open messages: their forecast, the END record that carries them out, and their results."""
+"""Actions of a person on open messages: the END record of each, whether it would have an effect, and its result. Pure.
+
+The worker is not asked. END holds the earlier commands, the table of transitions tells which of them take effect, and
+OP and OFFSET hold the outcome.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from txbridge.core.decision_record import MAX_ENTRIES, Decision, Source
+from txbridge.core.decision_record import Decision, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
-from txbridge.deadline import Deadline
-from txbridge.errors import TxBridgeError
-from txbridge.operations.connection import Connection
-from txbridge.operations.decision_writer import write_end
-from txbridge.operations.details import with_keys
 from txbridge.operations.model import Answer, OpenMessage, Result
-from txbridge.operations.reading import wait_applied
-from txbridge.operations.verdict import (
-    judge_abandon,
-    judge_decision,
-    judge_resume,
-    refuse_abandon,
-    refuse_decision,
-    refuse_resume,
-)
-from txbridge.operations.view import Command, PartitionView
+from txbridge.operations.view import Command, Foreseen, foresee, stored_command
 
-#: Wait for the worker (s). A dead worker is noticed after its session (6 s), and the take-over of its partitions takes
-#: some more seconds. A healthy worker applies an END record within milliseconds.
-DEFAULT_TIMEOUT_S = 30.0
-
-_Refusal = tuple[Result, str] | None
-_Judge = Callable[[OpenMessage, int, Sequence[Command], Sequence[Outcome], HalfEntry | None], Answer]
+_SEE_LOG = "the worker refused it; its log says why (event end_refused)"
 
 
 class Action(Enum):
@@ -45,168 +29,158 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """The END record of an action, and its answers before and after it is applied."""
+class ActionRule:
+    """The END record of an action, the states of the messages that it is for, and its forecast."""
 
     decision: Decision
     source: Source
+    states: frozenset[TransactionState]
     would: Result
-    foretold: str
-    refuse: Callable[[OpenMessage], _Refusal]
-    judge: _Judge
+    forecast: str
 
 
-def _decision(decision: Decision, would: Result, foretold: str) -> _Kind:
-    def refuse(message: OpenMessage) -> _Refusal:
-        why = refuse_decision(message, decision)
-        return None if why is None else (Result.REFUSED, why)
+_PENDING = frozenset({TransactionState.PENDING})
 
-    def judge(
-        message: OpenMessage,
-        end_offset: int,
-        commands: Sequence[Command],
-        outcomes: Sequence[Outcome],
-        parked: HalfEntry | None,
-    ) -> Answer:
-        return judge_decision(message, decision, end_offset, commands, outcomes, parked)
-
-    return _Kind(decision, Source.OPERATOR, would, foretold, refuse, judge)
-
-
-def _refuse_abandon(message: OpenMessage) -> _Refusal:
-    why = refuse_abandon(message)
-    return None if why is None else (Result.REFUSED, why)
-
-
-def _judge_abandon(
-    message: OpenMessage,
-    end_offset: int,
-    commands: Sequence[Command],
-    outcomes: Sequence[Outcome],
-    _parked: HalfEntry | None,
-) -> Answer:
-    return judge_abandon(message, end_offset, commands, outcomes)
-
-
-_KINDS = {
-    Action.COMMIT: _decision(Decision.COMMIT, Result.WOULD_COMMIT, "would be committed"),
-    Action.ROLLBACK: _decision(Decision.ROLLBACK, Result.WOULD_ROLL_BACK, "would be rolled back"),
-    Action.RESUME: _Kind(
-        Decision.UNKNOWN, Source.RESUME, Result.WOULD_RESUME, "would be resumed", refuse_resume, judge_resume
+RULES = {
+    Action.COMMIT: ActionRule(Decision.COMMIT, Source.OPERATOR, _PENDING, Result.WOULD_COMMIT, "would be committed"),
+    Action.ROLLBACK: ActionRule(
+        Decision.ROLLBACK, Source.OPERATOR, _PENDING, Result.WOULD_ROLL_BACK, "would be rolled back"
     ),
-    Action.ABANDON: _Kind(
+    Action.RESUME: ActionRule(
+        Decision.UNKNOWN,
+        Source.RESUME,
+        frozenset({TransactionState.DISCARDED}),
+        Result.WOULD_RESUME,
+        "would be resumed",
+    ),
+    Action.ABANDON: ActionRule(
         Decision.UNKNOWN,
         Source.ABANDON,
+        frozenset({TransactionState.HELD, TransactionState.SCHEDULED}),
         Result.WOULD_ABANDON,
         "would be given up, and never be delivered",
-        _refuse_abandon,
-        _judge_abandon,
     ),
 }
 
 
+def foretell(action: Action, message: OpenMessage) -> Answer:
+    """The effect that the action would have, as far as the topics show. Nothing is written."""
+    rule = RULES[action]
+    return refuse(action, message) or Answer(message, rule.would, f"{rule.forecast}; nothing was written")
+
+
 def refuse(action: Action, message: OpenMessage) -> Answer | None:
     """The answer when the action would have no effect, as far as the topics show; None when it would have one."""
-    refusal = _KINDS[action].refuse(message)
-    return None if refusal is None else Answer(message, *refusal)
+    found = _reason_against(action, message)
+    return None if found is None else Answer(message, found[0], f"{found[1]}. Nothing was written")
 
 
-def with_losses(
-    connection: Connection, action: Action, partition: int, messages: Sequence[OpenMessage]
-) -> list[OpenMessage]:
-    """The same messages of one partition; before a commit, which needs the bodies, also whether these are gone.
-
-    Raises as `read_view`.
-    """
-    pending = [message for message in messages if message.state is TransactionState.PENDING]
-    if action is not Action.COMMIT or not pending:
-        return [*messages]
-    # The keys must not be kept longer than they are needed.
-    looked_up = {one.half_offset: replace(one, key=None) for one in with_keys(connection, partition, pending)}
-    return [looked_up.get(message.half_offset, message) for message in messages]
-
-
-def sort_out(action: Action, messages: Iterable[OpenMessage]) -> tuple[list[OpenMessage], list[Answer]]:
-    """The messages on which the action would have an effect, and the answers about the others."""
-    able: list[OpenMessage] = []
-    refused: list[Answer] = []
-    for message in messages:
-        answer = refuse(action, message)
-        if answer is None:
-            able.append(message)
-        else:
-            refused.append(answer)
-    return able, refused
-
-
-def foretell(action: Action, messages: Iterable[OpenMessage]) -> list[Answer]:
-    """The effect that the action would have on each message, as far as the topics show. Nothing is written."""
-    kind = _KINDS[action]
-    detail = f"{kind.foretold}; nothing was written"
-    return [refuse(action, message) or Answer(message, kind.would, detail) for message in messages]
-
-
-def batches(messages: Sequence[OpenMessage]) -> Iterable[list[OpenMessage]]:
-    """Batches of one group each, with as many messages as an END record may hold; their order stays."""
-    groups: dict[str, list[OpenMessage]] = defaultdict(list)
-    for message in messages:
-        groups[message.group].append(message)
-    for found in groups.values():
-        for start in range(0, len(found), MAX_ENTRIES):
-            yield found[start : start + MAX_ENTRIES]
-
-
-def act_on_batch(
-    connection: Connection,
-    action: Action,
-    view: PartitionView,
-    batch: Sequence[OpenMessage],
-    reason: str,
-    operator: str,
-    limit: Deadline | float,
-) -> list[Answer]:
-    """Write one END record about these messages of one partition and group, and return the result of each.
-
-    It waits for the worker until the deadline `limit`, or for `limit` seconds after the record is stored.
-    Raises as `write_end`, but nothing once the record is stored.
-    """
-    kind = _KINDS[action]
-    end_offset = write_end(connection, batch, kind.decision, kind.source, reason, operator)
-    offsets = [message.half_offset for message in batch]
-    deadline = limit if isinstance(limit, Deadline) else Deadline(limit)
-    seconds = deadline.left
-    try:
-        applied = wait_applied(connection, view, end_offset, offsets, deadline)
-    except TxBridgeError as error:
-        return [Answer(message, Result.STORED, _lost_sight(end_offset, error), end_offset) for message in batch]
-    if applied is None:
-        detail = _stored(view, end_offset, seconds)
-        return [Answer(message, Result.STORED, detail, end_offset) for message in batch]
-    return [
-        kind.judge(
-            message,
-            end_offset,
-            applied.commands[message.half_offset],
-            applied.outcomes[message.half_offset],
-            view.offset_topic.parked.get(message.half_offset),
+def _reason_against(action: Action, message: OpenMessage) -> tuple[Result, str] | None:
+    state, fits = message.state, message.state in RULES[action].states
+    is_decision = action in {Action.COMMIT, Action.ROLLBACK}
+    if message.stored is not None and (fits or is_decision):
+        result = Result.STORED if action is Action.RESUME else Result.REFUSED
+        return result, f"somebody was first: {message.stored}, which no worker has applied yet"
+    if fits:
+        if not message.gone:
+            return None
+        match action:
+            case Action.COMMIT:
+                return (
+                    Result.REFUSED,
+                    "its body is gone from the half topic (retention), so that it cannot be delivered",
+                )
+            case Action.RESUME:
+                copy = ":".join(map(str, message.discarded_at or ("?", "?")))
+                return Result.REFUSED, (
+                    "its body is gone from the half topic (retention), so that it could not be delivered any more. "
+                    f"Its copy lies in the discard topic at {copy}"
+                )
+        return None
+    if action is Action.ABANDON:
+        return Result.REFUSED, (
+            f"it is not held but {state.value}: only a committed message that cannot be delivered, or whose time has "
+            f"not come, is abandoned"
         )
-        for message in batch
-    ]
+    if action is Action.RESUME:
+        if message.resumed is not None:
+            return Result.ALREADY_RESUMED, f"it was resumed before and is {state.value}"
+        return Result.REFUSED, f"it is not discarded but {state.value}"
+    if state is TransactionState.DISCARDED:
+        return Result.REFUSED, (
+            f"it was discarded ({message.reason}), and a decision has no effect then: resume it first, then decide"
+        )
+    if state is TransactionState.HELD:
+        why, again = f"cannot be delivered: {message.error}", ". The worker tries again until it can"
+    else:
+        why, again = "is delivered when its time comes", ""
+    remedy = again if action is Action.COMMIT else ". That cannot be undone; it can be abandoned"
+    return Result.REFUSED, f"it is committed already (END offset {message.decided}) and {why}{remedy}"
 
 
-def _lost_sight(end_offset: int, error: TxBridgeError) -> str:
-    """The text about a command that is stored, but has no readable result: it must not look like a failure."""
-    return (
-        f"stored at END offset {end_offset}, but what became of it could not be learnt: {error}. Look with "
-        f"`txbridge pending` later; do not repeat it"
-    )
+def outcome_of(
+    action: Action,
+    message: OpenMessage,
+    end_offset: int,
+    commands: Sequence[Command],
+    outcomes: Sequence[Outcome],
+    parked: HalfEntry | None,
+) -> Answer:
+    """The result of an action whose END record, at `end_offset`, has been applied.
+
+    `message` is as it was before. `commands` are all commands about it from then up to this one. `outcomes` are its
+    outcomes in OP since then. `parked` is its entry in OFFSET now.
+    """
+    result, detail = _outcome(action, message, _split(message, commands, end_offset), outcomes, parked)
+    return Answer(message, result, detail, end_offset)
 
 
-def _stored(view: PartitionView, end_offset: int, seconds: float) -> str:
-    """The text about a command that was not applied in time, with the view's warnings, which may be the reason."""
-    text = (
-        f"stored at END offset {end_offset} of partition {view.partition}, but no worker has applied it within "
-        f"{round(seconds, 1):g} s: no worker alive yet, or this partition stands still. It will be applied as soon as "
-        f"one serves it; do not repeat it"
-    )
-    return ". ".join([text, *view.warnings])
+def _outcome(
+    action: Action,
+    message: OpenMessage,
+    foreseen: tuple[Foreseen | None, Foreseen | None],
+    outcomes: Sequence[Outcome],
+    parked: HalfEntry | None,
+) -> tuple[Result, str]:
+    earlier, own = foreseen
+    last = outcomes[-1] if outcomes else None
+    state = None if parked is None else parked.state
+    if action is Action.ABANDON and last is Outcome.ABANDON:
+        detail = "abandoned: it will not be delivered. A copy of what is left of it lies in the discard topic"
+        return Result.ABANDONED, detail
+    if action is Action.ABANDON and last is Outcome.COMMIT:
+        detail = f"it was delivered to {message.real_topic} before the command was applied, which had no effect"
+        return Result.REFUSED, detail
+    if own is None or own.refused is not None or action is Action.ABANDON:
+        if earlier is None:
+            return Result.REFUSED, _SEE_LOG
+        first = f"somebody was first: {stored_command(earlier.command)}"
+        if action is Action.RESUME:
+            return Result.ALREADY_RESUMED, f"{first}. This one had no effect"
+        return Result.REFUSED, first
+    if action is Action.RESUME:
+        if parked is not None and parked.resumed not in {None, message.resumed}:
+            return Result.RESUMED, "resumed: it is checked again, from check 1 on"
+        return (Result.RESUMED, f"resumed, and since finished: {last.value}") if last else (Result.REFUSED, _SEE_LOG)
+    if action is Action.COMMIT and last is Outcome.COMMIT:
+        return Result.COMMITTED, f"committed and delivered to {message.real_topic}"
+    if action is Action.ROLLBACK and last is Outcome.ROLLBACK:
+        return Result.ROLLED_BACK, "rolled back"
+    if parked is not None and state is TransactionState.HELD:
+        detail = f"committed, but it cannot be delivered yet, and the worker goes on trying: {parked.error}"
+        return Result.HELD, detail
+    if state is TransactionState.SCHEDULED:
+        return Result.SCHEDULED, "committed; it is delivered when its time comes"
+    if last is Outcome.DISCARD or state is TransactionState.DISCARDED:
+        return Result.REFUSED, "it was discarded before the decision came: resume it first, then decide"
+    return Result.REFUSED, _SEE_LOG
+
+
+def _split(
+    message: OpenMessage, commands: Sequence[Command], end_offset: int
+) -> tuple[Foreseen | None, Foreseen | None]:
+    """The first command that had an effect before ours, and ours."""
+    foreseen = foresee(message, commands)
+    own = next((one for one in foreseen if one.command.end_offset == end_offset), None)
+    earlier = next((one for one in foreseen if one.takes_effect and one.command.end_offset < end_offset), None)
+    return earlier, own

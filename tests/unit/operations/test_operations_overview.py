@@ -95,7 +95,7 @@ def test_invented_causes_share_one_that_says_so(monkeypatch):
     ],
 )
 def test_what_an_action_would_do(action, message, result):
-    [answer] = foretell(action, [message])
+    answer = foretell(action, message)
     assert answer.result is result
     assert answer.end_offset is None
     assert answer.detail.lower().endswith("nothing was written")

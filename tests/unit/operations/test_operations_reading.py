@@ -29,7 +29,7 @@ from txbridge.operations import (
     Result,
     Selection,
     acknowledge_loss,
-    actions,
+    commands,
     details,
     list_pending,
     listing,
@@ -173,7 +173,7 @@ def written(monkeypatch: pytest.MonkeyPatch, logs: Logs) -> list[list[int]]:
         found.append([message.half_offset for message in messages])
         return logs.append(NAMES.end, messages[0].partition, b"", [])
 
-    monkeypatch.setattr(actions, "write_end", write)
+    monkeypatch.setattr(commands, "write_end", write)
     return found
 
 
@@ -290,7 +290,7 @@ def test_an_outcome_that_the_wait_for_another_batch_has_read_is_not_forgotten(
         logs.checkpoint(0, half=2, end=end_offset + 1)
         return end_offset
 
-    monkeypatch.setattr(actions, "write_end", write)
+    monkeypatch.setattr(commands, "write_end", write)
     first, second = resolve_all(CONNECTION, Action.ABANDON, Selection(), **WORDS)
     assert (first.result, second.result) == (Result.ABANDONED, Result.REFUSED)
     assert second.detail == ("it was delivered to orders.placed before the command was applied, which had no effect")

@@ -12,9 +12,9 @@ from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
+from txbridge.operations.actions import Action, outcome_of, refuse
 from txbridge.operations.decision_writer import check_words
-from txbridge.operations.model import Result, StoredCommand
-from txbridge.operations.verdict import judge_decision, judge_resume, refuse_decision, refuse_resume
+from txbridge.operations.model import Answer, Result, StoredCommand
 from txbridge.operations.view import Command
 
 STORED = StoredCommand(12, COMMIT, Source.CLIENT, "host-1")
@@ -43,32 +43,37 @@ def parked(state: TransactionState, **fields: object) -> HalfEntry:
 
 
 @pytest.mark.parametrize(
-    ("message", "decision", "text"),
+    ("message", "action", "text"),
     [
         (
             replace(PENDING, stored=STORED),
-            ROLLBACK,
+            Action.ROLLBACK,
             "somebody was first: commit of client host-1 at END offset 12, whi",
         ),
-        (HELD, ROLLBACK, "it is committed already (END offset 6) and cannot be delivered: topic orders.placed does n"),
-        (HELD, COMMIT, "it is committed already (END offset 6)"),
-        (SCHEDULED, ROLLBACK, "it is committed already (END offset 6)"),
-        (DISCARDED, COMMIT, "it was discarded (MAX_CHECKS), and a decision has no effect then: resume it first"),
-        (DISCARDED, ROLLBACK, "it was discarded"),
-        (replace(PENDING, gone=True), COMMIT, "its body is gone from the half topic"),
+        (
+            HELD,
+            Action.ROLLBACK,
+            "it is committed already (END offset 6) and cannot be delivered: topic orders.placed does n",
+        ),
+        (HELD, Action.COMMIT, "it is committed already (END offset 6)"),
+        (SCHEDULED, Action.ROLLBACK, "it is committed already (END offset 6)"),
+        (DISCARDED, Action.COMMIT, "it was discarded (MAX_CHECKS), and a decision has no effect then: resume it first"),
+        (DISCARDED, Action.ROLLBACK, "it was discarded"),
+        (replace(PENDING, gone=True), Action.COMMIT, "its body is gone from the half topic"),
     ],
 )
-def test_a_decision_that_would_have_no_effect_is_refused_before_it_is_written(message, decision, text):
-    reason = refuse_decision(message, decision)
-    assert reason is not None
-    assert reason.startswith(text)
-    assert reason.endswith("Nothing was written")
+def test_a_decision_that_would_have_no_effect_is_refused_before_it_is_written(message, action, text):
+    answer = refuse(action, message)
+    assert answer is not None
+    assert answer.result is Result.REFUSED
+    assert answer.detail.startswith(text)
+    assert answer.detail.endswith(". Nothing was written")
 
 
 def test_a_pending_message_can_be_decided_and_one_without_a_body_rolled_back():
-    assert refuse_decision(PENDING, COMMIT) is None
-    assert refuse_decision(PENDING, ROLLBACK) is None
-    assert refuse_decision(replace(PENDING, gone=True), ROLLBACK) is None
+    assert refuse(Action.COMMIT, PENDING) is None
+    assert refuse(Action.ROLLBACK, PENDING) is None
+    assert refuse(Action.ROLLBACK, replace(PENDING, gone=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -98,12 +103,12 @@ def test_a_pending_message_can_be_decided_and_one_without_a_body_rolled_back():
     ],
 )
 def test_only_a_discarded_message_with_a_body_is_resumed(message, result, text):
-    assert refuse_resume(message) == (result, text)
+    assert refuse(Action.RESUME, message) == Answer(message, result, text)
 
 
 def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_discard():
-    assert refuse_resume(DISCARDED) is None
-    assert refuse_resume(replace(DISCARDED, resumed=5_000)) is None
+    assert refuse(Action.RESUME, DISCARDED) is None
+    assert refuse(Action.RESUME, replace(DISCARDED, resumed=5_000)) is None
 
 
 # --- after it was applied ---------------------------------------------------------------------------------------------
@@ -160,26 +165,26 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
     ],
 )
 def test_what_became_of_a_decision(decision, commands, outcomes, entry_now, result, text):
-    own = command(20, decision)
-    answer = judge_decision(PENDING, decision, 20, [*commands, own], outcomes, entry_now)
+    action = Action.COMMIT if decision == COMMIT else Action.ROLLBACK
+    answer = outcome_of(action, PENDING, 20, [*commands, command(20, decision)], outcomes, entry_now)
     assert (answer.result, answer.end_offset) == (result, 20)
     assert answer.detail.startswith(text)
 
 
 def test_a_resume_that_was_applied():
     again = parked(TransactionState.PENDING, resumed=9_000)
-    answer = judge_resume(DISCARDED, 20, [command(20, UNKNOWN, Source.RESUME)], [], again)
+    answer = outcome_of(Action.RESUME, DISCARDED, 20, [command(20, UNKNOWN, Source.RESUME)], [], again)
     assert (answer.result, answer.detail) == (Result.RESUMED, "resumed: it is checked again, from check 1 on")
 
 
 def test_a_resume_that_was_applied_and_decided_at_once():
-    answer = judge_resume(DISCARDED, 20, [command(20, UNKNOWN, Source.RESUME)], [Outcome.COMMIT], None)
+    answer = outcome_of(Action.RESUME, DISCARDED, 20, [command(20, UNKNOWN, Source.RESUME)], [Outcome.COMMIT], None)
     assert (answer.result, answer.detail) == (Result.RESUMED, "resumed, and since finished: commit")
 
 
 def test_a_resume_after_somebody_elses_had_no_effect():
     commands = [command(19, UNKNOWN, Source.RESUME), command(20, UNKNOWN, Source.RESUME)]
-    answer = judge_resume(DISCARDED, 20, commands, [], parked(TransactionState.PENDING, resumed=9_000))
+    answer = outcome_of(Action.RESUME, DISCARDED, 20, commands, [], parked(TransactionState.PENDING, resumed=9_000))
     assert answer.result is Result.ALREADY_RESUMED
     assert answer.detail == "somebody was first: resume of alice at END offset 19. This one had no effect"
 
@@ -188,7 +193,7 @@ def test_a_resume_after_somebody_elses_had_no_effect():
 def test_a_resume_without_a_trace_is_said_to_be_refused(resumed):
     still = parked(TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9), resumed=resumed)
     discarded = replace(DISCARDED, resumed=resumed)
-    answer = judge_resume(discarded, 20, [command(20, UNKNOWN, Source.RESUME)], [], still)
+    answer = outcome_of(Action.RESUME, discarded, 20, [command(20, UNKNOWN, Source.RESUME)], [], still)
     assert answer.result is Result.REFUSED
 
 
