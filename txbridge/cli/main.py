@@ -115,7 +115,7 @@ def with_output(program: Callable[[], object]) -> object:
 def _run(arguments: Sequence[str] | None) -> object:
     forget_foreign_variables()
     try:
-        with needs("cli", "the command line needs typer, rich and pydantic-settings"):
+        with needs("cli", "the command line needs typer, rich and pydantic"):
             # Only here: see the top of this module.
             from txbridge.cli.app import app  # noqa: PLC0415
         # The same name for a script and a module, also in the shell completion.

@@ -10,13 +10,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, InitSettingsSource
 
 from txbridge.config.file import flat, read_config_file
 from txbridge.config.worker import ENVIRONMENT_PREFIX, OPTIONS, WorkerSettings
@@ -56,26 +55,40 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """A source of options: the spelling of names there, and a note for messages."""
+class _Layer:
+    """The values that one source of options gives, by option name."""
 
+    #: The spelling of names there, and a note for messages.
     spell: Callable[[str], str]
     where: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
 
     def label(self, name: str) -> str:
         return self.spell(name) + self.where
 
+    def fill(self, given: Mapping[str, Any], problems: list[str], aliases: Mapping[str, str] | None = None) -> None:
+        """Take these values over. Names that are unknown or given twice are added to the problems."""
+        aliases = aliases or {}
+        for spelling, value in given.items():
+            name = aliases.get(spelling, spelling)
+            if name not in _BY_NAME:
+                known = {self.spell(known) for known in (*_BY_NAME, *aliases)}
+                wrong = self.spell(spelling)
+                problems.append(f"unknown option {wrong!r}{self.where}{kafka_config.nearest(wrong, known)}")
+            elif name in self.values:
+                problems.append(f"{self.label(spelling)}: {name} is given twice")
+            else:
+                self.values[name] = value
+        if "kafka" in self.values:
+            _split_kafka(self.label("kafka"), self.values, problems)
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Values from one source, by option name."""
 
-    source: _Source
-    values: dict[str, Any]
+def _flag(name: str) -> str:
+    return _BY_NAME[name].flag if name in _BY_NAME else f"--{name.replace('_', '-')}"
 
 
-_FLAGS = _Source(lambda name: _BY_NAME[name].flag if name in _BY_NAME else f"--{name.replace('_', '-')}")
-_ENVIRONMENT = _Source(lambda name: ENVIRONMENT_PREFIX + name.upper())
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.upper()
 
 
 def load_settings(
@@ -92,30 +105,26 @@ def load_settings(
     problems: list[str] = []
     if config_file is None and environ.get(CONFIG_FILE_VARIABLE):
         config_file = Path(environ[CONFIG_FILE_VARIABLE])
-    layers = [
-        _layer(_FLAGS, {name: value for name, value in flags.items() if value is not None}, problems),
-        _layer(_ENVIRONMENT, _environment(environ, problems), problems),
-    ]
+    layers = [_Layer(_flag), _Layer(_variable)]
+    layers[0].fill({name: value for name, value in flags.items() if value is not None}, problems)
+    layers[1].fill(_environment(environ, problems), problems)
     if config_file is not None:
-        source = _Source(str, f" ({config_file})")
-        layers.append(_layer(source, read_config_file(config_file), problems, ROCKETMQ_NAMES))
+        layers.append(_Layer(str, f" ({config_file})"))
+        layers[2].fill(read_config_file(config_file), problems, ROCKETMQ_NAMES)
     if problems:
         raise UsageError("\n".join(problems))
 
-    class _Loaded(WorkerSettings):
-        @classmethod
-        def settings_customise_sources(cls, settings_cls: type[BaseSettings], *_: Any, **__: Any) -> Any:
-            # Earlier sources win; the kafka properties of all of them are merged name by name.
-            return tuple(InitSettingsSource(settings_cls, layer.values) for layer in layers)
-
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        kafka = {**merged.get("kafka", {}), **layer.values.get("kafka", {})}
+        merged |= {**layer.values, "kafka": kafka}
     try:
-        loaded = _Loaded()
+        return WorkerSettings(**merged)
     except ValidationError as error:
         # The default of app_id fails with a wrong namespace, which is no problem of its own. A property of a wrong type
         # is one problem, not one for each possible type.
         details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
         raise UsageError("\n".join(dict.fromkeys(_explain(detail, layers) for detail in details))) from None
-    return WorkerSettings(**loaded.model_dump())
 
 
 def without_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -171,31 +180,7 @@ def _service_links(environ: Mapping[str, str]) -> set[str]:
     return links - {option.variable for option in OPTIONS}
 
 
-def _layer(
-    source: _Source,
-    given: Mapping[str, Any],
-    problems: list[str],
-    aliases: Mapping[str, str] | None = None,
-) -> _Layer:
-    """Convert the names of one source to ours. Names that are unknown or given twice are added to the problems."""
-    aliases = aliases or {}
-    values: dict[str, Any] = {}
-    for spelling, value in given.items():
-        name = aliases.get(spelling, spelling)
-        if name not in _BY_NAME:
-            known = {source.spell(known) for known in (*_BY_NAME, *aliases)}
-            wrong = source.spell(spelling)
-            problems.append(f"unknown option {wrong!r}{source.where}{kafka_config.nearest(wrong, known)}")
-        elif name in values:
-            problems.append(f"{source.label(spelling)}: {name} is given twice")
-        else:
-            values[name] = value
-    if "kafka" in values:
-        _kafka(source.label("kafka"), values, problems)
-    return _Layer(source, values)
-
-
-def _kafka(label: str, values: dict[str, Any], problems: list[str]) -> None:
+def _split_kafka(label: str, values: dict[str, Any], problems: list[str]) -> None:
     """Give properties their canonical names, so that sources overrule each other, and move bootstrap.servers out."""
     kafka: dict[str, Any] = {}
     for name, value in _pairs(label, values.pop("kafka"), problems):
@@ -234,7 +219,7 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
     option = _BY_NAME[name]
     if detail["type"] == "missing":
         return f"{name} is missing: give {option.flag}, {option.variable} or {name} in the configuration file"
-    label = next((layer.source.label(name) for layer in layers if name in layer.values), name)
+    label = next((layer.label(name) for layer in layers if name in layer.values), name)
     if name == "kafka":
         prop = str(detail["loc"][1]) if len(detail["loc"]) > 1 else ""
         return f"{label}: {prop} must be text, a number, true or false"

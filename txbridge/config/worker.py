@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
@@ -62,10 +61,10 @@ _Bytes = Annotated[int, BeforeValidator(_no_bool), Unit("bytes")]
 _Count = Annotated[int, BeforeValidator(_no_bool), Unit("")]
 
 
-class WorkerSettings(BaseSettings):
-    """All options of a worker. The constructor takes its arguments only; `load_settings` reads the other sources."""
+class WorkerSettings(BaseModel):
+    """All options of a worker. `load_settings` reads them from flags, environment and file."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     bootstrap_servers: Annotated[str, Field(min_length=1)]
     """Kafka brokers to start from, host:port,host:port. May also be given as bootstrap.servers among the properties of
@@ -144,18 +143,6 @@ class WorkerSettings(BaseSettings):
 
     kafka: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
     """librdkafka's own properties by their own names, for every Kafka client of the worker."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003  the signature is pydantic's
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Nothing but the arguments: `load_settings` adds the other sources."""
-        return (init_settings,)
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
