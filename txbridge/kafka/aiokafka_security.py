@@ -76,8 +76,9 @@ def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:
     """An SSL context with the trust and key of librdkafka's properties. Raises UsageError for unusable properties."""
-    for name, instead in REFUSED.items():
-        if kafka.get(name):
+    for name, value in kafka.items():
+        if value and name.startswith("ssl.") and name not in HONOURED:
+            instead = REFUSED.get(name, "leave it out")
             raise UsageError(f"{name} cannot be used by a worker, whose second connection is Faust's: {instead}")
     for name in ("ssl.key.pem", "ssl.key.location"):
         if kafka.get(name) and not kafka.get("ssl.certificate.pem") and not kafka.get("ssl.certificate.location"):
