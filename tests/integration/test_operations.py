@@ -29,7 +29,7 @@ from txbridge.operations import (
     Result,
     Selection,
     abandon,
-    actions,
+    commands,
     list_discarded,
     list_pending,
     read_history,
@@ -266,13 +266,13 @@ def test_p5_a_decision_that_comes_between_our_look_and_our_command_wins(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = bridge.create_topic("real")
-    write = actions.write_end
+    write = commands.write_end
 
     def late(*arguments: Any) -> int:
         bridge.decide(prepared, ROLLBACK)
         return write(*arguments)
 
-    monkeypatch.setattr(actions, "write_end", late)
+    monkeypatch.setattr(commands, "write_end", late)
     with bridge.local_owner():
         prepared = bridge.prepare(topic, b"value", partition=0)
         answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
@@ -315,7 +315,7 @@ def test_a_command_that_is_stored_is_not_reported_as_a_failure_when_kafka_can_no
     def away(*_: Any) -> None:
         raise KafkaUnreachableError("Kafka cannot be reached; all brokers are down")
 
-    monkeypatch.setattr(actions, "wait_applied", away)
+    monkeypatch.setattr(commands, "wait_applied", away)
     prepared = bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
     answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
     assert (answer.result, answer.end_offset) == (Result.STORED, 0)
@@ -420,13 +420,13 @@ def test_p7_of_two_resumes_at_the_same_time_the_second_has_no_effect(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [prepared] = discard(bridge)
-    write = actions.write_end
+    write = commands.write_end
 
     def late(*arguments: Any) -> int:
         bridge.end([prepared.entry(UNKNOWN)], 0, source="resume")
         return write(*arguments)
 
-    monkeypatch.setattr(actions, "write_end", late)
+    monkeypatch.setattr(commands, "write_end", late)
     with bridge.local_owner():
         answer = resume(connect(bridge), where(prepared), **WORDS)
     assert answer.result is Result.ALREADY_RESUMED
