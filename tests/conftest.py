@@ -13,6 +13,7 @@ import structlog
 
 from tests.support import own_threads, schedule
 from tests.support.apis import APIS
+from tests.support.class_data import make_class_data, use_class_data
 from tests.support.harness import Bridge
 from tests.support.postgres import URL_VARIABLE, Postgres
 from txbridge.client.base import log
@@ -87,9 +88,16 @@ def _every_exception_is_logged() -> None:
     log.forget()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _class_data() -> None:
+    """Halve the processor time of every start of a Kafka."""
+    use_class_data()
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka that tests share. A test that stops or pauses a broker takes `own_kafka`."""
+    make_class_data()
     with EmbeddedKafka() as broker:
         yield broker
 

@@ -8,6 +8,7 @@ from typing import Any
 from tests.bench.load import Clients, Mix
 from tests.bench.measure import Ratio, summary
 from tests.bench.stand import Stand
+from tests.support.broker_metadata import wait_in_sync
 from tests.support.harness import cpu_seconds
 from tests.support.log_bytes import appended, growth, log_bytes, markers
 from txbridge.embedded import EmbeddedKafka
@@ -47,14 +48,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         # s.
         clients = Clients(kafka.bootstrap_servers, stand.bridge.namespace, {"message.timeout.ms": _SEND_MS})
         stand.measure(clients.pipelined, count, options.size, Mix())
-        kafka.wait_in_sync()
+        wait_in_sync(kafka)
         before, sequence = log_bytes(kafka, topics.values()), _sequence(stand)
         told = appended(kafka, _STATE)
         marked = {name: markers(kafka, topics[name]) for name in _MARKED}
         used = {node.node_id: cpu_seconds(node.pid) for node in kafka.brokers}
         stand.measure(clients.pipelined, count, options.size, Mix())
         # Followers then have all records of the leaders.
-        kafka.wait_in_sync()
+        wait_in_sync(kafka)
         written = growth(log_bytes(kafka, topics.values()), before)
         transactions = _sequence(stand) - sequence
         told = appended(kafka, _STATE) - told

@@ -16,11 +16,12 @@ from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.chaos.cells import STOPPED_S, CellReport, Run, run_cell
+from tests.support.broker_metadata import BrokerMetadata, ask_metadata, wait_in_sync
 from tests.support.harness import eventually, quiet
-from txbridge.embedded import EmbeddedKafka, Node
+from tests.support.kafka_cluster import KafkaCluster
+from txbridge.embedded import Node
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
-from txbridge.embedded.metadata import Metadata, ask
 
 #: A killed broker is away for at least one session, so that other brokers take over.
 _AWAY_S = 10.0
@@ -54,9 +55,9 @@ public class Reassign {
 """
 
 
-def metadata(node: Node) -> Metadata:
+def metadata(node: Node) -> BrokerMetadata:
     """The cluster metadata that this broker has."""
-    return eventually(lambda: ask(int(node.bootstrap_servers.rpartition(":")[2])))
+    return eventually(lambda: ask_metadata(node.port))
 
 
 def leader_of(run: Run, partition: str) -> Node:
@@ -101,7 +102,7 @@ def leader_dies(kind: str, away_s: float = _AWAY_S) -> Callable[[Run], None]:
         victim.kill()
         time.sleep(away_s)
         victim.start()
-        run.kafka.wait_in_sync()
+        wait_in_sync(run.kafka)
 
     return fault
 
@@ -113,22 +114,22 @@ def rolling_restart(times: int) -> Callable[[Run], None]:
         for _ in range(times):
             for broker in run.kafka.brokers:
                 broker.restart()
-                run.kafka.wait_in_sync()
+                wait_in_sync(run.kafka)
 
     return fault
 
 
 def for_a_while(
-    away: Callable[[Node], None], back: Callable[[Node], None], away_s: float = STOPPED_S
+    away: Callable[[Run, Node], None], back: Callable[[Run, Node], None], away_s: float = STOPPED_S
 ) -> Callable[[Run], None]:
     """A fault: the leader of a HALF partition is away for some time."""
 
     def fault(run: Run) -> None:
         victim = leader_of(run, f"{run.bridge.names.half}/0")
-        away(victim)
+        away(run, victim)
         time.sleep(away_s)
-        back(victim)
-        run.kafka.wait_in_sync()
+        back(run, victim)
+        wait_in_sync(run.kafka)
 
     return fault
 
@@ -151,7 +152,7 @@ def two_are_gone(meanwhile: Callable[[Run], None] = _sleeps) -> Callable[[Run], 
                 victim.begin()
             for victim in victims:
                 victim.wait_ready()
-            run.kafka.wait_in_sync()
+            wait_in_sync(run.kafka)
 
     return fault
 
@@ -161,7 +162,7 @@ def _elections(run: Run) -> None:
     admin = AdminClient(quiet(run.kafka.bootstrap_servers))
     for number in range(_ELECTIONS):
         run.kafka.brokers[number % 3].restart()
-        run.kafka.wait_in_sync()
+        wait_in_sync(run.kafka)
         partitions = [
             TopicPartition(topic, int(partition))
             for topic, _, partition in (one.rpartition("/") for one in metadata(run.kafka.brokers[0]).partitions)
@@ -182,7 +183,7 @@ def _reassignment(run: Run) -> None:
         command = [find_java().executable, "-cp", JarCache().class_path, source, run.kafka.bootstrap_servers, *topics]
         for _ in range(2):
             subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    run.kafka.wait_in_sync()
+    wait_in_sync(run.kafka)
 
 
 def _full_disk(run: Run) -> None:
@@ -196,7 +197,7 @@ def _full_disk(run: Run) -> None:
     victim.kill()
     time.sleep(_AWAY_S)
     victim.start()
-    run.kafka.wait_in_sync()
+    wait_in_sync(run.kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +214,11 @@ CLUSTER_CELLS: dict[str, ClusterCell] = {
         for kind in ("HALF", "END", "OP", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
     },
     "rolling restart, twice": ClusterCell(rolling_restart(2)),
-    "broker stop 30 s": ClusterCell(for_a_while(Node.pause, Node.resume)),
-    "broker cut off 30 s": ClusterCell(for_a_while(Node.cut_off, Node.join_again), {"can_cut_off": True}),
+    "broker stop 30 s": ClusterCell(for_a_while(lambda _, node: node.pause(), lambda _, node: node.resume())),
+    "broker cut off 30 s": ClusterCell(
+        for_a_while(lambda run, node: run.kafka.cut_off(node), lambda run, node: run.kafka.join_again(node)),
+        {"can_cut_off": True},
+    ),
     "two brokers gone 30 s": ClusterCell(two_are_gone(), {"separate_controllers": True}),
     "two brokers and the quorum gone 30 s": ClusterCell(two_are_gone()),
     "preferred leaders": ClusterCell(_elections),
@@ -235,5 +239,5 @@ def run_cluster_cell(cell: str, transactions: int, say: Callable[[str], None] = 
     """Run a cell with the same traffic and the same checker as on one node."""
     chosen = CLUSTER_CELLS[cell]
     options = {"brokers": 3, "heap": "512m", "jvm_profile": "throughput", **chosen.options}
-    kafka = EmbeddedKafka(**options)  # type: ignore[arg-type]
+    kafka = KafkaCluster(**options)  # type: ignore[arg-type]
     return run_cell(cell, transactions, say, fault_of=chosen.fault, on=kafka, make=ClusterRun)

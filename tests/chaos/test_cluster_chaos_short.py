@@ -11,8 +11,9 @@ import pytest
 from tests.chaos.cells import Run, run_cell
 from tests.chaos.cluster_cells import for_a_while, leader_dies, rolling_restart, two_are_gone
 from tests.support.harness import eventually
+from tests.support.kafka_cluster import KafkaCluster
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer
-from txbridge.embedded import EmbeddedKafka, Node
+from txbridge.embedded import Node
 
 LONG = pytest.mark.long
 _TRANSACTIONS = 2_000
@@ -27,14 +28,14 @@ _SLACK_S = 6.0
 
 
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
+def kafka() -> Iterator[KafkaCluster]:
     """A cluster with separate controllers: with two brokers gone the quorum goes on, and knows the in-sync replicas."""
     config = {"broker.session.timeout.ms": str(_SESSION_MS)}
-    with EmbeddedKafka(brokers=3, separate_controllers=True, config=config) as cluster:
+    with KafkaCluster(separate_controllers=True, config=config) as cluster:
         yield cluster
 
 
-def run_short(kafka: EmbeddedKafka, cell: str, fault: Callable[[Run], None]) -> None:
+def run_short(kafka: KafkaCluster, cell: str, fault: Callable[[Run], None]) -> None:
     report = run_cell(cell, _TRANSACTIONS, fault_of=fault, on=nullcontext(kafka))
     print(report)
     assert report.violations == []
@@ -54,7 +55,7 @@ def run_short(kafka: EmbeddedKafka, cell: str, fault: Callable[[Run], None]) -> 
         ),
     ],
 )
-def test_p3_p10_nothing_is_lost_doubled_or_leaked_when_the_leader_dies_of(kafka: EmbeddedKafka, kind: str) -> None:
+def test_p3_p10_nothing_is_lost_doubled_or_leaked_when_the_leader_dies_of(kafka: KafkaCluster, kind: str) -> None:
     run_short(kafka, f"leader of {kind} kill -9", leader_dies(kind, _AWAY_S))
 
 
@@ -68,7 +69,7 @@ class RollsBack(TransactionListener):
         return LocalTransactionState.ROLLBACK_MESSAGE
 
 
-def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_kept(kafka: EmbeddedKafka) -> None:
+def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_kept(kafka: KafkaCluster) -> None:
     took: list[float] = []
     told: list[str] = []
 
@@ -105,6 +106,6 @@ def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_k
     ],
 )
 def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(
-    kafka: EmbeddedKafka, fault: Callable[[Run], None], request: pytest.FixtureRequest
+    kafka: KafkaCluster, fault: Callable[[Run], None], request: pytest.FixtureRequest
 ) -> None:
     run_short(kafka, request.node.callspec.id, fault)

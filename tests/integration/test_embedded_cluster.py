@@ -10,9 +10,10 @@ from confluent_kafka import ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from tests.integration.test_embedded_kafka import create, processes, produce, run_cli, values
+from tests.support.broker_metadata import BrokerMetadata, ask_metadata, wait_in_sync
 from tests.support.harness import eventually, quiet
+from tests.support.kafka_cluster import KafkaCluster
 from txbridge.embedded import KAFKA_VERSIONS, EmbeddedKafka
-from txbridge.embedded.metadata import Metadata, ask
 from txbridge.errors import UsageError
 
 TOPIC = "orders"
@@ -21,17 +22,17 @@ TOPIC = "orders"
 @pytest.fixture(scope="module")
 def kafka():
     # A short session, so that a silent broker is replaced soon.
-    with EmbeddedKafka(brokers=3, can_cut_off=True, config={"broker.session.timeout.ms": "3000"}) as cluster:
+    with KafkaCluster(can_cut_off=True, config={"broker.session.timeout.ms": "3000"}) as cluster:
         topic = NewTopic(TOPIC, 1, replica_assignment=[[1, 2, 3]])
         admin = AdminClient(quiet(cluster.bootstrap_servers))
         admin.create_topics([topic])[TOPIC].result(120)
-        cluster.wait_in_sync()
+        wait_in_sync(cluster)
         yield cluster
 
 
-def known_to(kafka: EmbeddedKafka, broker: int) -> Metadata:
+def known_to(kafka: EmbeddedKafka, broker: int) -> BrokerMetadata:
     """Metadata as this broker alone reports them."""
-    return eventually(lambda: ask(int(kafka.brokers[broker - 1].bootstrap_servers.rpartition(":")[2])))
+    return eventually(lambda: ask_metadata(kafka.brokers[broker - 1].port))
 
 
 def leader(kafka: EmbeddedKafka, of: str = f"{TOPIC}/0", asked: int = 2) -> int:
@@ -39,7 +40,7 @@ def leader(kafka: EmbeddedKafka, of: str = f"{TOPIC}/0", asked: int = 2) -> int:
 
 
 def back_to_the_first(kafka: EmbeddedKafka) -> None:
-    kafka.wait_in_sync()
+    wait_in_sync(kafka)
     admin = AdminClient(quiet(kafka.bootstrap_servers))
     admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)]).result(120)
     eventually(lambda: leader(kafka) == 1)
@@ -89,12 +90,12 @@ def test_one_broker_is_paused_and_resumed(kafka):
 
 def test_one_broker_is_cut_off_from_the_others_and_not_from_clients(kafka):
     first = kafka.brokers[0]
-    first.cut_off()
+    kafka.cut_off(first)
     eventually(lambda: leader(kafka) in {2, 3})
     assert known_to(kafka, 2).brokers == {2, 3}
     assert leader(kafka, asked=1) == 1, "it goes on telling what was true before"
-    first.join_again()
-    kafka.wait_in_sync()
+    kafka.join_again(first)
+    wait_in_sync(kafka)
     assert leader(kafka, asked=1) in {2, 3}
     back_to_the_first(kafka)
 
@@ -110,19 +111,17 @@ def test_one_broker_ends_cleanly_and_its_partitions_move_first(kafka):
     back_to_the_first(kafka)
 
 
-def test_what_is_not_for_one_node():
-    with pytest.raises(UsageError, match="are for several brokers: give brokers=3 as well"):
-        EmbeddedKafka(can_cut_off=True)
+def test_brokers_before_the_start():
     with pytest.raises(UsageError, match="call start"):
         _ = EmbeddedKafka(brokers=3).brokers
 
 
 @pytest.mark.long
 def test_separate_controllers_outlive_two_of_three_brokers(tmp_path):
-    with EmbeddedKafka(brokers=3, separate_controllers=True, data_dir=tmp_path) as kafka:
+    with KafkaCluster(separate_controllers=True, data_dir=tmp_path) as kafka:
         assert [node.node_id for node in kafka.controllers] == [101, 102, 103]
         create(kafka, "kept")
-        kafka.wait_in_sync()
+        wait_in_sync(kafka)
         produce(kafka, "kept", b"value")
         for broker in kafka.brokers[:2]:
             broker.kill()
@@ -131,7 +130,7 @@ def test_separate_controllers_outlive_two_of_three_brokers(tmp_path):
             broker.begin()
         for broker in kafka.brokers[:2]:
             broker.wait_ready()
-        kafka.wait_in_sync()
+        wait_in_sync(kafka)
         kafka.controllers[0].kill()
         kafka.restart()
         assert values(kafka, "kept", 1) == [b"value"]

@@ -34,8 +34,7 @@ EACH = 20
 def test_the_main_scenarios(release: str, running_spark: SparkSession) -> None:
     """P1 to P4, P7, P8, P13: every API, a take-over after kill -9, checks, a held commit, doctor, audit."""
     with (
-        # This release starts rarely, so an archive of its classes would cost more than it saves.
-        EmbeddedKafka(kafka_version=release, class_data_archive=False) as kafka,
+        EmbeddedKafka(kafka_version=release) as kafka,
         Bridge(kafka.bootstrap_servers, f"release {release}") as bridge,
     ):
         topic = bridge.create_topic("orders")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.broker_metadata import BrokerMetadata, ask_metadata, wait_in_sync
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from txbridge import LocalTransactionState, Message, MessageExt, PrepareError, TransactionListener, TransactionProducer
 from txbridge.embedded import EmbeddedKafka, Node
-from txbridge.embedded.metadata import Metadata, ask
 from txbridge.kafka.log import librdkafka_logger
 
 #: Three brokers for these tests alone.
@@ -41,8 +41,8 @@ class Replicas:
         return f"rack-{self.follower.node_id}"
 
 
-def told(node: Node) -> Metadata:
-    metadata: Metadata = eventually(lambda: ask(int(node.bootstrap_servers.rpartition(":")[2])))
+def told(node: Node) -> BrokerMetadata:
+    metadata: BrokerMetadata = eventually(lambda: ask_metadata(node.port))
     return metadata
 
 
@@ -59,7 +59,7 @@ def replicas(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[R
         follower = kafka.brokers[1]
         # A broker that restarts hands its leaderships over, and gets them back only after minutes.
         follower.restart()
-        kafka.wait_in_sync()
+        wait_in_sync(kafka)
         leaders = told(kafka.brokers[0]).partitions
         ours = {name: one.leader for name, one in leaders.items() if name.startswith(bridge.namespace)}
         assert follower.node_id not in ours.values(), ours
@@ -137,7 +137,7 @@ def test_p2_p10_the_follower_goes_away(replicas: Replicas, away: str, back: str)
         print(f"{away}: a successor delivered after {time.monotonic() - seen:.1f} s")
     finally:
         getattr(replicas.follower, back)()
-        replicas.kafka.wait_in_sync()
+        wait_in_sync(replicas.kafka)
         others.close()
     bridge.decide(bridge.prepare(topic, b"after"), COMMIT)
     bridge.wait_visible(topic, [b"after"])
@@ -182,7 +182,7 @@ def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
         bridge.wait_visible(topic, [b"first"])
         # The check topic was created when the client started, and any broker may lead it.
         follower.restart()
-        replicas.kafka.wait_in_sync()
+        wait_in_sync(replicas.kafka)
         assert told(replicas.kafka.brokers[0]).partitions[check].leader != follower.node_id
         send(b"second")
         bridge.wait_visible(topic, [b"second"])
@@ -202,7 +202,7 @@ def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
             print(f"{away}: sent after {sent - went:.1f} s, visible by a check {time.monotonic() - sent:.1f} s later")
         finally:
             getattr(follower, back)()
-            replicas.kafka.wait_in_sync()
+            wait_in_sync(replicas.kafka)
             others.close()
         send(b"fourth")
         bridge.wait_visible(topic, [b"fourth"])

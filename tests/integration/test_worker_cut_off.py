@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.broker_metadata import BrokerMetadata, ask_metadata
 from tests.support.harness import COMMIT, Bridge, eventually
-from txbridge.embedded import EmbeddedKafka, Node
-from txbridge.embedded.metadata import Metadata, ask
+from tests.support.kafka_cluster import KafkaCluster
+from txbridge.embedded import Node
 from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.proven_end import View, proven_end
 
 
-def told(node: Node) -> Metadata:
-    return eventually(lambda: ask(int(node.bootstrap_servers.rpartition(":")[2])))
+def told(node: Node) -> BrokerMetadata:
+    return eventually(lambda: ask_metadata(node.port))
 
 
 def proven(servers: str, topic: str) -> int | None:
@@ -27,7 +28,7 @@ def proven(servers: str, topic: str) -> int | None:
 class CutOff:
     """A cluster in which the leader of HALF's first partition is cut off, and the others have elected a new one."""
 
-    kafka: EmbeddedKafka
+    kafka: KafkaCluster
     bridge: Bridge
     topic: str
     victim: Node
@@ -38,7 +39,7 @@ class CutOff:
 def cut_off(request: pytest.FixtureRequest) -> Iterator[CutOff]:
     config = {"broker.session.timeout.ms": "3000"}
     with (
-        EmbeddedKafka(brokers=3, can_cut_off=True, config=config) as kafka,
+        KafkaCluster(can_cut_off=True, config=config) as kafka,
         Bridge(kafka.bootstrap_servers, request.node.name, partitions=1) as bridge,
     ):
         topic = bridge.create_topic("real", partitions=1)
@@ -48,7 +49,7 @@ def cut_off(request: pytest.FixtureRequest) -> Iterator[CutOff]:
         half = f"{bridge.names.half}/0"
         victim = kafka.brokers[told(kafka.brokers[0]).partitions[half].leader - 1]
         healthy = [node for node in kafka.brokers if node is not victim]
-        victim.cut_off()
+        kafka.cut_off(victim)
         eventually(lambda: told(healthy[0]).partitions[half].leader != victim.node_id)
         yield CutOff(kafka, bridge, topic, victim, healthy)
 
@@ -75,7 +76,7 @@ def test_p2_no_decision_is_refused_by_the_word_of_a_leader_that_is_cut_off(cut_o
             end = eventually(lambda servers=servers: proven(servers, names.half))
             assert former_end is not None
             assert end == former_end + 1
-        victim.join_again()
+        cut_off.kafka.join_again(victim)
         fresh.wait_visible(cut_off.topic, [b"before", b"after"], 120)
     finally:
         fresh.close()

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import Producer
 
+from tests.support.broker_metadata import ask_metadata, wait_in_sync
 from tests.support.harness import COMMIT, Bridge, Prepared, eventually
-from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.metadata import ask
+from tests.support.kafka_cluster import KafkaCluster
 from txbridge.kafka.config import producer_config
 
 #: These tests need six processes of Kafka.
@@ -41,9 +41,9 @@ class Damaged:
     delivered: list[Prepared] = field(default_factory=list)
 
 
-def partitions(kafka: EmbeddedKafka, asked: int) -> dict[str, tuple[int, tuple[int, ...]]]:
+def partitions(kafka: KafkaCluster, asked: int) -> dict[str, tuple[int, tuple[int, ...]]]:
     """Leader and in-sync replicas by "topic/number", as this broker knows them."""
-    told = eventually(lambda: ask(int(kafka.brokers[asked - 1].bootstrap_servers.rpartition(":")[2])))
+    told = eventually(lambda: ask_metadata(kafka.brokers[asked - 1].port))
     return {name: (one.leader, one.in_sync) for name, one in told.partitions.items()}
 
 
@@ -54,9 +54,9 @@ def another_client(bridge: Bridge) -> None:
 
 @pytest.fixture(scope="module")
 def damaged() -> Iterator[dict[str, Damaged]]:
-    with EmbeddedKafka(brokers=3, separate_controllers=True, config=CONFIG) as kafka, ExitStack() as stack:
+    with KafkaCluster(separate_controllers=True, config=CONFIG) as kafka, ExitStack() as stack:
         found = {kind: _used(stack, kafka, kind) for kind in (*SHORT, NONE)}
-        kafka.wait_in_sync()
+        wait_in_sync(kafka)
         first, *followers = kafka.brokers
         for one in followers:
             one.kill()
@@ -76,13 +76,13 @@ def damaged() -> Iterator[dict[str, Damaged]]:
             lambda: f"not exactly {allowed} have a leader: {partitions(kafka, 2)}",
         )
         first.start()
-        kafka.wait_in_sync()
+        wait_in_sync(kafka)
         for one in found.values():
             another_client(one.bridge)
         yield found
 
 
-def _used(stack: ExitStack, kafka: EmbeddedKafka, kind: str) -> Damaged:
+def _used(stack: ExitStack, kafka: KafkaCluster, kind: str) -> Damaged:
     bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"unclean {kind}", partitions=1))
     topic = bridge.create_topic("real", partitions=1, min_insync_replicas="1")
     names = bridge.names

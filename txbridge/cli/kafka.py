@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,12 +15,12 @@ from txbridge.embedded.config import JvmProfile
 from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.diagnose import describe_failure, read_tail
 from txbridge.embedded.jars import JarCache
-from txbridge.embedded.layout import node_folders
+from txbridge.embedded.layout import find_folders
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S
 from txbridge.embedded.paths import default_data_dir
-from txbridge.embedded.ready import answering_cluster
+from txbridge.embedded.ready import ask_cluster_id
 from txbridge.embedded.server import EmbeddedKafka
-from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker, stop_broker
+from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker
 from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.interrupts import EXIT_INTERRUPTED, hand_over
@@ -103,16 +102,15 @@ def stop(
 ) -> None:
     """Stop the brokers of a data folder, and return when their processes are gone. Not running is no error."""
     folder = _folder(data_dir)
-    if _is_cluster(folder):
-        _stop_cluster(folder, timeout)
-        return
-    state = running_broker(folder)
-    if state is None:
-        remove_state(folder)
+    brokers = [StoredBroker(one, state) for one in find_folders(folder) if (state := running_broker(one)) is not None]
+    stop_together(brokers, timeout)
+    for one in find_folders(folder):
+        remove_state(one)
+    if not brokers:
         typer.echo(f"No Kafka is running on {folder}.")
         return
-    stop_broker(folder, state, timeout)
-    typer.echo(f"Stopped Kafka on {state.bootstrap_servers} (process {state.pid}).")
+    addresses = ",".join(one.state.bootstrap_servers for one in brokers)
+    typer.echo(f"Stopped Kafka on {addresses} ({_name_processes([one.state.pid for one in brokers])}).")
 
 
 @app.command()
@@ -157,8 +155,8 @@ def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | b
     return {
         "running": state is not None,
         # A paused or hung broker runs and does not answer.
-        "answers": state is not None and answering_cluster(state.port) == state.cluster_id,
-        "bootstrap_servers": state.bootstrap_servers if state and state.port else None,
+        "answers": state is not None and ask_cluster_id(state.port) == state.cluster_id,
+        "bootstrap_servers": state.bootstrap_servers if state else None,
         "pid": state.pid if state else None,
         "version": state.version if state else None,
         "cluster_id": state.cluster_id if state else None,
@@ -169,26 +167,11 @@ def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | b
 
 
 def _is_cluster(folder: Path) -> bool:
-    return any(one != folder for one in node_folders(folder))
-
-
-def _stop_cluster(folder: Path, timeout: float) -> None:
-    running = {one: state for one in node_folders(folder) if (state := running_broker(one)) is not None}
-    stored = {one: StoredBroker(one, state) for one, state in running.items()}
-    # Brokers first: they can hand over their leaderships only while controllers run.
-    stop_together([broker for one, broker in stored.items() if running[one].port], timeout)
-    stop_together(list(stored.values()), timeout)
-    for one in node_folders(folder):
-        remove_state(one)
-    if not running:
-        typer.echo(f"No Kafka is running on {folder}.")
-        return
-    processes = ", ".join(str(state.pid) for state in running.values())
-    typer.echo(f"Stopped Kafka on {_addresses(running.values())} (processes {processes}).")
+    return any(one != folder for one in find_folders(folder))
 
 
 def _cluster_status(folder: Path, output_format: str) -> None:
-    nodes = {one.name: describe(one, running_broker(one)) for one in node_folders(folder)}
+    nodes = {one.name: describe(one, running_broker(one)) for one in find_folders(folder)}
     running = all(node["running"] for node in nodes.values())
     if output_format == "json":
         typer.echo(json.dumps({"running": running, "data_dir": str(folder), "nodes": nodes}, indent=2))
@@ -202,10 +185,6 @@ def _cluster_status(folder: Path, output_format: str) -> None:
         raise typer.Exit(1)
 
 
-def _addresses(states: Iterable[BrokerState]) -> str:
-    return ",".join(state.bootstrap_servers for state in states if state.port)
-
-
 def _in_words(value: str | int | bool | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -216,11 +195,14 @@ def _folder(data_dir: Path | None) -> Path:
     return (data_dir or default_data_dir()).expanduser().absolute()
 
 
+def _name_processes(pids: list[int]) -> str:
+    return f"process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))}"
+
+
 def _say_ready(kafka: EmbeddedKafka, how_to_stop: str) -> None:
-    processes = [str(node.pid) for node in kafka.brokers]
-    which = f"process {processes[0]}" if len(processes) == 1 else f"processes {', '.join(processes)}"
+    processes = _name_processes([node.pid for node in kafka.brokers])
     typer.echo(
-        f"Kafka {kafka.version} is ready on {kafka.bootstrap_servers} ({which}, data in {kafka.data_dir}). "
+        f"Kafka {kafka.version} is ready on {kafka.bootstrap_servers} ({processes}, data in {kafka.data_dir}). "
         f"{how_to_stop}."
     )
 

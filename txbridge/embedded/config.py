@@ -22,6 +22,9 @@ _PROFILES: dict[str, tuple[str, ...]] = {
     "throughput": ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
 }
 
+#: Number of brokers of a cluster that vote about the metadata. One of them may be down.
+QUORUM = 3
+
 #: Broker settings that the caller may not give, with their replacements.
 RESERVED = {
     "listeners": "EmbeddedKafka(port=...) or --port",
@@ -156,54 +159,36 @@ def broker_properties(port: int, controller_port: int, log_dir: Path, overrides:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node of a cluster: its roles, and its ports on the loopback address."""
+    """One broker of a cluster, and its ports on the loopback address: for clients, other brokers, the quorum."""
 
     node_id: int
-    is_broker: bool
-    is_controller: bool
-    #: Port for clients.
     port: int
-    #: Port for the other brokers, and the port that they connect to: the same, or a link in front of it.
     internal: int
-    internal_link: int
-    #: The same two ports for the quorum.
     controller: int
-    controller_link: int
 
 
 def member_properties(
     own: Member, members: Sequence[Member], log_dir: Path, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """All settings of one node of several; `overrides` win."""
-    roles, listeners, advertised = [], [], []
-    if own.is_broker:
-        roles.append("broker")
-        listeners += [f"PLAINTEXT://{HOST}:{own.port}", f"INTERNAL://{HOST}:{own.internal}"]
-        advertised += [f"PLAINTEXT://{HOST}:{own.port}", f"INTERNAL://{HOST}:{own.internal_link}"]
-    if own.is_controller:
-        roles.append("controller")
-        listeners.append(f"CONTROLLER://{HOST}:{own.controller}")
-        # The quorum tells its members the leader's address, which must be that of the link.
-        if own.controller_link != own.controller:
-            advertised.append(f"CONTROLLER://{HOST}:{own.controller_link}")
-    voters = ",".join(f"{one.node_id}@{HOST}:{one.controller_link}" for one in members if one.is_controller)
-    properties = {
+    """All settings of one broker of several; `overrides` win. The first three are controllers as well."""
+    quorum = members[:QUORUM]
+    listeners = f"PLAINTEXT://{HOST}:{own.port},INTERNAL://{HOST}:{own.internal}"
+    is_controller = own in quorum
+    return {
         **_DEFAULTS,
         **_SEVERAL_NODES,
-        "process.roles": ",".join(roles),
+        "process.roles": "broker,controller" if is_controller else "broker",
         "node.id": str(own.node_id),
-        "controller.quorum.voters": voters,
+        "controller.quorum.voters": ",".join(f"{one.node_id}@{HOST}:{one.controller}" for one in quorum),
         "controller.listener.names": "CONTROLLER",
-        "listeners": ",".join(listeners),
+        "listeners": f"{listeners},CONTROLLER://{HOST}:{own.controller}" if is_controller else listeners,
+        "advertised.listeners": listeners,
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+        "broker.rack": f"rack-{own.node_id}",
         "log.dirs": str(log_dir),
         **overrides,
     }
-    if advertised:
-        properties["advertised.listeners"] = ",".join(advertised)
-    if own.is_broker:
-        properties |= {"inter.broker.listener.name": "INTERNAL", "broker.rack": f"rack-{own.node_id}"}
-    return properties
 
 
 def fencing_properties(controller_port: int, log_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:

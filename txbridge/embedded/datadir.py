@@ -82,7 +82,7 @@ class DataDir:
             )
         return values["cluster.id"]
 
-    def ensure_formatted(self, cluster_id: str, java_command: Sequence[str | Path], env: Mapping[str, str]) -> None:
+    def format(self, cluster_id: str, java_command: Sequence[str | Path], env: Mapping[str, str]) -> None:
         """Format the folder for this cluster unless it is formatted. `java_command` ends with the class path."""
         if self.cluster_id() is not None:
             return

@@ -1,28 +1,24 @@
-"""The cache of Kafka's jars. A missing or altered jar is an error that names the file."""
+"""The cache of Kafka's jars. A missing or truncated jar is an error that names the file."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from txbridge.deadline import Deadline
 from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
-from txbridge.embedded.fetch import fetch_jars, sha256_of
+from txbridge.embedded.fetch import fetch_jars
 from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
-
-_MANIFEST = "manifest.json"
 
 # Longer than a whole fetch may take (1,200 s, see fetch.py): after this time the other process hangs.
 _LOCK_TIMEOUT_S = 1_300.0
@@ -30,7 +26,7 @@ _LOCK_POLL_S = 0.2
 
 
 class BrokenCacheError(EnvironmentProblemError):
-    """A jar of the cache is missing, truncated or altered."""
+    """A jar of the cache is missing or truncated."""
 
 
 class JarCache:
@@ -62,48 +58,32 @@ class JarCache:
 
         """
         if refetch or not self.folder.is_dir():
-            self._fetch(console or Console(stderr=True), refetch=refetch)
-        problems = self.problems()
-        if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            self._fetch_jars(console or Console(stderr=True), refetch=refetch)
+        problem = self.find_problem()
+        if problem is not None:
+            version = "" if self.version == KAFKA_VERSION else f" --kafka-version {self.version}"
             raise BrokenCacheError(
-                f"the Kafka jars in {self.folder} are damaged: {problems[0]}{more}. "
-                f"Fetch them again with `txbridge kafka start --refetch{self._choice}`"
+                f"the Kafka jars in {self.folder} are damaged: {problem}. "
+                f"Fetch them again with `txbridge kafka start --refetch{version}`"
             )
 
-    @property
-    def _choice(self) -> str:
-        return "" if self.version == KAFKA_VERSION else f" --kafka-version {self.version}"
+    def find_problem(self) -> str | None:
+        """The first jar that is missing or has another size than the lock says.
 
-    def problems(self) -> list[str]:
-        """The problems of the cache; empty when every jar is as the lock says.
-
-        Costs a `stat` of some 50 files. Only a jar whose size or time is not that of the last check is read in full.
+        Its content was compared with the lock when it was fetched. Java notices a jar that was damaged later.
         """
-        known = self._read_manifest()
-        checked: dict[str, dict[str, Any]] = {}
-        problems = []
         for one in self._jars:
             path = self.folder / one.file_name
             try:
-                status = path.stat()
+                size = path.stat().st_size
             except OSError as error:
-                problems.append(f"{path.name} is missing ({error.strerror})")
-                continue
-            entry = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "sha256": one.sha256}
-            if status.st_size != one.size:
-                problems.append(f"{path.name} has {status.st_size} bytes instead of {one.size}")
-            elif known.get(path.name) != entry and (found := sha256_of(path)) != one.sha256:
-                problems.append(f"{path.name} has been altered (SHA-256 {found} instead of {one.sha256})")
-            else:
-                checked[path.name] = entry
-        if checked != known and not problems:
-            with contextlib.suppress(OSError):  # a read-only cache is checked in full each time, 0.1 s
-                self._write_manifest(checked)
-        return problems
+                return f"{path.name} is missing ({error.strerror})"
+            if size != one.size:
+                return f"{path.name} has {size} bytes instead of {one.size}"
+        return None
 
-    def _fetch(self, console: Console, *, refetch: bool) -> None:
-        with self._writable(), self._lock(console):
+    def _fetch_jars(self, console: Console, *, refetch: bool) -> None:
+        with self._explain_os_errors(), self._hold_lock(console):
             if self.folder.is_dir() and not refetch:
                 return  # another process fetched while this one waited
             for left_over in self.root.glob(f"{self.folder.name}.new-*"):  # of a fetch that was killed
@@ -123,7 +103,7 @@ class JarCache:
                 shutil.rmtree(fresh, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _writable(self) -> Iterator[None]:
+    def _explain_os_errors(self) -> Iterator[None]:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             yield
@@ -139,11 +119,11 @@ class JarCache:
             ) from error
 
     @contextlib.contextmanager
-    def _lock(self, console: Console) -> Iterator[None]:
+    def _hold_lock(self, console: Console) -> Iterator[None]:
         path = self.root / f"{self.folder.name}.lock"
         with path.open("ab") as lock:
             deadline = Deadline(_LOCK_TIMEOUT_S)
-            told = False
+            is_first = True
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -153,20 +133,8 @@ class JarCache:
                         raise EnvironmentProblemError(
                             f"another process has held {path} for {_LOCK_TIMEOUT_S:.0f} s; end it and try again"
                         ) from error
-                if not told:
+                if is_first:
                     console.print("Another process is fetching Kafka; waiting for it.")
-                    told = True
+                    is_first = False
                 time.sleep(_LOCK_POLL_S)
             yield
-
-    def _read_manifest(self) -> dict[str, Any]:
-        try:
-            content = json.loads((self.folder / _MANIFEST).read_text())
-        except (OSError, ValueError):
-            return {}  # then every jar is read in full
-        return content if isinstance(content, dict) else {}
-
-    def _write_manifest(self, content: dict[str, dict[str, Any]]) -> None:
-        temporary = self.folder / f"{_MANIFEST}.{os.getpid()}"
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
-        temporary.replace(self.folder / _MANIFEST)

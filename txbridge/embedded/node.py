@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from txbridge.embedded import cds
 from txbridge.embedded.config import jvm_flags
 from txbridge.embedded.datadir import DataDir, child_environment
 from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.java import Java
-from txbridge.embedded.links import Links
 from txbridge.embedded.ports import HOST
 from txbridge.embedded.process import ChildProcess
 from txbridge.embedded.ready import wait_until_ready
 from txbridge.embedded.state import BrokerState, data_lock, process_identity, remove_state, write_state
 from txbridge.errors import UsageError
 
-#: Seconds. A start takes 1 s on two idle cores, and 2 s on the data of an earlier one. The rest is for overloaded
+#: Seconds. A start takes 2 s on two idle cores, and 3 s on the data of an earlier one. The rest is for overloaded
 #: machines: with a load of 44 on two cores 60 s were too few.
 START_TIMEOUT_S = 180.0
 #: Seconds. A clean stop takes 0.3 s when idle; flushing many partitions on a slow disk takes longer.
@@ -32,18 +30,15 @@ class Runtime:
     """The Java of a node, and its options."""
 
     java: Java
-    #: Archive of parsed classes; None to start without one.
-    archive: Path | None
     class_path: str
     heap: str
     profile: str
     version: str
 
-    def command(self, logs: Path, log_config: Path, *more: str) -> list[str | Path]:
+    def java_command(self, logs: Path, log_config: Path) -> list[str | Path]:
         """The command line up to the class path."""
-        flags = [*(cds.use_flags(self.archive) if self.archive else ())]
-        flags += jvm_flags(self.profile, self.heap, logs, log_config)
-        return [self.java.executable, *flags, *more, "-cp", self.class_path]
+        flags = jvm_flags(self.profile, self.heap, logs, log_config)
+        return [self.java.executable, *flags, "-cp", self.class_path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +46,16 @@ class Launch:
     """The parameters of a start, kept for the next start."""
 
     runtime: Runtime
-    #: Port for clients; None for a controller that is no broker.
-    port: int | None
+    #: Port for clients.
+    port: int
     cluster_id: str
-    extra_flags: Sequence[str] = ()
-    may_detach: bool = False
+    may_detach: bool
     #: Folder to delete when this process is gone before it could do so itself.
-    scratch: Path | None = None
-    #: Links that the other nodes connect to; None when the node cannot be cut off.
-    links: Links | None = None
+    scratch: Path | None
 
 
 class Node:
-    """A broker, a controller, or both. All methods may be called from any thread."""
+    """A broker. All methods may be called from any thread."""
 
     def __init__(self, node_id: int, data: DataDir, lock: threading.RLock) -> None:
         #: Kafka's `node.id`.
@@ -79,15 +71,17 @@ class Node:
     @property
     def bootstrap_servers(self) -> str:
         """Its own address for clients: "127.0.0.1:port"."""
-        launch = self._known()
-        if launch.port is None:
-            raise UsageError(f"node {self.node_id} is a controller: clients do not connect to it")
-        return f"{HOST}:{launch.port}"
+        return f"{HOST}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """Its port for clients. UsageError before the first start."""
+        return self._get_launch().port
 
     @property
     def pid(self) -> int:
         """The process id of the JVM. UsageError while it does not run."""
-        return self._running().pid
+        return self._get_child().pid
 
     @property
     def log_file(self) -> Path:
@@ -114,10 +108,10 @@ class Node:
     def begin(self) -> None:
         """The first half of `start`. Nodes that can answer only together are begun one after the other."""
         with self._lock, self.claim() as claimed:
-            self.launch(self._known(), claimed)
+            self.launch(self._get_launch(), claimed)
 
     def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
-        """The second half of `start`: wait for the broker. Controllers are not waited for: brokers show their state.
+        """The second half of `start`: wait for the broker.
 
         Raises:
             KafkaStartError: it ended or did not answer in time.
@@ -126,22 +120,22 @@ class Node:
         child = self._child
         ended = lambda: child is None or child.poll() is not None  # noqa: E731
         try:
-            ready = self.answers(timeout, {self.node_id}, ended)
+            ready = self.wait_answers(timeout, {self.node_id}, ended)
         except BaseException:
             self.kill()
             raise
         if not ready:
-            error = self.start_error()
+            error = self.make_start_error()
             self.kill()
             raise error
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Send SIGTERM, and SIGKILL after `timeout` seconds. Does nothing if it does not run."""
-        self._end(lambda child: child.stop(timeout))
+        self._end_child(lambda child: child.stop(timeout))
 
     def kill(self) -> None:
         """Send SIGKILL. The data stay for `start`."""
-        self._end(ChildProcess.kill)
+        self._end_child(ChildProcess.kill)
 
     def restart(self, timeout: float = START_TIMEOUT_S) -> None:
         """Stop cleanly if it runs, then start."""
@@ -156,24 +150,11 @@ class Node:
 
     def pause(self) -> None:
         """Send SIGSTOP: connections stay open, nothing answers."""
-        self._running().pause()
+        self._get_child().pause()
 
     def resume(self) -> None:
         """Send SIGCONT."""
-        self._running().resume()
-
-    def cut_off(self) -> None:
-        """Cut the node off from the other nodes. Clients still reach it.
-
-        Raises:
-            UsageError: the cluster was not made with `can_cut_off=True`.
-
-        """
-        self._links().cut(self.node_id)
-
-    def join_again(self) -> None:
-        """End `cut_off`: data that were sent meanwhile arrive, as after an interruption of a network."""
-        self._links().join(self.node_id)
+        self._get_child().resume()
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until it ends by itself. Its exit code (128 + n after signal n), None after `timeout` s."""
@@ -191,8 +172,8 @@ class Node:
             yield lock
 
     def format(self, cluster_id: str, runtime: Runtime) -> None:
-        command = runtime.command(self.data.logs, self.data.log_config)
-        self.data.ensure_formatted(cluster_id, command, child_environment())
+        command = runtime.java_command(self.data.logs, self.data.log_config)
+        self.data.format(cluster_id, command, child_environment())
 
     def launch(self, launch: Launch, lock: int) -> None:
         """Start the process; the folder is claimed and formatted."""
@@ -200,7 +181,7 @@ class Node:
         data = self.data
         self._log_start = data.server_log.stat().st_size if data.server_log.exists() else 0
         data.console_log.unlink(missing_ok=True)
-        command = launch.runtime.command(data.logs, data.log_config, *launch.extra_flags)
+        command = launch.runtime.java_command(data.logs, data.log_config)
         child = ChildProcess.launch(
             [*command, "kafka.Kafka", data.properties],
             output=data.console_log,
@@ -213,7 +194,7 @@ class Node:
         self.state = BrokerState(
             pid=child.pid,
             identity=process_identity(child.pid) or "gone",
-            port=launch.port or 0,
+            port=launch.port,
             version=launch.runtime.version,
             cluster_id=launch.cluster_id,
             detached=launch.may_detach,
@@ -225,19 +206,17 @@ class Node:
             self.kill()
             raise
 
-    def answers(self, timeout: float, expected: Collection[int], has_ended: Callable[[], bool]) -> bool:
+    def wait_answers(self, timeout: float, expected: Collection[int], has_ended: Callable[[], bool]) -> bool:
         """Wait until the broker answers and knows these brokers as alive; False after `timeout` s or an end."""
-        launch = self._known()
-        if launch.port is None:
-            return True
+        launch = self._get_launch()
         return wait_until_ready(launch.port, launch.cluster_id, has_ended, timeout, expected)
 
     def detach(self) -> None:
         """Let the process outlive this one."""
-        self._running().detach()
+        self._get_child().detach()
         self._child = None
 
-    def start_error(self) -> KafkaStartError:
+    def make_start_error(self) -> KafkaStartError:
         """The error of a failed start, with the output of the node."""
         code = self._child.poll() if self._child is not None else None
         said = read_tail(self.data.server_log, self._log_start)
@@ -251,28 +230,22 @@ class Node:
         message = describe_failure(what, output, self.data.server_log if said else self.data.console_log)
         return KafkaStartError(message, code, output)
 
-    def _end(self, how: Callable[[ChildProcess], None]) -> None:
+    def _end_child(self, end: Callable[[ChildProcess], None]) -> None:
         with self._lock:
             child, self._child = self._child, None
             if child is None:
                 return
             try:
-                how(child)
+                end(child)
             finally:
                 remove_state(self.data.path)
 
-    def _known(self) -> Launch:
+    def _get_launch(self) -> Launch:
         if self._launch is None:
             raise UsageError("this Kafka was never started; call start() first")
         return self._launch
 
-    def _running(self) -> ChildProcess:
+    def _get_child(self) -> ChildProcess:
         if self._child is None or not self.is_running():
             raise UsageError("this Kafka does not run; call start() first")
         return self._child
-
-    def _links(self) -> Links:
-        links = self._known().links
-        if links is None:
-            raise UsageError("a node can only be cut off when the cluster is made with can_cut_off=True")
-        return links

@@ -74,32 +74,32 @@ class ChildProcess:
 
     def poll(self) -> int | None:
         """The exit code (128 + n after signal n), or None while it runs."""
-        return self._ended(self._supervisor.poll())
+        return self._note_exit(self._supervisor.poll())
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait up to `timeout` seconds; None if it still runs."""
         try:
-            return self._ended(self._supervisor.wait(timeout))
+            return self._note_exit(self._supervisor.wait(timeout))
         except subprocess.TimeoutExpired:
             return None
 
     def terminate(self) -> None:
         """Send SIGTERM, also to a paused program."""
-        self._order(b"CT")
+        self._send_orders(b"CT")
 
     def kill(self) -> None:
         """Send SIGKILL and return when the process is gone."""
-        self._order(b"K")
+        self._send_orders(b"K")
         if self.wait(_KILL_GRACE_S) is None:
             # The supervisor does not react; somebody may have stopped it. On Linux the program dies with it.
             self._supervisor.kill()
             self.wait()
 
     def pause(self) -> None:
-        self._order(b"S")
+        self._send_orders(b"S")
 
     def resume(self) -> None:
-        self._order(b"C")
+        self._send_orders(b"C")
 
     def stop(self, timeout: float) -> None:
         """Send SIGTERM, and SIGKILL after `timeout` seconds. An exception in between (Ctrl-C) kills at once."""
@@ -112,16 +112,16 @@ class ChildProcess:
 
     def detach(self) -> None:
         """Let the program outlive this process; needs `may_detach`. This object is of no use afterwards."""
-        self._order(b"D")
+        self._send_orders(b"D")
         self.wait()
 
-    def _order(self, orders: bytes) -> None:
+    def _send_orders(self, orders: bytes) -> None:
         assert self._supervisor.stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):  # the program has ended, which is the aim of most orders
             self._supervisor.stdin.write(orders)
             self._supervisor.stdin.flush()
 
-    def _ended(self, code: int | None) -> int | None:
+    def _note_exit(self, code: int | None) -> int | None:
         if code is not None and self._supervisor.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._supervisor.stdin.close()

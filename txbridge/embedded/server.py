@@ -9,17 +9,14 @@ import re
 import shutil
 import tempfile
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-
 from txbridge.deadline import Deadline
-from txbridge.embedded import cds, fencing, layout
+from txbridge.embedded import fencing, layout
 from txbridge.embedded.artifacts import KAFKA_VERSION, locked_version
 from txbridge.embedded.config import (
     JvmProfile,
@@ -34,28 +31,15 @@ from txbridge.embedded.datadir import DataDir, child_environment, new_cluster_id
 from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java, find_java
-from txbridge.embedded.links import Links
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, Launch, Node, Runtime
-from txbridge.embedded.ports import HOST, free_port, require_free
-from txbridge.embedded.ready import out_of_sync
-from txbridge.embedded.state import BrokerState
+from txbridge.embedded.ports import HOST, require_free
 from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.interrupts import in_own_thread
 
 # Brokers started at the same moment can choose the same free port; three times in a row is no coincidence any more.
 _PORT_ATTEMPTS = 3
-# Seconds for each step of the temporary broker that makes a class-data archive. The slowest, its stop with the
-# dump of the archive, takes 3 s on two idle cores.
-_TRAINING_TIMEOUT_S = 60.0
-# Exit codes of a JVM that crashed by itself: SIGABRT and SIGSEGV.
-_CRASHED = (134, 139)
 # The largest heap of a JVM. Each of several nodes has only a part of the partitions.
 _HEAP, _HEAP_OF_SEVERAL = "512m", "256m"
-# A follower is in sync again within a second or two of a restart: this adds little.
-_IN_SYNC_POLL_S = 0.1
-# Partitions that an error names.
-_NAMED = 10
 
 
 class EmbeddedKafka:
@@ -67,7 +51,6 @@ class EmbeddedKafka:
         with EmbeddedKafka(brokers=3) as kafka:
             kafka.brokers[0].kill()
             kafka.brokers[0].start()
-            kafka.wait_in_sync()
 
     Needs Java 17; the jars are fetched once into a cache. Kafka ends with this process, however that ends.
     All methods may be called from any thread.
@@ -77,15 +60,10 @@ class EmbeddedKafka:
         data_dir: the folder of Kafka, kept for the next start. None makes a temporary folder that `stop` deletes.
         config: broker settings by Kafka's names. They win over the defaults made for tests.
         heap: the largest heap of each JVM, as Java writes it. Default: 512m for one node, 256m for each of several.
-        cache_dir: the folder for the jars (default: TXBRIDGE_CACHE_DIR, XDG_CACHE_HOME/txbridge, ~/.cache/txbridge).
         brokers: 1, or 3 and more. Several have replication factor 3 and `min.insync.replicas` 2 by default, also for
             Kafka's own topics. The first three are controllers as well: any one of them may be lost.
-        separate_controllers: run the controllers in three further processes. Brokers can then be lost without them.
-        can_cut_off: connect the nodes through a process of ours, so that `cut_off` of a node works.
         kafka_version: a release such as "4.0", or its locked version. See `KAFKA_VERSIONS`.
         jvm_profile: "fast-start" for tests, "throughput" for demos and measurements.
-        extra_jvm_flags: added to the profile's.
-        class_data_archive: make (once per Java) and use an archive of parsed classes, which halves the start.
 
     Raises:
         UsageError: an argument cannot work.
@@ -98,19 +76,12 @@ class EmbeddedKafka:
         data_dir: str | os.PathLike[str] | None = None,
         config: Mapping[str, str] | None = None,
         heap: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
         *,
         brokers: int = 1,
-        separate_controllers: bool = False,
-        can_cut_off: bool = False,
         kafka_version: str = KAFKA_VERSION,
         jvm_profile: JvmProfile = "fast-start",
-        extra_jvm_flags: Sequence[str] = (),
-        class_data_archive: bool = True,
     ) -> None:
         self._size = layout.check_size(brokers)
-        if brokers == 1 and (separate_controllers or can_cut_off):
-            raise UsageError("separate_controllers and can_cut_off are for several brokers: give brokers=3 as well")
         self._wanted_port = layout.check_port(port, brokers)
         self._port = port
         self._wanted_data_dir = Path(data_dir).expanduser().absolute() if data_dir is not None else None
@@ -118,18 +89,12 @@ class EmbeddedKafka:
         self._overrides = check_overrides(config or {}, brokers)
         self._heap = check_heap(heap if heap is not None else _HEAP if brokers == 1 else _HEAP_OF_SEVERAL)
         self._profile = check_profile(jvm_profile)
-        self._extra_jvm_flags = list(extra_jvm_flags)
         #: As in "4.3.1".
         self.version = locked_version(kafka_version)
         self._fences = fencing.is_needed(self.version)
-        self._jars = JarCache(cache_dir, self.version)
-        self._use_archive = class_data_archive
-        self._separate_controllers = separate_controllers
-        self._can_cut_off = can_cut_off
+        self._jars = JarCache(version=self.version)
         self._nodes: dict[int, Node] = {}
         self._members: list[Member] = []
-        self._controller_port = 0
-        self._links: Links | None = None
         self._owner = os.getpid()
         self._lock = threading.RLock()
 
@@ -150,19 +115,12 @@ class EmbeddedKafka:
     @property
     def brokers(self) -> list[Node]:
         """The brokers, in the order of their ids. UsageError before the first start."""
-        return [node for node in self._started() if node.node_id < layout.CONTROLLER_IDS]
-
-    @property
-    def controllers(self) -> list[Node]:
-        """The nodes that vote about the metadata. UsageError before the first start."""
-        if self._separate_controllers:
-            return [node for node in self._started() if node.node_id > layout.CONTROLLER_IDS]
-        return self.brokers[: layout.QUORUM]
+        return list(self._started_nodes().values())
 
     @property
     def pid(self) -> int:
         """The process id of the JVM; of several, that of the first broker. UsageError while it does not run."""
-        return self._first().pid
+        return self._first_node().pid
 
     @property
     def data_dir(self) -> Path:
@@ -174,7 +132,7 @@ class EmbeddedKafka:
     @property
     def log_file(self) -> Path:
         """Kafka's own log; of several brokers, that of the first. The JVM's output is in console.log beside it."""
-        return self._first().log_file if self._nodes else DataDir(self.data_dir).server_log
+        return self._first_node().log_file if self._nodes else DataDir(self.data_dir).server_log
 
     def is_running(self) -> bool:
         """Whether a process exists (a paused one does)."""
@@ -195,11 +153,8 @@ class EmbeddedKafka:
         with self._lock:
             if self.is_running():
                 raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
-            if may_detach and self._can_cut_off:
-                raise UsageError("a Kafka whose nodes can be cut off cannot be detached: its links end with us")
             java = find_java()
             self._jars.ensure()
-            archive = self._archive(java)
             self._owner = os.getpid()
             _live.add(self)
             new_folder = self._data_dir is None
@@ -208,10 +163,10 @@ class EmbeddedKafka:
             try:
                 if not self._nodes:
                     self._nodes = self._make_nodes(self._data_dir)
-                self._start_on(java, archive, Deadline(timeout), may_detach=may_detach)
+                self._start_nodes(java, Deadline(timeout), may_detach=may_detach)
             except BaseException as error:
                 if new_folder:
-                    self._forget_temporary(keep_logs=isinstance(error, KafkaStartError))
+                    self._delete_temporary(keep_logs=isinstance(error, KafkaStartError))
                 raise
             return self
 
@@ -225,31 +180,30 @@ class EmbeddedKafka:
                 if self._size > 1 and self._wanted_data_dir is None:
                     self.kill()
                 else:
-                    self._end(timeout)
+                    self._stop_nodes(timeout)
             finally:
-                self._forget_temporary()
+                self._delete_temporary()
 
     def kill(self) -> None:
         """Send SIGKILL to all nodes. The data stay for `start` or `restart`."""
         with self._lock:
             for node in self._nodes.values():
                 node.kill()
-            self._close_links()
 
     def restart(self, timeout: float = START_TIMEOUT_S) -> Self:
         """Stop all cleanly if they run, then start on the same ports with the same data."""
         with self._lock:
-            self._end(STOP_TIMEOUT_S)
+            self._stop_nodes(STOP_TIMEOUT_S)
             return self.start(timeout)
 
     def pause(self) -> None:
         """Send SIGSTOP to all nodes: connections stay open, nothing answers."""
-        for node in self._started():
+        for node in self._started_nodes().values():
             node.pause()
 
     def resume(self) -> None:
         """Send SIGCONT to all nodes."""
-        for node in self._started():
+        for node in self._started_nodes().values():
             node.resume()
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -265,28 +219,10 @@ class EmbeddedKafka:
                 return None
         return codes[0] if codes else None
 
-    def wait_in_sync(self, timeout: float = START_TIMEOUT_S) -> None:
-        """Wait until every partition has a leader and all of its replicas in sync: a rolling restart may go on.
-
-        Raises:
-            EnvironmentProblemError: not all replicas are in sync after `timeout` s.
-
-        """
-        deadline = Deadline(timeout)
-        ports = [port for node in self.brokers if (port := self._port_of(node)) is not None]
-        while missing := out_of_sync(ports):
-            if deadline.is_over:
-                what = ", ".join(missing[:_NAMED])
-                raise EnvironmentProblemError(f"not all replicas are in sync after {timeout:.0f} s: {what}")
-            time.sleep(_IN_SYNC_POLL_S)
-
-    def detach(self) -> BrokerState:
-        """Let Kafka outlive this process; only after `start(may_detach=True)`. This object no longer controls it.
-
-        Returns the state of the first broker.
-        """
+    def detach(self) -> None:
+        """Let Kafka outlive this process; only after `start(may_detach=True)`. This object no longer controls it."""
         with self._lock:
-            first = self._first()
+            first = self._first_node()
             if not first.is_running():
                 raise UsageError("this Kafka does not run; call start() first")
             if first.state is None or not first.state.detached:
@@ -295,7 +231,6 @@ class EmbeddedKafka:
                 if node.is_running():
                     node.detach()
             _live.discard(self)
-            return first.state
 
     def __enter__(self) -> Self:
         return self if self.is_running() else self.start()
@@ -305,127 +240,74 @@ class EmbeddedKafka:
     ) -> None:
         self.stop()
 
-    def _first(self) -> Node:
+    def _first_node(self) -> Node:
+        return self._started_nodes()[1]
+
+    def _started_nodes(self) -> dict[int, Node]:
         if not self._nodes:
             raise UsageError("this Kafka does not run; call start() first")
-        return self._nodes[1]
-
-    def _started(self) -> list[Node]:
-        self._first()
-        return list(self._nodes.values())
+        return self._nodes
 
     def _make_nodes(self, data_dir: Path) -> dict[int, Node]:
-        found = layout.folders(data_dir, self._size, separate_controllers=self._separate_controllers)
-        return {number: Node(number, DataDir(path), self._lock) for number, path in found.items()}
+        folders = layout.choose_folders(data_dir, self._size)
+        return {number: Node(number, DataDir(path), self._lock) for number, path in folders.items()}
 
-    def _archive(self, java: Java) -> Path | None:
-        if not self._use_archive or not cds.supports_archives(java):
-            return None
-        archive = cds.archive_path(self._jars.folder, java)
-        return archive if cds.ensure_archive(archive, self._train) else None
-
-    def _train(self, archive: Path) -> None:
-        """Make a class-data archive with a temporary broker, whose JVM writes the archive at its end."""
-        Console(stderr=True).print("Preparing Kafka's classes for faster starts, once for this Java.")
-        kafka = EmbeddedKafka(
-            cache_dir=self._jars.root,
-            kafka_version=self.version,
-            extra_jvm_flags=cds.dump_flags(archive),
-            class_data_archive=False,
-        )
-        try:
-            kafka.start(_TRAINING_TIMEOUT_S)
-            # A KeyboardInterrupt in the middle of confluent-kafka would be lost.
-            in_own_thread(lambda: cds.exercise(kafka.bootstrap_servers, _TRAINING_TIMEOUT_S))
-        finally:
-            kafka.stop(_TRAINING_TIMEOUT_S)
-
-    def _start_on(self, java: Java, archive: Path | None, deadline: Deadline, *, may_detach: bool) -> None:
-        attempt = 1
-        while True:
-            runtime = Runtime(java, archive, self._jars.class_path, self._heap, self._profile, self.version)
+    def _start_nodes(self, java: Java, deadline: Deadline, *, may_detach: bool) -> None:
+        runtime = Runtime(java, self._jars.class_path, self._heap, self._profile, self.version)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._start_once(runtime, deadline, may_detach=may_detach)
             except KafkaStartError as error:
-                if archive is not None and error.exit_code in _CRASHED:
-                    cds.give_up(archive, str(error))
-                    archive = None
-                elif re.search(PORT_LOST, error.output) and attempt < _PORT_ATTEMPTS:
-                    attempt += 1
-                    self._port = self._wanted_port
-                    self._members = []
-                else:
+                if attempt == _PORT_ATTEMPTS or not re.search(PORT_LOST, error.output):
                     raise
+                self._port, self._members = self._wanted_port, []
             else:
                 return
 
     def _start_once(self, runtime: Runtime, deadline: Deadline, *, may_detach: bool) -> None:
-        nodes = self._started()
+        nodes = list(self._nodes.values())
+        scratch = None if self._wanted_data_dir else self._data_dir
         try:
             with contextlib.ExitStack() as claims:
                 locks = [claims.enter_context(node.claim()) for node in nodes]
-                properties = self._choose_properties(nodes)
-                cluster_id = self._prepare(nodes, runtime, properties)
+                properties = self._choose_properties()
+                cluster_id = self._prepare_folders(runtime, properties)
+                ports = {member.node_id: member.port for member in self._members}
                 for node, lock in zip(nodes, locks, strict=True):
-                    launch = Launch(
-                        runtime=runtime,
-                        port=self._port_of(node),
-                        cluster_id=cluster_id,
-                        extra_flags=self._extra_jvm_flags,
-                        may_detach=may_detach,
-                        scratch=None if self._wanted_data_dir else self._data_dir,
-                        links=self._links,
-                    )
-                    node.launch(launch, lock)
+                    node.launch(Launch(runtime, ports.get(node.node_id, 0), cluster_id, may_detach, scratch), lock)
             self._wait_ready(deadline)
         except BaseException:
             self.kill()
             raise
 
     def _wait_ready(self, deadline: Deadline) -> None:
-        nodes, brokers = self._started(), self.brokers
+        nodes, brokers = self._nodes.values(), self.brokers
         expected = {node.node_id for node in brokers}
         for broker in brokers:
-            if not broker.answers(deadline.left, expected, lambda: not all(node.is_running() for node in nodes)):
+            if not broker.wait_answers(deadline.left, expected, lambda: not all(node.is_running() for node in nodes)):
                 # A node that has ended has the reason in its log. Otherwise blame the one that does not answer.
-                raise next((node for node in nodes if not node.is_running()), broker).start_error()
+                raise next((node for node in nodes if not node.is_running()), broker).make_start_error()
 
-    def _choose_properties(self, nodes: Sequence[Node]) -> dict[int, dict[str, str]]:
-        """Choose the ports, unless they are chosen, and return the properties of each node."""
-        if self._size == 1:
-            self._port = self._port or free_port()
-            require_free(self._port)
-            controller = free_port()
-            while controller == self._port:
-                controller = free_port()
-            self._controller_port = controller
-            overrides = self._overrides if self._fences else fencing.OWN_SESSION | self._overrides
-            return {1: broker_properties(self._port, controller, nodes[0].data.kafka, overrides)}
-        if not self._members:
-            ids = [node.node_id for node in nodes]
-            self._members = layout.choose_members(
-                ids, self._port, separate_controllers=self._separate_controllers, with_links=self._can_cut_off
-            )
-            self._port = self._members[0].port
-        for member in self._members[: self._size]:
+    def _choose_properties(self) -> dict[int, dict[str, str]]:
+        """Choose the ports that are not chosen yet, and return the properties of each node."""
+        # A single node keeps the clients' port alone: nobody else knows that of its controller.
+        if self._size == 1 or not self._members:
+            self._members = layout.choose_members(self._size, self._port)
+        self._port = self._members[0].port
+        for member in self._members:
             require_free(member.port)
-        if self._can_cut_off:
-            ways = {one.node_id: layout.ways(one) for one in self._members}
-            # Known before the wait, so that an error ends the process.
-            self._links = Links(ways, self.data_dir, child_environment())
-            self._links.wait()
+        folders = {number: node.data.kafka for number, node in self._nodes.items()}
+        if self._size == 1:
+            overrides = self._overrides if self._fences else fencing.OWN_SESSION | self._overrides
+            return {1: broker_properties(self._port, self._members[0].controller, folders[1], overrides)}
         return {
-            one.node_id: member_properties(one, self._members, node.data.kafka, self._overrides)
-            for one, node in zip(self._members, nodes, strict=True)
+            member.node_id: member_properties(member, self._members, folders[member.node_id], self._overrides)
+            for member in self._members
         }
 
-    def _port_of(self, node: Node) -> int | None:
-        if self._size == 1:
-            return self._port
-        return next(one.port for one in self._members if one.node_id == node.node_id) or None
-
-    def _prepare(self, nodes: Sequence[Node], runtime: Runtime, properties: Mapping[int, Mapping[str, str]]) -> str:
+    def _prepare_folders(self, runtime: Runtime, properties: Mapping[int, Mapping[str, str]]) -> str:
         """Write the configuration and format new folders; returns the cluster id."""
+        nodes = list(self._nodes.values())
         for node in nodes:
             node.data.write_config(properties[node.node_id])
         known = {found for node in nodes if (found := node.data.cluster_id()) is not None}
@@ -435,8 +317,9 @@ class EmbeddedKafka:
                 "data_dir=...)"
             )
         if known and self._size == 1 and self._fences:
+            controller = self._members[0].controller
             fencing.fence_former_broker(
-                nodes[0].data, self._controller_port, self._overrides, runtime.command, child_environment()
+                nodes[0].data, controller, self._overrides, runtime.java_command, child_environment()
             )
         cluster_id = known.pop() if known else new_cluster_id()
         # At the same time: each one takes half a second, and half of that is waiting.
@@ -444,32 +327,19 @@ class EmbeddedKafka:
             list(threads.map(lambda node: node.format(cluster_id, runtime), nodes))
         return cluster_id
 
-    def _end(self, timeout: float) -> None:
-        """Stop the brokers first: they can hand over their leaderships only while controllers run."""
-        with self._lock:
-            try:
-                if self._nodes:
-                    stop_together(self.brokers, timeout)
-                    stop_together(self._started(), timeout)
-            finally:
-                self._close_links()
+    def _stop_nodes(self, timeout: float) -> None:
+        stop_together(list(self._nodes.values()), timeout)
 
-    def _close_links(self) -> None:
-        if self._links is not None:
-            self._links.close()
-            self._links = None
-
-    def _forget_temporary(self, *, keep_logs: bool = False) -> None:
+    def _delete_temporary(self, *, keep_logs: bool = False) -> None:
         """Delete the folder if it is a temporary one; a failed start keeps the logs, which its message names."""
         _live.discard(self)
         if self._wanted_data_dir is None and self._data_dir is not None:
-            gone = [node.data.kafka for node in self._nodes.values()] if keep_logs else [self._data_dir]
-            for folder in gone:
+            folders = [node.data.kafka for node in self._nodes.values()] if keep_logs else [self._data_dir]
+            for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
             self._data_dir = None
             self._nodes = {}
-        self._port = self._wanted_port
-        self._members = []
+        self._port, self._members = self._wanted_port, []
 
 
 # Kafkas (or temporary folders) that this process still has to end.

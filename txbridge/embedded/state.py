@@ -92,41 +92,9 @@ def remove_state(data_dir: Path) -> None:
     (data_dir / _STATE_FILE).unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _may_signal(data_dir: Path, state: BrokerState) -> Iterator[None]:
-    try:
-        yield
-    except PermissionError as error:
-        raise EnvironmentProblemError(
-            f"may not stop process {state.pid}, which runs Kafka on {data_dir}: do it as the user who started it"
-        ) from error
-
-
-def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
-    """Send SIGTERM, and SIGKILL after `timeout` seconds. Return when the process is gone.
-
-    Raises:
-        EnvironmentProblemError: the process belongs to somebody else, or survives SIGKILL.
-
-    """
-    # The process can end between the check and the signal.
-    with contextlib.suppress(ProcessLookupError), _may_signal(data_dir, state):
-        for order, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILL_GRACE_S)):
-            if state.is_alive():
-                os.kill(state.pid, signal.SIGCONT)  # a paused process cannot obey SIGTERM
-                os.kill(state.pid, order)
-            deadline = Deadline(patience)
-            while state.is_alive() and not deadline.is_over:
-                time.sleep(_POLL_S)
-    if state.is_alive():
-        raise EnvironmentProblemError(f"process {state.pid}, which runs Kafka on {data_dir}, does not end")
-    if read_state(data_dir) == state:  # and not that of a broker that was started meanwhile
-        remove_state(data_dir)
-
-
 @dataclass(frozen=True, slots=True)
 class StoredBroker:
-    """A broker that another process has started, to be ended with others (stopping.py)."""
+    """A running broker that another process has started, to be ended (stopping.py)."""
 
     data_dir: Path
     state: BrokerState
@@ -135,14 +103,37 @@ class StoredBroker:
         return self.state.is_alive()
 
     def terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError), _may_signal(self.data_dir, self.state):
-            if self.state.is_alive():
-                os.kill(self.state.pid, signal.SIGCONT)  # a paused process cannot obey SIGTERM
-                os.kill(self.state.pid, signal.SIGTERM)
+        self._send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the broker at once. Does nothing if it has ended."""
-        stop_broker(self.data_dir, self.state, 0.0)
+        """Send SIGKILL if it runs, return when the process is gone, and remove the state file.
+
+        Raises:
+            EnvironmentProblemError: the process belongs to somebody else, or survives SIGKILL.
+
+        """
+        self._send_signal(signal.SIGKILL)
+        deadline = Deadline(_KILL_GRACE_S)
+        while self.state.is_alive():
+            if deadline.is_over:
+                what = f"process {self.state.pid}, which runs Kafka on {self.data_dir}"
+                raise EnvironmentProblemError(f"{what}, does not end")
+            time.sleep(_POLL_S)
+        if read_state(self.data_dir) == self.state:  # and not that of a broker that was started meanwhile
+            remove_state(self.data_dir)
+
+    def _send_signal(self, number: int) -> None:
+        # The process can end between the check and the signal.
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                if self.state.is_alive():
+                    os.kill(self.state.pid, signal.SIGCONT)  # a paused process cannot obey SIGTERM
+                    os.kill(self.state.pid, number)
+            except PermissionError as error:
+                raise EnvironmentProblemError(
+                    f"may not stop process {self.state.pid}, which runs Kafka on {self.data_dir}: do it as the user "
+                    "who started it"
+                ) from error
 
 
 @contextlib.contextmanager

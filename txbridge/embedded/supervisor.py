@@ -49,16 +49,16 @@ class _Supervisor:
         self.may_detach = may_detach
         self.scratch = scratch
         self.kept_files = (int(kept_file),) if kept_file else ()
-        self.told_to_end = False
+        self.must_end = False
         self.wake, wake_end = os.pipe()
         os.set_blocking(wake_end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         # Handlers, not SIG_IGN: an ignored signal would stay ignored in the program.
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._end)
+        signal.signal(signal.SIGTERM, self._note_sigterm)
 
-    def _end(self, *_: object) -> None:
-        self.told_to_end = True
+    def _note_sigterm(self, *_: object) -> None:
+        self.must_end = True
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
         die_with_me = None
@@ -89,15 +89,15 @@ class _Supervisor:
             if 0 in ready:
                 orders = os.read(0, 64)
                 if not orders:
-                    return self._orphaned(child)
+                    return self._end_program(child)
                 for order in (bytes([byte]) for byte in orders):
                     if order == _DETACH:
                         os._exit(0)  # the init process adopts the program
                     child.send_signal(_ORDERS[order])
-            if self.told_to_end or os.getppid() != self.owner:
-                return self._orphaned(child)
+            if self.must_end or os.getppid() != self.owner:
+                return self._end_program(child)
 
-    def _orphaned(self, child: subprocess.Popen[bytes]) -> int:
+    def _end_program(self, child: subprocess.Popen[bytes]) -> int:
         child.send_signal(signal.SIGCONT)  # a paused program cannot obey SIGTERM
         child.terminate()
         try:

@@ -27,22 +27,14 @@ def test_the_node_is_on_loopback_and_overrides_win():
     assert properties["min.insync.replicas"] == "2"
 
 
-def member(node_id: int, **changed: int) -> config.Member:
-    ports = {"port": 9090, "internal": 9100, "internal_link": 9100, "controller": 9200, "controller_link": 9200}
-    own = {name: number + node_id for name, number in ports.items()} | changed
-    return config.Member(node_id, is_broker=True, is_controller=True, **own)
-
-
-def test_a_member_of_a_cluster_is_replicated_and_reached_by_its_links():
-    members = [member(1), member(2, internal_link=19102, controller_link=19202), member(3)]
+def test_a_broker_of_a_cluster_is_replicated_and_three_of_them_are_controllers():
+    members = [config.Member(number, 9090 + number, 9100 + number, 9200 + number) for number in (1, 2, 3, 4)]
     properties = config.member_properties(members[1], members, Path("/d/kafka"), {"log.retention.ms": "5"})
     assert properties["process.roles"] == "broker,controller"
     assert properties["node.id"] == "2"
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9102,CONTROLLER://127.0.0.1:9202"
-    assert properties["advertised.listeners"] == (
-        "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:19102,CONTROLLER://127.0.0.1:19202"
-    )
-    assert properties["controller.quorum.voters"] == "1@127.0.0.1:9201,2@127.0.0.1:19202,3@127.0.0.1:9203"
+    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9102"
+    assert properties["controller.quorum.voters"] == "1@127.0.0.1:9201,2@127.0.0.1:9202,3@127.0.0.1:9203"
     assert properties["inter.broker.listener.name"] == "INTERNAL"
     assert properties["default.replication.factor"] == properties["transaction.state.log.replication.factor"] == "3"
     assert properties["min.insync.replicas"] == properties["transaction.state.log.min.isr"] == "2"
@@ -50,16 +42,9 @@ def test_a_member_of_a_cluster_is_replicated_and_reached_by_its_links():
     # Brokers that stall are replaced, as in production.
     assert "broker.session.timeout.ms" not in properties
     assert "controlled.shutdown.enable" not in properties
-
-
-def test_a_controller_that_is_no_broker():
-    alone = config.Member(101, False, True, 0, 0, 0, 9201, 9201)
-    properties = config.member_properties(alone, [alone], Path("/d/kafka"), {})
-    assert properties["process.roles"] == "controller"
-    assert properties["listeners"] == "CONTROLLER://127.0.0.1:9201"
-    assert properties["controller.quorum.voters"] == "101@127.0.0.1:9201"
-    assert "advertised.listeners" not in properties
-    assert "inter.broker.listener.name" not in properties
+    fourth = config.member_properties(members[3], members, Path("/d/kafka"), {})
+    assert fourth["process.roles"] == "broker"
+    assert fourth["listeners"] == "PLAINTEXT://127.0.0.1:9094,INTERNAL://127.0.0.1:9104"
 
 
 def test_a_controller_that_ends_the_former_session_has_no_broker_in_it():

@@ -1,4 +1,4 @@
-"""Folders and ports of a cluster, the sender on a link, and a broker's metadata of the cluster."""
+"""Folders and ports of a cluster, a broker's metadata of it, and its common stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from txbridge.embedded import layout, links, metadata, stopping
+from tests.support.broker_metadata import BrokerMetadata, PartitionReplicas, parse_metadata
+from txbridge.embedded import layout, stopping
 from txbridge.errors import UsageError
 
 
@@ -25,39 +26,20 @@ def test_sizes_that_are_refused(brokers, why):
     assert str(refused.value) == f"brokers must be 1, or 3 to 9, not {brokers}{why}"
 
 
-def test_further_brokers_take_the_ports_behind_the_first(monkeypatch):
-    """The result does not depend on the ports that other programs of this machine use."""
-    monkeypatch.setattr(layout, "require_free", lambda _: None)
+def test_further_brokers_take_the_ports_behind_the_first():
     assert layout.check_port(65_533, 3) == 65_533
     with pytest.raises(UsageError, match="port must be between 1 and 65533, or None for a free one, not 65534"):
         layout.check_port(65_534, 3)
-    members = layout.choose_members([1, 2, 3, 101], 40_000, separate_controllers=True, with_links=False)
-    assert [one.port for one in members] == [40_000, 40_001, 40_002, 0]
-    assert [one.is_controller for one in members] == [False, False, False, True]
-    assert all(one.controller_link == one.controller for one in members)
+    members = layout.choose_members(4, 40_000)
+    assert [one.port for one in members] == [40_000, 40_001, 40_002, 40_003]
 
 
 def test_a_port_that_is_chosen_is_not_one_that_is_wanted(monkeypatch):
-    monkeypatch.setattr(layout, "require_free", lambda _: None)
     chosen = iter([20_001, 20_002, *range(30_000, 30_010)])
     monkeypatch.setattr(layout, "free_port", lambda: next(chosen))
-    members = layout.choose_members([1, 2, 3], 20_000, separate_controllers=False, with_links=False)
+    members = layout.choose_members(3, 20_000)
     assert [one.port for one in members] == [20_000, 20_001, 20_002]
     assert [one.internal for one in members] == [30_000, 30_002, 30_004]
-
-
-def test_links_have_ports_of_their_own():
-    members = layout.choose_members([1, 2, 3, 4], None, separate_controllers=False, with_links=True)
-    used = [port for one in members for port in (one.port, one.internal, one.internal_link, one.controller)]
-    used += [one.controller_link for one in members]
-    assert len(set(used)) == len(used)
-    assert [one.is_controller for one in members] == [True, True, True, False]
-    first, last = members[0], members[3]
-    assert layout.ways(first) == [
-        (first.internal_link, first.internal),
-        (first.controller_link, first.controller),
-    ]
-    assert layout.ways(last) == [(last.internal_link, last.internal)]
 
 
 def formatted(folder):
@@ -66,33 +48,21 @@ def formatted(folder):
 
 
 def test_a_folder_is_started_with_as_many_nodes_as_it_has(tmp_path):
-    assert layout.folders(tmp_path, 1, separate_controllers=False) == {1: tmp_path}
+    assert layout.choose_folders(tmp_path, 1) == {1: tmp_path}
     cluster = {1: tmp_path / "broker-1", 2: tmp_path / "broker-2", 3: tmp_path / "broker-3"}
-    assert layout.folders(tmp_path, 3, separate_controllers=False) == cluster
+    assert layout.choose_folders(tmp_path, 3) == cluster
     for folder in cluster.values():
         formatted(folder)
-    assert layout.node_folders(tmp_path) == list(cluster.values())
-    assert layout.folders(tmp_path, 3, separate_controllers=False) == cluster
+    assert layout.find_folders(tmp_path) == list(cluster.values())
+    assert layout.choose_folders(tmp_path, 3) == cluster
     with pytest.raises(UsageError, match=r"belongs to a Kafka of 3 brokers: start it with as many \(--brokers"):
-        layout.folders(tmp_path, 1, separate_controllers=False)
-    with pytest.raises(UsageError, match="belongs to a Kafka of 3 brokers: "):
-        layout.folders(tmp_path, 3, separate_controllers=True)
+        layout.choose_folders(tmp_path, 1)
 
 
 def test_a_folder_of_one_node_is_no_cluster(tmp_path):
     formatted(tmp_path)
     with pytest.raises(UsageError, match="belongs to a Kafka of 1 broker: start it with as many"):
-        layout.folders(tmp_path, 3, separate_controllers=False)
-
-
-@pytest.mark.parametrize(
-    ("client_id", "node"),
-    [("broker-2-fetcher-0", 2), ("raft-client-101", 101), ("3", 3), ("admin", None), ("", None)],
-)
-def test_who_sends_on_a_link(client_id, node):
-    name = client_id.encode()
-    request = struct.pack(">ihhih", 10 + len(name), 18, 3, 1, len(name)) + name
-    assert links.sender(request) == node
+        layout.choose_folders(tmp_path, 3)
 
 
 def test_metadata_as_kafka_writes_them():
@@ -105,14 +75,14 @@ def test_metadata_as_kafka_writes_them():
     alone = struct.pack(">hii", 5, 1, -1) + struct.pack(">ii", 1, 2) + struct.pack(">ii", 1, 2)
     topic = struct.pack(">h", 0) + text("orders") + struct.pack(">bi", 0, 2) + partition + alone
     answer = brokers + text("c") + struct.pack(">i", 1) + struct.pack(">i", 1) + topic
-    told = metadata.parse(answer)
-    assert told == metadata.Metadata(
+    parsed = parse_metadata(answer)
+    assert parsed == BrokerMetadata(
         "c",
         frozenset({1, 3}),
-        {"orders/0": metadata.Partition(3, (1, 2, 3), (3, 1)), "orders/1": metadata.Partition(-1, (2,), (2,))},
+        {"orders/0": PartitionReplicas(3, (1, 2, 3), (3, 1)), "orders/1": PartitionReplicas(-1, (2,), (2,))},
     )
-    assert [one.is_whole for one in told.partitions.values()] == [False, False]
-    assert metadata.Partition(3, (1, 3), (3, 1)).is_whole
+    assert [one.is_whole for one in parsed.partitions.values()] == [False, False]
+    assert PartitionReplicas(3, (1, 3), (3, 1)).is_whole
 
 
 class Stubborn:

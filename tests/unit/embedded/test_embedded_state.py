@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from txbridge.cli import kafka
 from txbridge.embedded import ports, state
 from txbridge.embedded.process import ChildProcess
+from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 
@@ -63,9 +64,8 @@ def test_reused_process_id_is_not_our_broker(tmp_path, sleeper):
     stale = state_of(sleeper.pid, "12345")
     state.write_state(tmp_path, stale)
     assert state.running_broker(tmp_path) is None
-    state.stop_broker(tmp_path, stale, timeout=1)
+    stop_together([state.StoredBroker(tmp_path, stale)], 1)
     assert sleeper.poll() is None, "a foreign process must not be stopped"
-    assert state.read_state(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1}', '{"pid": "x"}', "null"])
@@ -77,7 +77,7 @@ def test_unreadable_state_file_is_no_broker(tmp_path, content):
 def test_stop_waits_until_it_is_gone(tmp_path, sleeper):
     running = state_of(sleeper.pid, state.process_identity(sleeper.pid))
     state.write_state(tmp_path, running)
-    state.stop_broker(tmp_path, running, timeout=5)
+    stop_together([state.StoredBroker(tmp_path, running)], 5)
     assert state.process_identity(sleeper.pid) is None
     assert state.read_state(tmp_path) is None
 
@@ -87,7 +87,7 @@ def test_stop_kills_what_ignores_it(tmp_path):
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as stubborn:
         assert stubborn.stdout.readline() == b"1\n"
         running = state_of(stubborn.pid, state.process_identity(stubborn.pid))
-        state.stop_broker(tmp_path, running, timeout=0.2)
+        stop_together([state.StoredBroker(tmp_path, running)], 0.2)
         assert stubborn.wait() == -9
 
 
