@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.message import MessageExt
@@ -24,6 +23,8 @@ from txbridge_rocketmq.requests import End
 from txbridge_rocketmq.sends import Sends, no_topic
 from txbridge_rocketmq.setting import Setting
 from txbridge_rocketmq.topics import LookUps, Topics
+
+T = TypeVar("T")
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -48,30 +49,17 @@ class Door:
         self.metrics = metrics
         self.memory = Memory(memory)
         self.groups = Groups(group_look_ups, setting.names.check, join, self._ask, metrics, max_groups)
-        self.sends = Sends(setting, records, ends, topics, metrics, self.groups.transactional, self.spawn)
+        self.sends = Sends(setting, records, ends, topics, metrics, self.groups.transactional)
         self._ends = ends
         self._topics = topics
-        self._tasks: set[asyncio.Task[None]] = set()
-        #: Number of requests that are being handled.
-        self._open = 0
-        self._idle = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def begin(self) -> Callable[[], None]:
-        """Count a request as being handled. Call the returned function when it is finished."""
-        self._open += 1
-        self._idle.clear()
-
-        def finish() -> None:
-            self._open -= 1
-            if not self._open:
-                self._idle.set()
-
-        return finish
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Handle a request. `drain` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def queues(self, topic: str, peer: str) -> int:
         """Number of queues of a topic that this client is told. Raises RequestError and NoAnswerError."""
@@ -102,26 +90,21 @@ class Door:
         if problem is not None:
             raise problem
 
-    def end(self, end: End, key: AccessKey | None, done: Callable[[RequestError | None], None]) -> None:
-        """Send a decision. `done` is called with None when Kafka has it, or with the error. Raises RequestError."""
+    async def end(self, end: End, key: AccessKey | None) -> None:
+        """Send a decision, and wait until Kafka has it. Raises RequestError."""
         require_group(key, end.group)
         mapping.check_group(end.group, self.setting.names)
         if end.half_partition >= self.setting.partitions:
             raise RequestError(
                 Response.SYSTEM_ERROR, "Find prepared transaction message failed: no such half partition"
             )
-
-        def settled(reason: str | None) -> None:
-            if reason is None:
-                done(None)
-            else:
-                self.metrics.ends_lost.inc()
-                done(RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the END: {reason}"))
-
         transaction = identity.transaction_id(self.setting.secret, end.group, end.uniq_key)
         entry = DecisionEntry(end.half_offset, transaction, end.decision, end.check_times, end.remark)
         source = Source.CHECK if end.is_answer else Source.CLIENT
-        self._ends.submit(end.group, end.half_partition, source, entry, settled)
+        reason = await self._ends.submit(end.group, end.half_partition, source, entry)
+        if reason is not None:
+            self.metrics.ends_lost.inc()
+            raise RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the END: {reason}")
 
     def _ask(self, group: str, request: CheckRequest, members: list[Member]) -> None:
         """Ask one of the members, preferably the one that has sent the message."""
@@ -154,22 +137,17 @@ class Door:
 
         Its client either sends it again, which is the same transaction, or never gets an answer. A commit is right in
         both cases. After a rollback, the client's next attempt would be acknowledged, and the message would be lost.
+        Without Kafka's acknowledgement the worker checks again.
         """
-
-        def settled(reason: str | None) -> None:
-            # Without Kafka's acknowledgement the worker checks again.
-            if reason is not None:
-                self.metrics.ends_lost.inc()
-
         entry = DecisionEntry(message.half_offset, message.transaction_id, Decision.COMMIT, message.check_times)
-        self._ends.submit(group, message.half_partition, Source.CHECK, entry, settled)
+        answer = self._ends.submit(group, message.half_partition, Source.CHECK, entry)
+        answer.add_done_callback(lambda done: self.metrics.ends_lost.inc(done.result() is not None))
         self.metrics.checks.labels("answered").inc()
 
     async def drain(self, patience: float) -> None:
         """Wait up to `patience` seconds until all requests are answered, and leave all groups (seconds, at most)."""
-        if self._open:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), patience)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=patience)
         await self.groups.close()
 
     def close(self) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-
-from confluent_kafka import KafkaError
+from functools import partial
 
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import MAX_RECORD_BYTES, most_bytes
@@ -16,18 +14,19 @@ from txbridge.client.decide.decision_sender import MAX_UNSETTLED
 from txbridge.client.errors import explain
 from txbridge.core.decision_record import MAX_ENTRIES, DecisionEntry, Source, encode_end
 from txbridge.core.names import short_id
-from txbridge_rocketmq.outlet import Outlet
+from txbridge_rocketmq.outlet import Outlet, Report
 
 #: Pause (s) while librdkafka's queue is full. Its records leave within milliseconds, unless Kafka cannot be reached.
 _FULL_RETRY_S = 0.05
 
-#: Takes the reason why Kafka has not acknowledged the decision, or None if it has.
-Settled = Callable[[str | None], None]
+#: The reason why Kafka has not acknowledged the decision, or None if it has.
+Answer = asyncio.Future[str | None]
+_Batch = list[tuple[DecisionEntry, Answer]]
 
 
 @dataclass(slots=True)
 class _Lane:
-    waiting: deque[tuple[DecisionEntry, Settled]] = field(default_factory=deque)
+    waiting: deque[tuple[DecisionEntry, Answer]] = field(default_factory=deque)
     in_flight: bool = False
 
 
@@ -47,18 +46,21 @@ class Ends:
         """Whether few enough decisions wait to accept another transaction."""
         return self.unsettled < MAX_UNSETTLED
 
-    def submit(self, group: str, partition: int, source: Source, entry: DecisionEntry, settled: Settled) -> None:
-        """Send a decision; `settled` takes the outcome."""
+    def submit(self, group: str, partition: int, source: Source, entry: DecisionEntry) -> Answer:
+        """Send a decision."""
         where = (group, partition, source)
         lane = self._lanes.get(where)
         if lane is None:
             lane = self._lanes[where] = _Lane()
-        lane.waiting.append((entry, settled))
+        loop = asyncio.get_running_loop()
+        answer: Answer = loop.create_future()
+        lane.waiting.append((entry, answer))
         self.unsettled += 1
         if not lane.in_flight:
             lane.in_flight = True
             # In the next turn of the event loop, so that decisions that came in together share a record.
-            asyncio.get_running_loop().call_soon(self._send, where)
+            loop.call_soon(self._send, where)
+        return answer
 
     def _send(self, where: tuple[str, int, Source]) -> None:
         group, partition, source = where
@@ -66,17 +68,16 @@ class Ends:
         batch = _first_of(lane.waiting)
         value, headers = encode_end([entry for entry, _ in batch], group, source, self._client_id)
 
-        def done(error: KafkaError | None, _partition: int, _offset: int) -> None:
-            self._done(where, batch, error)
-
-        if not self._outlet.send(self._topic, value, None, headers, done, partition=partition):
+        try:
+            stored = self._outlet.send(self._topic, value, None, headers, partition=partition)
+        except BufferError:
             lane.waiting.extendleft(reversed(batch))
             asyncio.get_running_loop().call_later(_FULL_RETRY_S, self._send, where)
+        else:
+            stored.add_done_callback(partial(self._settle, where, batch))
 
-    def _done(
-        self, where: tuple[str, int, Source], batch: list[tuple[DecisionEntry, Settled]], error: KafkaError | None
-    ) -> None:
-        lane = self._lanes[where]
+    def _settle(self, where: tuple[str, int, Source], batch: _Batch, stored: asyncio.Future[Report]) -> None:
+        lane, (error, _, _) = self._lanes[where], stored.result()
         self.unsettled -= len(batch)
         if lane.waiting:
             self._send(where)
@@ -93,12 +94,14 @@ class Ends:
                 next="the worker will ask check_local_transaction",
             )
         reason = None if error is None else explain(error)
-        for _, settled in batch:
-            settled(reason)
+        for _, answer in batch:
+            # Cancelled if the door has given the request up.
+            if not answer.done():
+                answer.set_result(reason)
 
 
-def _first_of(waiting: deque[tuple[DecisionEntry, Settled]]) -> list[tuple[DecisionEntry, Settled]]:
-    taken: list[tuple[DecisionEntry, Settled]] = []
+def _first_of(waiting: deque[tuple[DecisionEntry, Answer]]) -> _Batch:
+    taken: _Batch = []
     size = 0
     while waiting and len(taken) < MAX_ENTRIES:
         size += most_bytes(waiting[0][0])

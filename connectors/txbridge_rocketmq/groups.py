@@ -34,6 +34,8 @@ _MAX_KNOWN = 10_000
 _MAX_CONNECTED = 50_000
 #: Groups that are joined or left at a time. Kafka takes milliseconds for it, or seconds while it creates a topic.
 _THREADS = 4
+#: Time-out for leaving a group (s). It takes milliseconds if Kafka answers.
+_LEAVE_GROUP_S = 3.0
 #: Time (s) for leaving all groups at the end. The consumers leave side by side, in milliseconds if Kafka answers.
 _LEAVE_S = 4.0
 
@@ -73,8 +75,8 @@ class Membership(Protocol):
         """Begin to leave the group, and return at once."""
         ...
 
-    def close(self) -> None:
-        """Leave the group. Blocks for up to three seconds."""
+    def close(self, timeout: float) -> None:
+        """Leave the group. Blocks for up to `timeout` seconds."""
         ...
 
 
@@ -271,7 +273,7 @@ class Groups:
     async def _part(self, name: str, group: _Group) -> None:
         membership, group.membership = group.membership, None
         assert membership is not None
-        await asyncio.get_running_loop().run_in_executor(self._threads, membership.close)
+        await asyncio.get_running_loop().run_in_executor(self._threads, membership.close, _LEAVE_GROUP_S)
         group.waiting.clear()
         self._joined -= 1
         self._metrics.groups.dec()

@@ -30,8 +30,8 @@ from txbridge_rocketmq.grpc_messages import (
 )
 from txbridge_rocketmq.grpc_protocol import SERVICE, definition, service
 from txbridge_rocketmq.grpc_streams import Stream, Streams
-from txbridge_rocketmq.sends import Stored, failed, no_answer
-from txbridge_rocketmq.topics import NoAnswerError
+from txbridge_rocketmq.requests import Send
+from txbridge_rocketmq.sends import Stored, as_request_error
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -149,18 +149,11 @@ class Service:
             if content is None:
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came in time")
                 return None
-            finish = self._door.begin()
             try:
                 key = self._setting.access.check_rpc(caller.authorization, caller.date_time)
                 answer = await handler(_parsed(request, content, name, caller), caller, key)
-            except RequestError as error:
-                answer = response(status=status_of(error))
-            except NoAnswerError as error:
-                answer = response(status=status_of(no_answer(error)))
             except Exception as error:  # noqa: BLE001  one request must not end the door
-                answer = response(status=status_of(failed(name, caller.peer, error)))
-            finally:
-                finish()
+                answer = response(status=status_of(as_request_error(error, name, caller.peer)))
             self._count(name, answer.status.code)
             if answer.status.code != Code.OK:
                 _log.debug(
@@ -290,61 +283,39 @@ class Service:
             raise RpcError(Code.BAD_REQUEST, f"a request has 1 to {_MAX_MESSAGES} messages")
         if len(messages) > 1 and any(one.system_properties.message_type == definition.TRANSACTION for one in messages):
             raise RpcError(Code.BAD_REQUEST, "a request with a transactional message has no other message")
-        # All are sent before the first is awaited, so that they keep the order of the request.
-        answers = [self._send(one, caller, key) for one in messages]
-        entries = [await one for one in answers]
+        # All are sent before the first is awaited, so that they keep the order of the request. They are tasks of the
+        # door, because a client that cancels its call must not stop them halfway.
+        sending = [self._door.spawn(self._send(one, caller, key)) for one in messages]
+        entries = [await asyncio.shield(one) for one in sending]
         bad = next((one.status for one in entries if one.status.code != Code.OK), None)
         return service.SendMessageResponse(status=bad or _OK, entries=entries)
 
-    def _send(self, message: Any, caller: _Caller, key: AccessKey | None) -> asyncio.Future[Any]:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        size = len(message.body)
-
-        def tell(outcome: list[Stored] | RequestError) -> None:
-            # It is done if the client has cancelled the call.
-            if answer.done():
-                return
-            if isinstance(outcome, RequestError):
-                answer.set_result(service.SendResultEntry(status=status_of(outcome)))
-            else:
-                (stored,) = outcome
-                which = token(stored.transaction, stored.partition, stored.offset) if stored.transaction else ""
-                answer.set_result(
-                    service.SendResultEntry(
-                        status=_OK, message_id=stored.uniq_key, transaction_id=which, offset=stored.offset
-                    )
-                )
-
-        def done(outcome: list[Stored] | RequestError) -> None:
-            self._door.memory.give(size)
-            tell(outcome)
-
+    async def _send(self, message: Any, caller: _Caller, key: AccessKey | None) -> Any:
         try:
             send, body = send_of(message)
             require_group(key, send.group)
-            if not self._door.memory.try_take(size):
-                raise RequestError(Response.SYSTEM_BUSY, "too many messages wait for Kafka: send again later")  # noqa: TRY301
-            try:
-                self._door.sends.submit(send, body, caller.peer, done)
-            except BaseException:
-                self._door.memory.give(size)
-                raise
+            stored = await self._store(send, body, len(message.body), caller)
+        except Exception as error:  # noqa: BLE001  the other messages of the request get their answers
+            return service.SendResultEntry(status=status_of(as_request_error(error, "SendMessage", caller.peer)))
+        which = token(stored.transaction, stored.partition, stored.offset) if stored.transaction else ""
+        return service.SendResultEntry(
+            status=_OK, message_id=stored.uniq_key, transaction_id=which, offset=stored.offset
+        )
+
+    async def _store(self, send: Send, body: bytes, size: int, caller: _Caller) -> Stored:
+        if not self._door.memory.try_take(size):
+            raise RequestError(Response.SYSTEM_BUSY, "too many messages wait for Kafka: send again later")
+        try:
+            [stored] = await self._door.sends.send(send, body, caller.peer)
+        finally:
+            self._door.memory.give(size)
             if send.is_transactional:
+                # Kafka may have stored it, whatever it has answered.
                 self._streams.prepares(caller.client_id, send.topic)
-        except RequestError as error:
-            tell(error)
-        return answer
+        return stored
 
     async def _end_transaction(self, request: Any, _caller: _Caller, key: AccessKey | None) -> Any:
-        answer: asyncio.Future[RequestError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: RequestError | None) -> None:
-            if not answer.done():
-                answer.set_result(error)
-
-        self._door.end(end_of(request, self._setting.secret), key, done)
-        if error := await answer:
-            raise error
+        await self._door.end(end_of(request, self._setting.secret), key)
         return service.EndTransactionResponse(status=_OK)
 
 
@@ -407,8 +378,8 @@ class Listener:
         self._place, self._port = (host, pem), bound
         return bound
 
-    async def start(self, served: Service) -> None:
-        self._served = served
+    async def start(self, door: Door) -> None:
+        self._served = Service(door, max_streams=self._most)
         await self._start()
         self._watching = asyncio.create_task(self._watch())
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,8 @@ from txbridge.kafka.errors import MSG_TIMED_OUT
 #: Every delivery report wakes the thread. This bounds how late it notices that it has to end (s).
 _SERVE_S = 0.1
 
-#: Takes the error or None, the partition and the offset (-1: not known), in the event loop.
-Delivered = Callable[[KafkaError | None, int, int], None]
+#: The error or None, the partition and the offset (-1: not known).
+Report = tuple[KafkaError | None, int, int]
 
 
 class Outlet:
@@ -35,7 +35,7 @@ class Outlet:
         self._what = what
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
-        self._reports: deque[tuple[Delivered, KafkaError | None, int, int]] = deque()
+        self._reports: deque[tuple[asyncio.Future[Report], Report]] = deque()
         self._thread = threading.Thread(target=self._run, name=f"txbridge-{what.replace(' ', '-')}", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop, topic: str) -> None:
@@ -50,22 +50,20 @@ class Outlet:
         value: bytes | None,
         key: bytes | None,
         headers: Headers,
-        done: Delivered,
         *,
         partition: int = -1,
         timestamp: int | None = None,
-    ) -> bool:
-        """Hand a record to the producer; `done` is called later. False if its queue is full."""
+    ) -> asyncio.Future[Report]:
+        """Hand a record to the producer. Raises BufferError if its queue is full."""
+        assert self._loop is not None
+        answer: asyncio.Future[Report] = self._loop.create_future()
         try:
             self._wire.produce(
-                topic, value, key, headers, partial(self._report, done), partition, timestamp=timestamp or 0
+                topic, value, key, headers, partial(self._report, answer), partition, timestamp=timestamp or 0
             )
-        except BufferError:
-            return False
         except KafkaException as failure:
-            assert self._loop is not None
-            self._loop.call_soon(done, failure.args[0], -1, -1)
-        return True
+            answer.set_result((failure.args[0], -1, -1))
+        return answer
 
     def close(self) -> None:
         """End the thread and the producer. Records without an acknowledgement fail. May take a second."""
@@ -90,17 +88,16 @@ class Outlet:
 
     def _tell(self) -> None:
         while self._reports:
-            done, error, partition, offset = self._reports.popleft()
-            try:
-                done(error, partition, offset)
-            except Exception as failure:  # noqa: BLE001  one that fails must not keep the others from their reports
-                report(logging.ERROR, "kafka_callback_raised", exception=failure)
+            answer, outcome = self._reports.popleft()
+            # Cancelled if the door has given the request up.
+            if not answer.done():
+                answer.set_result(outcome)
 
-    def _report(self, done: Delivered, error: KafkaError | None, record: Record) -> None:
+    def _report(self, answer: asyncio.Future[Report], error: KafkaError | None, record: Record) -> None:
         if error is None:
             self._connection.works()
         elif error.code() == MSG_TIMED_OUT:
             self._connection.gave_up(self._what, record.latency() or 0.0)
         partition, offset = record.partition(), record.offset()
         known = error is None and partition is not None and offset is not None
-        self._reports.append((done, error, partition if known else -1, offset if known else -1))  # type: ignore[arg-type]
+        self._reports.append((answer, (error, partition if known else -1, offset if known else -1)))  # type: ignore[arg-type]

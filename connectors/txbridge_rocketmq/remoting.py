@@ -14,8 +14,7 @@ from txbridge_rocketmq.connection import Connection
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.groups import Question
 from txbridge_rocketmq.requests import parse_end, parse_send
-from txbridge_rocketmq.sends import Stored, failed, no_answer
-from txbridge_rocketmq.topics import NoAnswerError
+from txbridge_rocketmq.sends import Stored, as_request_error
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -31,13 +30,13 @@ _MAX_HEARTBEAT = 256 * 1024
 class Remoting:
     """Requests of the remoting protocol and their answers, for the event loop only."""
 
-    def __init__(self, door: Door, connections: set[Connection]) -> None:
+    def __init__(self, door: Door) -> None:
         self._door = door
         self._metrics = door.metrics
         self.memory = door.memory
         self.max_frame = MAX_FRAME
-        self.connections = connections
-        self._handlers: dict[int, Callable[[Connection, Command, AccessKey | None], Awaitable[None] | None]] = {
+        self.connections: set[Connection] = set()
+        self._handlers: dict[int, Callable[[Connection, Command, AccessKey | None], Awaitable[None]]] = {
             Request.SEND_MESSAGE: self._send,
             Request.SEND_MESSAGE_V2: self._send,
             Request.SEND_BATCH_MESSAGE: self._send,
@@ -71,46 +70,22 @@ class Remoting:
         self._metrics.requests.labels(name, Response(code).name).inc()
 
     def handle(self, connection: Connection, command: Command) -> None:
-        """Serve one request; never raises."""
-        if command.is_response:
-            # The answer to a check, which no client sends.
-            return
+        """Serve one request; never raises. Requests begin in the order of these calls."""
+        # A response is the answer to a check, which no client sends.
+        if not command.is_response:
+            self._door.spawn(self._serve(connection, command, connection.begin()))
+
+    async def _serve(self, connection: Connection, command: Command, finish: Callable[[], None]) -> None:
         handler = self._handlers.get(command.code)
         try:
             key = self._door.setting.access.check(command.fields, command.body)
             if handler is None:
                 raise RequestError(Response.REQUEST_CODE_NOT_SUPPORTED, refusal(command.code))  # noqa: TRY301
-            work = handler(connection, command, key)
-        except RequestError as error:
-            _refuse(connection, command, error)
+            await handler(connection, command, key)
         except Exception as error:  # noqa: BLE001  one request must not end the door
-            _refuse(connection, command, failed(str(command.code), connection.peer, error))
-        else:
-            if work is not None:
-                self._door.spawn(self._finish(connection, command, work, self._begin(connection)))
-
-    async def _finish(
-        self, connection: Connection, command: Command, work: Awaitable[None], finish: Callable[[], None]
-    ) -> None:
-        try:
-            await work
-        except RequestError as error:
-            _refuse(connection, command, error)
-        except NoAnswerError as error:
-            _refuse(connection, command, no_answer(error))
-        except Exception as error:  # noqa: BLE001  as above
-            _refuse(connection, command, failed(str(command.code), connection.peer, error))
+            _refuse(connection, command, as_request_error(error, str(command.code), connection.peer))
         finally:
             finish()
-
-    def _begin(self, connection: Connection) -> Callable[[], None]:
-        finish_reading, finish_handling = connection.begin(), self._door.begin()
-
-        def finish() -> None:
-            finish_handling()
-            finish_reading()
-
-        return finish
 
     # --- routes and heartbeats ----------------------------------------------------------------------------------------
 
@@ -122,7 +97,7 @@ class Remoting:
         )
         connection.respond(command, Response.SUCCESS, body=routes.route(self.addresses, count))
 
-    def _heartbeat(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+    async def _heartbeat(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
         producers, has_consumers = _introduced(command.body)
         self._door.introduce(connection, producers - {_INNER_GROUP}, key)
         if has_consumers:
@@ -130,7 +105,7 @@ class Remoting:
             raise RequestError(Response.NO_PERMISSION, consumer_refusal())
         connection.respond(command, Response.SUCCESS)
 
-    def _unregister(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+    async def _unregister(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
         if group := command.fields.get("producerGroup"):
             require_group(key, group)
             self._door.groups.forget(connection, group)
@@ -138,31 +113,15 @@ class Remoting:
 
     # --- messages, decisions and checks -------------------------------------------------------------------------------
 
-    def _send(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+    async def _send(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
         send = parse_send(command)
         require_group(key, send.group)
+        stored = await self._door.sends.send(send, command.body, connection.peer)
+        connection.respond(command, Response.SUCCESS, fields=_told(connection, stored, send.is_batch))
 
-        def done(outcome: list[Stored] | RequestError) -> None:
-            finish()
-            if isinstance(outcome, RequestError):
-                _refuse(connection, command, outcome)
-            else:
-                connection.respond(command, Response.SUCCESS, fields=_told(connection, outcome, send.is_batch))
-
-        self._door.sends.submit(send, command.body, connection.peer, done)
-        # Set in time, because `done` is called in a later turn of the event loop.
-        finish = self._begin(connection)
-
-    def _end(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
-        def done(error: RequestError | None) -> None:
-            finish()
-            if error is None:
-                connection.respond(command, Response.SUCCESS)
-            else:
-                _refuse(connection, command, error)
-
-        self._door.end(parse_end(command), key, done)
-        finish = self._begin(connection)
+    async def _end(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+        await self._door.end(parse_end(command), key)
+        connection.respond(command, Response.SUCCESS)
 
     def check(self, connection: Connection, question: Question) -> None:
         """Ask the client of the connection for the outcome of its local transaction."""

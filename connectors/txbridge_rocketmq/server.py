@@ -8,7 +8,7 @@ import errno
 import socket
 import ssl
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from txbridge.errors import LocalProblemError
@@ -36,11 +36,7 @@ _log = get_logger("txbridge.rocketmq")
 class Server:
     """Listener of the remoting protocol, for the event loop only."""
 
-    def __init__(
-        self, make: Callable[[], Connection], connections: set[Connection], most: int, tls: ssl.SSLContext | None
-    ) -> None:
-        self._make = make
-        self._connections = connections
+    def __init__(self, most: int, tls: ssl.SSLContext | None) -> None:
         self._most = most
         self._tls = tls
         self._sockets: list[socket.socket] = []
@@ -61,8 +57,10 @@ class Server:
         self._sockets.append(made)
         return int(made.getsockname()[1])
 
-    def start(self) -> None:
-        """Take connections from now on."""
+    def start(self, make: Callable[[], Connection], connections: Collection[Connection]) -> None:
+        """Take connections from now on. `make` makes one of a socket; those that are open are `connections`."""
+        self._make = make
+        self._connections = connections
         for one in self._sockets:
             self._spawn(self._accept(one))
         self._spawn(self._watch())

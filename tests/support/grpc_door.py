@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from txbridge_rocketmq.access import Access
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.ends import Ends
 from txbridge_rocketmq.grpc_protocol import definition, service
-from txbridge_rocketmq.grpc_service import Listener, Service
+from txbridge_rocketmq.grpc_service import Listener
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.setting import Setting
 from txbridge_rocketmq.topics import LookUps, Topics
@@ -33,10 +33,11 @@ class _Outlet:
     def __init__(self) -> None:
         self.sent = 0
 
-    def send(self, topic: str, value: Any, key: Any, headers: Any, done: Callable[..., None], **_: Any) -> bool:
+    def send(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
         self.sent += 1
-        asyncio.get_running_loop().call_soon(done, None, 0, self.sent)
-        return True
+        answer = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(answer.set_result, (None, 0, self.sent))
+        return answer
 
 
 def _look(topics: Sequence[str]) -> dict[str, int]:
@@ -71,14 +72,14 @@ class GrpcDoor:
             ends,
             topics,
             LookUps(_look, 1),
-            lambda _group, _take, _is_unwanted: SimpleNamespace(stop=lambda: None, close=lambda: None),
+            lambda _group, _take, _is_unwanted: SimpleNamespace(stop=lambda: None, close=lambda _: None),
             metrics,
             memory=MEMORY,
             max_groups=50,
         )
         self._listener = Listener(self._most, MOST)
         self.port = self._listener.listen("127.0.0.1", 0, None)
-        await self._listener.start(Service(self.door, max_streams=2_000))
+        await self._listener.start(self.door)
 
     async def _stop(self) -> None:
         await self._listener.close(5)

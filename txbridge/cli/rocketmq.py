@@ -120,7 +120,7 @@ def rocketmq(
     """
     end_at_hangup()
     with needs("rocketmq", "the front door needs structlog, prometheus-client and grpcio"):
-        from txbridge_rocketmq.app import run  # noqa: PLC0415
+        from txbridge_rocketmq.door_process import run  # noqa: PLC0415
         from txbridge_rocketmq.options import door_options  # noqa: PLC0415
 
         from txbridge import log  # noqa: PLC0415

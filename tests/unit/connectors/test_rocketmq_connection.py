@@ -184,7 +184,7 @@ class Cluster:
             raise UnwantedError("the door ends")
         self.joined.append(group)
         self.takers.append(take)
-        return SimpleNamespace(stop=lambda: self.stopped.append(group), close=lambda: self.left.append(group))
+        return SimpleNamespace(stop=lambda: self.stopped.append(group), close=lambda _: self.left.append(group))
 
     def ask(self, group: str, request: Any, members: list[Any]) -> None:
         self.asked.append((group, request, members))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -73,7 +73,8 @@ class Kafka:
     """An outlet whose records the test acknowledges."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[str, Any, Mapping[str, Any], Callable[..., None], int]] = []
+        self.records: list[tuple[str, Any, Mapping[str, Any], int]] = []
+        self.answers: list[asyncio.Future[Any]] = []
 
     def send(
         self,
@@ -81,13 +82,19 @@ class Kafka:
         value: Any,
         _key: Any,
         headers: Any,
-        done: Callable[..., None],
         *,
         partition: int = -1,
         timestamp: int | None = None,
-    ) -> bool:
-        self.records.append((topic, value, dict(headers), done, partition))
-        return True
+    ) -> asyncio.Future[Any]:
+        self.records.append((topic, value, dict(headers), partition))
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+    async def answer(self, *report: Any) -> None:
+        """Answer the last record, and let the sender act on it."""
+        self.answers[-1].set_result(report)
+        for _ in range(5):
+            await asyncio.sleep(0)
 
 
 class Topics:
@@ -109,7 +116,8 @@ class Way:
             access=Access(),
             obstacle=lambda: "",
         )
-        self.messages, self.ends, self.groups, self.told = Kafka(), Kafka(), [], []
+        self.messages, self.ends, self.groups = Kafka(), Kafka(), []
+        self.told: list[Any] = []
         self.sends = Sends(
             setting,
             self.messages,  # type: ignore[arg-type]
@@ -117,15 +125,20 @@ class Way:
             Topics(),  # type: ignore[arg-type]
             Metrics(),
             self.groups.append,
-            lambda _: None,
         )
 
-    def submit(self, **properties: str) -> None:
-        given = {"UNIQ_KEY": "01AB", **properties}
-        self.sends.submit(Send("plain", "orders", 3, 0, 1, 0, given, is_batch=False), b"body", "1.2.3.4:5", self.done)
+    async def submit(self, **properties: str) -> None:
+        """Begin to send a message."""
+        self.sending = asyncio.create_task(self.send(**properties))
+        await asyncio.sleep(0)
 
-    def done(self, outcome: list[Stored] | RequestError) -> None:
-        self.told.append(outcome)
+    async def send(self, **properties: str) -> None:
+        given = {"UNIQ_KEY": "01AB", **properties}
+        send = Send("plain", "orders", 3, 0, 1, 0, given, is_batch=False)
+        try:
+            self.told.append(await self.sends.send(send, b"body", "1.2.3.4:5"))
+        except RequestError as error:
+            self.told.append(error)
 
 
 @pytest.fixture(autouse=True)
@@ -137,8 +150,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_without_a_transaction_is_prepared_and_committed_and_answered_when_kafka_has_both() -> None:
     async def main() -> None:
         way = Way()
-        way.submit(TIMER_DELAY_SEC="60", p="v")
-        [(topic, value, headers, done, partition)] = way.messages.records
+        await way.submit(TIMER_DELAY_SEC="60", p="v")
+        [(topic, value, headers, partition)] = way.messages.records
         transaction = identity.delayed_id(SECRET, "plain", "01AB")
         assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, 2))
         assert (headers["TXB_DELIVER_AT"], headers["REAL_TOPIC"], headers["REAL_QID"]) == (
@@ -149,13 +162,12 @@ def test_one_without_a_transaction_is_prepared_and_committed_and_answered_when_k
         assert (headers["PGROUP"], headers["UNIQ_KEY"], headers["p"]) == (b"plain", transaction.encode(), b"v")
         assert not {"TIMER_DELAY_SEC", "ROCKETMQ_TIMER_DELAY_SEC"} & headers.keys()
         assert way.groups == [], "there is nobody who could be asked"
-        done(None, 1, 7)
-        await asyncio.sleep(0)
+        await way.messages.answer(None, 1, 7)
         assert way.told == [], "its commit is on its way"
-        [(topic, value, headers, done, partition)] = way.ends.records
+        [(topic, value, headers, partition)] = way.ends.records
         assert (topic, value, partition) == (Names().end, f"7,{transaction},8".encode(), 1)
         assert (headers["PGROUP"], headers["SOURCE"]) == (b"plain", b"client")
-        done(None, 1, 0)
+        await way.ends.answer(None, 1, 0)
         assert way.told == [[Stored("01AB", "", 3, 1, 7)]]
 
     asyncio.run(main())
@@ -165,10 +177,9 @@ def test_a_client_whose_commit_kafka_has_not_taken_is_told_so_and_sends_the_same
     async def main() -> None:
         way = Way()
         for _ in range(2):
-            way.submit(TIMER_DELIVER_MS=str(NOW + HOUR))
-            way.messages.records[-1][3](None, 1, 7)
-            await asyncio.sleep(0)
-            way.ends.records[-1][3](KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
+            await way.submit(TIMER_DELIVER_MS=str(NOW + HOUR))
+            await way.messages.answer(None, 1, 7)
+            await way.ends.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
         assert [one.code for one in way.told] == [Response.SERVICE_NOT_AVAILABLE] * 2
         assert "the commit of the delayed message" in way.told[0].remark
         first, second = way.messages.records
@@ -180,9 +191,8 @@ def test_a_client_whose_commit_kafka_has_not_taken_is_told_so_and_sends_the_same
 def test_one_that_kafka_has_not_taken_is_not_committed() -> None:
     async def main() -> None:
         way = Way()
-        way.submit(DELAY="3")
-        way.messages.records[0][3](KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
-        await asyncio.sleep(0)
+        await way.submit(DELAY="3")
+        await way.messages.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
         assert way.ends.records == []
         assert [one.code for one in way.told] == [Response.SERVICE_NOT_AVAILABLE]
 
@@ -192,7 +202,7 @@ def test_one_that_kafka_has_not_taken_is_not_committed() -> None:
 def test_a_time_that_has_passed_is_none() -> None:
     async def main() -> None:
         way = Way()
-        way.submit(TIMER_DELIVER_MS=str(NOW))
+        await way.submit(TIMER_DELIVER_MS=str(NOW))
         assert [record[0] for record in way.messages.records] == ["orders"]
 
     asyncio.run(main())
@@ -201,11 +211,10 @@ def test_a_time_that_has_passed_is_none() -> None:
 def test_a_transaction_waits_for_its_decision_and_its_time() -> None:
     async def main() -> None:
         way = Way()
-        way.submit(TIMER_DELAY_MS="5", TRAN_MSG="true", PGROUP="plain")
+        await way.submit(TIMER_DELAY_MS="5", TRAN_MSG="true", PGROUP="plain")
         assert way.messages.records[0][2]["TXB_DELIVER_AT"] == b"%d" % (NOW + 5)
         assert way.groups == ["plain"]
-        way.messages.records[0][3](None, 1, 7)
-        await asyncio.sleep(0)
+        await way.messages.answer(None, 1, 7)
         assert way.ends.records == []
         assert [one.transaction != "" for one in way.told[0]] == [True]
 
@@ -215,9 +224,11 @@ def test_a_transaction_waits_for_its_decision_and_its_time() -> None:
 @pytest.mark.parametrize("more", [{}, {"TRAN_MSG": "true", "PGROUP": "plain"}])
 def test_a_longer_delay_than_the_worker_allows_is_refused(more: dict[str, str]) -> None:
     async def main() -> None:
-        with pytest.raises(RequestError, match="longest delay is 3d") as refused:
-            Way().submit(TIMER_DELIVER_MS=str(NOW + 72 * HOUR + 1), **more)
-        assert refused.value.code is Response.MESSAGE_ILLEGAL
+        way = Way()
+        await way.send(TIMER_DELIVER_MS=str(NOW + 72 * HOUR + 1), **more)
+        [refused] = way.told
+        assert refused.code is Response.MESSAGE_ILLEGAL
+        assert "longest delay is 3d" in refused.remark
 
     asyncio.run(main())
 

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from txbridge_rocketmq import app
+from txbridge_rocketmq import door_process
 
 from tests.support.harness import eventually
 from txbridge import proof
@@ -35,7 +35,7 @@ class Kafka:
 def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "PROOF_EVERY_S", 0.01)
+    monkeypatch.setattr(door_process, "PROOF_EVERY_S", 0.01)
     monkeypatch.setattr(proof, "FRESH_S", 0.05)
     monkeypatch.setattr(connection, "_STABLE_S", 0.02)
 
@@ -43,10 +43,10 @@ def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_bac
         kafka, link, watch, stopped = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4), asyncio.Event()
 
         async def until(wanted: list[str]) -> None:
-            await asyncio.to_thread(eventually, lambda: app._not_ready(link, watch, stopped) == wanted)
+            await asyncio.to_thread(eventually, lambda: door_process._not_ready(link, watch, stopped) == wanted)
 
-        watching = asyncio.create_task(app._watch(link, watch, kafka.look))
-        assert app._not_ready(link, watch, stopped) == []
+        watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))
+        assert door_process._not_ready(link, watch, stopped) == []
         kafka.answers = False
         await until(LOST)
         kafka.answers = True
@@ -56,7 +56,7 @@ def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_bac
         stopped.clear()
         kafka.partitions = 5
         await asyncio.to_thread(eventually, lambda: watch.refusal)
-        assert app._not_ready(link, watch, stopped) == [watch.refusal]
+        assert door_process._not_ready(link, watch, stopped) == [watch.refusal]
         assert "has changed: 5 instead of the 4" in watch.refusal
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -67,13 +67,13 @@ def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_bac
 
 def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka has answered another request a moment ago."""
-    monkeypatch.setattr(app, "PROOF_EVERY_S", 0.01)
+    monkeypatch.setattr(door_process, "PROOF_EVERY_S", 0.01)
 
     async def drive() -> None:
         kafka, link, watch = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4)
         kafka.answers = False
         link.works()
-        watching = asyncio.create_task(app._watch(link, watch, kafka.look))
+        watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))
         await asyncio.sleep(0.2)
         assert not link.is_lost
         watching.cancel()

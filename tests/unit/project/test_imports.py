@@ -80,7 +80,7 @@ def test_the_client_loads_confluent_kafka_and_nothing_else_that_is_installed():
 
 
 def test_the_front_door_needs_nothing_of_the_workers():
-    loaded = loaded_by("import txbridge_rocketmq.app, txbridge.cli.rocketmq")
+    loaded = loaded_by("import txbridge_rocketmq.door_process, txbridge.cli.rocketmq")
     assert loaded & {"faust", "aiokafka", "mode", "txbridge.worker.app"} == set()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 #: Calls that name a topic, and why that topic is no name that a client or a message brings.
 NAMED = {
-    "connectors/txbridge_rocketmq/app.py": "HALF",
+    "connectors/txbridge_rocketmq/door_process.py": "HALF",
     "txbridge/client/checks/consumer.py": "HALF, and the group's own check topic",
     "txbridge/client/kafka/producer.py": "HALF or END",
     "txbridge/kafka/admin.py": "HALF, in a command",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -42,6 +43,9 @@ from txbridge_rocketmq.server import Server
 from txbridge_rocketmq.setting import Setting
 from txbridge_rocketmq.topics import LookUps, Topics, look_up
 
+if TYPE_CHECKING:
+    from txbridge_rocketmq.grpc_service import Listener
+
 #: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
 #: client when many callers wait.
 _LINGER_MS = 0.5
@@ -51,8 +55,6 @@ _LOOK_S = 2.0
 _START_PAUSE_S = 2.0
 #: Time (s) for the answers to open requests at the end. A SEND waits for Kafka for three seconds.
 _PATIENCE_S = 5.0
-#: Time-out for leaving a group (s). It takes milliseconds if Kafka answers.
-_LEAVE_GROUP_S = 3.0
 #: Seconds between two signs of life of the event loop.
 _ALIVE_EVERY_S = 1.0
 #: Maximum of checks that are read and not yet handed to a client. They are handed over at once.
@@ -92,9 +94,7 @@ def _layout(settings: WorkerSettings, admin: AdminClient) -> Layout:
 async def _serve(
     settings: WorkerSettings, options: DoorOptions, kafka: KafkaConnection, admin: AdminClient, layout: Layout
 ) -> None:
-    loop = asyncio.get_running_loop()
     names, user = Names(settings.namespace), settings.librdkafka
-    metrics, watch = Metrics(), TopicWatch(names, layout.partitions)
     if layout.partitions > LARGEST_PARTITION + 1:
         raise UsageError(f"{names.half} has more than the {LARGEST_PARTITION + 1} partitions that an END can name")
 
@@ -102,42 +102,36 @@ async def _serve(
         found = admin.list_topics(names.half, timeout=_LOOK_S).topics[names.half]
         return len(found.partitions) if found.error is None else found.error
 
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    metrics, watch, alive = Metrics(), TopicWatch(names, layout.partitions), Proof()
     requests = ControllerRequests(
         lambda: kafka_config.create(AdminClient, {"logger": librdkafka_logger(), **kafka_config.admin_config(user)})
     )
-    topics = Topics(partial(look_up, requests))
     records = Outlet(
         kafka_config.half_producer_config(user, max_message_bytes=layout.half_max_message_bytes, linger_ms=_LINGER_MS),
         kafka,
         "messages",
     )
     end_outlet = Outlet(kafka_config.end_producer_config(user), kafka, "ENDs")
-    alive = Proof()
-    beating = asyncio.create_task(_beat(alive))
-    server: Server | None = None
-    web: Web | None = None
-    door: Door | None = None
-    remoting: Remoting | None = None
-    rpc: Any = None
-    rpc_port: int | None = None
-    try:
+    # Closed in the reverse order: no more clients, then answers to those that are there, then Kafka.
+    async with contextlib.AsyncExitStack() as at_end:
+        at_end.callback(asyncio.create_task(_beat(alive)).cancel)
+        web = _web(options, metrics, alive, lambda: _not_ready(kafka, watch, stopped))
+        if web is not None:
+            at_end.callback(web.close)
         for outlet, topic in ((records, names.half), (end_outlet, names.end)):
+            at_end.push_async_callback(asyncio.to_thread, outlet.close)
             await asyncio.to_thread(outlet.start, loop, topic)
-        stopped = asyncio.Event()
+        topics = Topics(partial(look_up, requests))
+        at_end.callback(topics.close)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        remoting_of: list[Remoting] = []
-        connections: set[Connection] = set()
-        server = Server(lambda: Connection(remoting_of[0]), connections, options.max_connections, options.tls)
+
+        server = Server(options.max_connections, options.tls)
         port = server.listen(options.host, options.port)
         if options.old_port:
             server.listen(options.host, port - 2)
-        if options.grpc is not None:
-            # Imported only if it is needed: it takes 30 MiB.
-            from txbridge_rocketmq.grpc_service import Listener, Service  # noqa: PLC0415
-
-            rpc = Listener(options.max_connections, layout.max_message_size)
-            rpc_port = rpc.listen(*options.grpc, options.pem)
+        rpc, rpc_port = _listen_for_rpc(options, layout)
         door = Door(
             Setting(
                 names=names,
@@ -158,20 +152,19 @@ async def _serve(
             memory=options.memory,
             max_groups=options.max_groups,
         )
-        remoting = Remoting(door, connections)
-        remoting_of.append(remoting)
-        if options.metrics_port:
-            web = Web(
-                options.metrics_host,
-                options.metrics_port,
-                metrics.registry,
-                {"/livez": lambda: _not_alive(alive), "/readyz": lambda: _not_ready(kafka, watch, stopped)},
-            )
-            web.start()
-        server.start()
+        remoting = Remoting(door)
+        at_end.callback(door.close)
+        at_end.callback(remoting.close)
+        at_end.push_async_callback(door.drain, _PATIENCE_S)
         if rpc is not None:
-            await rpc.start(Service(door, max_streams=options.max_connections))
-        watching = asyncio.create_task(_watch(kafka, watch, look_at_half))
+            at_end.push_async_callback(rpc.close, _PATIENCE_S)
+        at_end.callback(server.close)
+        if web is not None:
+            web.start()
+        server.start(partial(Connection, remoting), remoting.connections)
+        if rpc is not None:
+            await rpc.start(door)
+        at_end.callback(asyncio.create_task(_watch(kafka, watch, look_at_half)).cancel)
         _log.info(
             "door_started",
             port=port,
@@ -184,37 +177,25 @@ async def _serve(
             tls=options.tls is not None,
         )
         await stopped.wait()
-        _log.info("door_stopping", connections=len(connections))
-        watching.cancel()
-    finally:
-        if server is not None:
-            server.close()
-        if door is not None and remoting is not None:
-            if rpc is not None:
-                await rpc.close(_PATIENCE_S)
-            await door.drain(_PATIENCE_S)
-            remoting.close()
-            door.close()
-        topics.close()
-        for outlet in (records, end_outlet):
-            await asyncio.to_thread(outlet.close)
-        if web is not None:
-            web.close()
-        beating.cancel()
+        _log.info("door_stopping", connections=len(remoting.connections))
     _log.info("door_stopped")
 
 
-class _Membership:
-    """The door as a member of a group's checks."""
+def _web(options: DoorOptions, metrics: Metrics, alive: Proof, reasons: Callable[[], list[str]]) -> Web | None:
+    if not options.metrics_port:
+        return None
+    questions = {"/livez": lambda: _not_alive(alive), "/readyz": reasons}
+    return Web(options.metrics_host, options.metrics_port, metrics.registry, questions)
 
-    def __init__(self, consumer: CheckConsumer) -> None:
-        self._consumer = consumer
 
-    def stop(self) -> None:
-        self._consumer.stop()
+def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[Listener | None, int | None]:
+    if options.grpc is None:
+        return None, None
+    # Imported only if it is needed: it takes 30 MiB.
+    from txbridge_rocketmq.grpc_service import Listener  # noqa: PLC0415
 
-    def close(self) -> None:
-        self._consumer.close(_LEAVE_GROUP_S)
+    rpc = Listener(options.max_connections, layout.max_message_size)
+    return rpc, rpc.listen(*options.grpc, options.pem)
 
 
 def _join(
@@ -226,7 +207,7 @@ def _join(
     group: str,
     take: Callable[[CheckRequest, Callable[[], None]], None],
     is_unwanted: Callable[[], bool],
-) -> _Membership:
+) -> CheckConsumer:
     bounds = Bounds(is_unwanted=is_unwanted)
     bounds.require_wanted()
     make_check_topic = partial(ensure_check_topic, admin, names, group, layout, bounds=bounds)
@@ -241,7 +222,7 @@ def _join(
         make_check_topic,
     )
     consumer.start()
-    return _Membership(consumer)
+    return consumer
 
 
 async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int | KafkaError]) -> None:
