@@ -1,5 +1,10 @@
 """Transactional messages for Django: `transaction.atomic` is the local transaction, and a table answers every check."""
 
+from txbridge.extras import missing_extra
+
+if error := missing_extra(__name__, "django", "django"):
+    raise error
+
 from txbridge_django.producer import get_producer, send_message_in_transaction
 from txbridge_django.rollback import Rollback
 

@@ -3,3 +3,8 @@
 `txbridge rocketmq` runs it. The modules `codes`, `command`, `message`, `identity` and `requests` have no I/O and no
 clock.
 """
+
+from txbridge.extras import missing_extra
+
+if error := missing_extra(__name__, "rocketmq", "structlog", "prometheus_client", "lz4", "grpc", "rocketmq"):
+    raise error

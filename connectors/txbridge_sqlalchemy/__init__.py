@@ -3,7 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from txbridge.errors import LocalProblemError
+from txbridge.extras import MissingExtraError, missing_extra
+
+if error := missing_extra(__name__, "sqlalchemy", "sqlalchemy"):
+    raise error
+
 from txbridge_sqlalchemy.decisions import Rollback
 from txbridge_sqlalchemy.inbox import Inbox
 from txbridge_sqlalchemy.inbox_table import (
@@ -53,5 +57,5 @@ def __getattr__(name: str) -> object:
     except ImportError as error:
         if "greenlet" not in str(error):
             raise
-        raise LocalProblemError(f"{name} needs greenlet: pip install 'sqlalchemy[asyncio]'") from error
+        raise MissingExtraError(f"{name} needs greenlet: pip install 'sqlalchemy[asyncio]'") from error
     return getattr(module, name)

@@ -49,11 +49,11 @@ ALLOWED = {
 #: The other packages by folder, and the parts of txbridge that each may import.
 BESIDE = {
     "spark/txbridge_audit": {"core", "kafka", "config", "subject", "errors", "text"},
-    "connectors/txbridge_django": {"core", "client", "errors"},
-    "connectors/txbridge_sqlalchemy": {"core", "client", "errors"},
+    "connectors/txbridge_django": {"core", "client", "errors", "extras"},
+    "connectors/txbridge_sqlalchemy": {"core", "client", "errors", "extras"},
     # A door is a client on one side, and a server like the worker on the other.
     "connectors/txbridge_rocketmq": {
-        *("core", "kafka", "topics", "config", "client", "web", "doctor", "errors", "log"),
+        *("core", "kafka", "topics", "config", "client", "web", "doctor", "errors", "extras", "log"),
     },
 }
 #: Modules without a layer: all but the core may import them.

@@ -1,0 +1,28 @@
+"""An import without its extra ends in one sentence that names it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("package", "missing", "extra"),
+    [
+        ("txbridge_sqlalchemy", "sqlalchemy", "sqlalchemy"),
+        ("txbridge_sqlalchemy.inbox", "sqlalchemy", "sqlalchemy"),
+        ("txbridge_django", "django", "django"),
+        ("txbridge_rocketmq.door_process", "lz4", "rocketmq"),
+        ("txbridge_rocketmq.door_process", "grpc", "rocketmq"),
+    ],
+)
+def test_an_import_without_its_extra_names_the_extra(package: str, missing: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; import {package}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    *trace, sentence = done.stderr.splitlines()
+    needs = f'{package.partition(".")[0]} needs {missing}: pip install "txbridge[{extra}]"'
+    assert sentence == f"txbridge.extras.MissingExtraError: {needs}"
+    # The import itself, and the package that refuses it.
+    assert len([line for line in trace if line.startswith("  File ")]) == 2, done.stderr
