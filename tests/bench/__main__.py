@@ -1,7 +1,6 @@
 """Measurements: `python -m tests.bench` runs all benches, `python -m tests.bench NAME [options]` one of them.
 
-It prints a table. build/bench/report.json has all results of a whole run, build/bench/NAME.json those of one bench. An
-interrupted whole run goes on where it was.
+It prints a table. build/bench/report.json has all results of a whole run, build/bench/NAME.json those of one bench.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ def main() -> int:
         action="store_true",
         help="every ratio that short rounds give a spread, for a change under review: some six minutes",
     )
-    parser.add_argument("--fresh", action="store_true", help="begin a whole run anew also when one was interrupted")
     kinds = parser.add_subparsers(dest="name", title="benches")
     # Only the requested bench is imported: the audit's needs Spark, the others do not.
     wanted = next((argument for argument in sys.argv[1:] if argument in BENCHES), None)
@@ -91,13 +89,13 @@ def main() -> int:
             kind.description = module.__doc__
             module.add_options(kind)
     options = parser.parse_args()
-    rounds, quick, fresh = (vars(options).pop(name) for name in ("all_rounds", "quick", "fresh"))
+    rounds, quick = (vars(options).pop(name) for name in ("all_rounds", "quick"))
     _FOLDER.mkdir(parents=True, exist_ok=True)
     if not is_optimised():
         say("this CPython was built without --enable-optimizations: all that is measured in Python is a third slower")
     if options.name is None:
         kind = Kind(quick, rounds)
-        report = whole_run.measure(_FOLDER, tuple(QUICK) if quick else BENCHES, kind, fresh=fresh)
+        report = whole_run.measure(_FOLDER, tuple(QUICK) if quick else BENCHES, kind)
         return _finish(kind.report, report)
     if quick:
         vars(options).update(QUICK[options.name])

@@ -1,4 +1,4 @@
-"""All benches, one after the other, each in a process of its own. An interrupted run is continued."""
+"""All benches, one after the other, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.bench.report import Report, kept, merged
 
 @dataclass(frozen=True)
 class Kind:
-    """The way in which a whole run measures. A run of another kind is not continued."""
+    """The way in which a whole run measures."""
 
     quick: bool
     rounds: int | None
@@ -32,22 +32,15 @@ class Kind:
         return [*(["--quick"] if self.quick else []), *([] if self.rounds is None else ["--rounds", str(self.rounds)])]
 
 
-def measure(folder: Path, benches: Sequence[str], kind: Kind, *, fresh: bool = False) -> dict[str, Any]:
+def measure(folder: Path, benches: Sequence[str], kind: Kind) -> dict[str, Any]:
     """Run each bench in a process of its own: none inherits another's memory, and a crash ends only one."""
     path, about = folder / kind.report, environment()
-    last = json.loads(path.read_text()) if path.exists() else None
-    reports: dict[str, Any] = {} if fresh else _of_an_interrupted_run(last, kind, about)
-    before = None if last is None else kept(last) if last["finished"] else last["before"]
-    if reports:
-        say(f"going on after {', '.join(reports)}, measured by a run that was interrupted; --fresh begins anew")
+    before = kept(json.loads(path.read_text())) if path.exists() else None
+    reports: dict[str, Any] = {}
     for number, name in enumerate(benches, 1):
-        if name in reports:
-            continue
         say(f"--- {name}: {number} of {len(benches)} ---")
         reports[name] = _measured(folder / f"{name}.json", name, kind)
-        # Written after each bench, so that an aborted run keeps its results.
-        write(path, {**merged(about, reports, before), "kind": asdict(kind), "finished": False})
-    report = {**merged(about, reports, before), "kind": asdict(kind), "finished": True}
+    report = merged(about, reports, before)
     write(path, report)
     return report
 
@@ -55,13 +48,6 @@ def measure(folder: Path, benches: Sequence[str], kind: Kind, *, fresh: bool = F
 def write(path: Path, report: Report) -> None:
     """Write the report as JSON."""
     path.write_text(json.dumps(report, indent=2) + "\n")
-
-
-def _of_an_interrupted_run(last: Report | None, kind: Kind, about: Report) -> dict[str, Any]:
-    """Results of an interrupted run of the same commit and kind. Failed benches are left out and measured again."""
-    if last is None or last["finished"] or last["kind"] != asdict(kind) or last["versions"] != about["versions"]:
-        return {}
-    return {name: found for name, found in last["benches"].items() if "error" not in found}
 
 
 def _measured(path: Path, name: str, kind: Kind) -> dict[str, Any]:

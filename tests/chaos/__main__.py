@@ -1,7 +1,6 @@
 """`python -m tests.chaos`: runs of the cells, one after the other, and a table of them. Exit code 1 on a violation.
 
-build/chaos/report.json and report.md have the table after each cell. An interrupted run goes on when it is started
-again with the same number of transactions.
+build/chaos/report.json and report.md have the table after each cell.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ def main() -> int:
     parser.add_argument(
         "--brokers", choices=_CHOICES, default="1", help="the cells on one broker, on three, or all of both (default 1)"
     )
-    parser.add_argument("--fresh", action="store_true", help="begin anew also when a run was interrupted")
     # Option for the process of one cell.
     parser.add_argument("--one", choices=_ALL, help=argparse.SUPPRESS)
     parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
@@ -43,7 +41,7 @@ def main() -> int:
         _run(options.one, options.transactions, options.report)
         return 0
     cells = options.cell or _CHOICES[options.brokers]
-    found = run_cells(cells, options.transactions, _FOLDER, _say, fresh=options.fresh)
+    found = run_cells(cells, options.transactions, _FOLDER, _say)
     print(table(found))
     return 0 if is_clean(found) else 1
 

@@ -1,4 +1,4 @@
-"""Several cells, one after the other, each in a process of its own. An interrupted run is continued."""
+"""Several cells, one after the other, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -32,31 +32,19 @@ def run_cells(
     transactions: int,
     folder: Path,
     say: Callable[[str], None],
-    *,
-    fresh: bool = False,
     run_one: Callable[[str, int, Path], Found] | None = None,
 ) -> dict[str, Found]:
-    """Run the cells without a verdict. report.json and report.md are written after each cell.
-
-    An interrupted run with as many transactions keeps its verdicts. `fresh` deletes them.
-    """
+    """Run the cells. report.json and report.md are written after each cell."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.json"
-    found = {} if fresh else _interrupted(path, transactions)
-    if kept := [cell for cell in cells if cell in found]:
-        say(f"going on after {', '.join(kept)}; --fresh begins anew")
+    found: dict[str, Found] = {}
     for number, cell in enumerate(cells, 1):
-        if cell in found:
-            continue
         say(f"--- {cell}: {number} of {len(cells)} ---")
         started = time.monotonic()
         found[cell] = {**(run_one or _in_a_process)(cell, transactions, folder / "cell.json"), "load": _load()}
         say(f"{cell}: {_verdict(found[cell])}, {time.monotonic() - started:.0f} s")
-        done = {name: found[name] for name in found if name in cells}
-        finished = len(done) == len(cells)
-        path.write_text(json.dumps({"transactions": transactions, "finished": finished, "cells": found}, indent=2))
+        (folder / "report.json").write_text(json.dumps({"transactions": transactions, "cells": found}, indent=2))
         (folder / "report.md").write_text(table(found))
-    return {cell: found[cell] for cell in cells}
+    return found
 
 
 def is_clean(found: Mapping[str, Found]) -> bool:
@@ -89,14 +77,6 @@ def _verdict(found: Found) -> str:
 
 def _load() -> float:
     return round(os.getloadavg()[0], 1)
-
-
-def _interrupted(path: Path, transactions: int) -> dict[str, Found]:
-    """Verdicts of an interrupted run. Cells without one are run again."""
-    last = json.loads(path.read_text()) if path.exists() else {"finished": True}
-    if last["finished"] or last["transactions"] != transactions:
-        return {}
-    return {cell: one for cell, one in last["cells"].items() if "error" not in one}
 
 
 def _in_a_process(cell: str, transactions: int, report: Path) -> Found:

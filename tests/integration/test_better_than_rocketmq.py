@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +30,6 @@ from tests.support.harness import (
     quiet,
 )
 from txbridge.embedded import EmbeddedKafka
-from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
 
 TIMES = {"transaction_timeout": 1_000, "transaction_check_interval": 1_500, "transaction_check_max": 2}
@@ -212,18 +209,6 @@ def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None
     scene.bridge.wait_visible(scene.topic, [value])
 
 
-# Other numbers differ from these only in their size.
-@pytest.mark.parametrize(
-    "beyond", [5, *(pytest.param(beyond, marks=pytest.mark.long) for beyond in (2**31, 2**60)), 2**63 - 1]
-)
-def test_an_end_that_names_an_offset_beyond_the_log_is_refused(scene: Scene, beyond: int) -> None:
-    offset = beyond if beyond > 5 else scene.bridge.bounds(scene.bridge.names.half, 0)[1] + beyond
-    scene.refused(Prepared(0, offset, "0123456789ABCDEF" * 2), COMMIT, "no_half_message")
-    prepared = scene.prepare(value := scene.value("after"))
-    scene.bridge.decide(prepared, COMMIT)
-    scene.bridge.wait_visible(scene.topic, [value], 10)
-
-
 def test_an_end_that_was_written_before_its_half_message_does_not_count(scene: Scene) -> None:
     """The local transaction may run only after the half message is stored, so this message is checked."""
     headers = scene.bridge.half_headers(scene.topic)
@@ -236,23 +221,6 @@ def test_an_end_that_was_written_before_its_half_message_does_not_count(scene: S
     assert scene.copies(value) == 0
     scene.bridge.decide(early, COMMIT)
     scene.bridge.wait_visible(scene.topic, [value])
-
-
-def test_issues_9500_1568_a_poison_record_moves_nobody_else(scene: Scene) -> None:
-    names = scene.bridge.names
-    first = scene.prepare(scene.value("first"))
-    poison = scene.bridge.produce(names.half, value=b"\xff\x00poison", partition=0)
-    second = scene.prepare(value := scene.value("second"))
-    scene.bridge.produce(names.end, value=b"\xff\x00poison", headers=scene.bridge.end_headers(), partition=0)
-    scene.bridge.decide(second, COMMIT)
-    scene.bridge.wait_visible(scene.topic, [value], 10)
-    eventually(lambda: scene.member.checks(first))
-    assert [check["TRANSACTION_CHECK_TIMES"] for check in scene.member.checks(first)] == [b"1"]
-    scene.bridge.decide(first, ROLLBACK)
-    scene.bridge.wait_outcome(first, "rollback")
-    source = f"{names.half}:0:{poison.offset()}".encode()
-    eventually(lambda: source in {record.get("TXB_SOURCE") for record in scene.bridge.discarded()})
-    assert scene.worker.returncode is None
 
 
 # --- immunity and checks ----------------------------------------------------------------------------------------------
@@ -284,21 +252,6 @@ def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it(scene:
     eventually(lambda: len(scene.member.checks(behind)) == 2)
     assert scene.member.checks(young) == []
     scene.bridge.decide(young, ROLLBACK)
-
-
-def test_issues_386_7567_1694_nobody_alive_burns_no_check_and_the_first_to_come_gets_number_1(scene: Scene) -> None:
-    # A former member, so that the check topic exists.
-    scene.bridge.member("orphans").leave()
-    prepared = scene.bridge.prepare(scene.topic, b"orphan", partition=0, group="orphans")
-    # RocketMQ would count both checks and discard the message after 4 s.
-    time.sleep(5)
-    assert b"orphan" not in {record["value"] for record in scene.bridge.discarded()}
-    assert scene.bridge.read(scene.bridge.names.check("orphans")) == []
-    with scene.bridge.member("orphans") as member:
-        eventually(lambda: len(member.checks(prepared)) == 2)
-        assert [check["TRANSACTION_CHECK_TIMES"] for check in member.checks(prepared)] == [b"1", b"2"]
-        scene.bridge.end([prepared.entry(COMMIT, 2)], 0, group="orphans", source="check")
-        scene.bridge.wait_visible(scene.topic, [b"orphan"])
 
 
 def test_the_last_check_and_the_discard_are_a_full_interval_apart_for_15_messages_too(scene: Scene) -> None:
@@ -343,51 +296,6 @@ def test_issue_9320_a_huge_immunity_ends_at_the_greatest_age(bridge: Bridge) -> 
 # --- races ------------------------------------------------------------------------------------------------------------
 
 
-def test_issues_2360_8003_no_check_once_a_decision_is_stored(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    with bridge.member() as member:
-        decided = bridge.prepare(topic, b"decided", partition=0)
-        open_one = bridge.prepare(topic, b"open", partition=0)
-        bridge.decide(decided, COMMIT)
-        # Both messages are due when the owner starts, and the decision is not applied yet.
-        time.sleep(0.5)
-        with bridge.local_owner(transaction_timeout=200):
-            eventually(lambda: member.checks(open_one))
-            bridge.wait_visible(topic, [b"decided"])
-        assert member.checks(decided) == []
-
-
-def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_the_check(
-    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_open, is_shut, fill = threading.Event(), threading.Event(), DecisionLog.fill
-    is_open.set()
-
-    def gate(log: DecisionLog, timeout: float) -> None:
-        if is_open.is_set():
-            fill(log, timeout)
-        else:
-            is_shut.set()
-            time.sleep(timeout)
-
-    monkeypatch.setattr(DecisionLog, "fill", gate)
-    topic = bridge.create_topic("real")
-    with bridge.member() as member, bridge.local_owner():
-        control = bridge.prepare(topic, b"control", partition=0)
-        eventually(lambda: member.checks(control))
-        is_open.clear()
-        assert is_shut.wait(120)
-        prepared = bridge.prepare(topic, b"value", partition=0)
-        bridge.decide(prepared, COMMIT)
-        # The check is due all the time, but the worker only knows that END has grown.
-        time.sleep(2.5)
-        assert bridge.visible(topic) == {}
-        is_open.set()
-        bridge.wait_visible(topic, [b"value"])
-        eventually(lambda: len(member.checks(control)) == 2)
-        assert member.checks(prepared) == []
-
-
 def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_first(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,49 +315,6 @@ def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_
             bridge.decide(one, COMMIT)
         bridge.wait_visible(topic, values)
     assert set(bridge.visible(topic).values()) == {1}
-
-
-def test_issue_7709_a_decision_whose_topic_is_missing_is_held_across_a_crash(bridge: Bridge) -> None:
-    """RocketMQ loses a commit that cannot be stored, and tells neither side; only checks may repair it."""
-    missing = f"{bridge.namespace}.missing"
-    worker = bridge.worker()
-    with bridge.member() as member:
-        held = bridge.prepare(missing, b"held", partition=0)
-        bridge.decide(held, COMMIT)
-        eventually(lambda: worker.events("held"))
-        [event] = worker.events("held")
-        assert (event["half_offset"], event["error"]) == (held.offset, f"topic {missing} does not exist")
-        worker.kill()
-        with bridge.local_owner():
-            bridge.decide(held, ROLLBACK)
-            control = bridge.prepare(missing, b"control", partition=0)
-            eventually(lambda: member.checks(control))
-            bridge.decide(control, ROLLBACK)
-            bridge.create_topic("missing")
-            bridge.wait_visible(missing, [b"held"])
-            eventually(lambda: not bridge.parked_states(0))
-        assert member.checks(held) == [], "it was decided"
-    assert bridge.visible(missing) == {b"held": 1}
-    assert bridge.outcomes()[0, held.offset] == ["commit"]
-
-
-def test_issues_10199_2133_a_kill_right_after_a_commit_brings_no_check_and_no_second_copy(bridge: Bridge) -> None:
-    """RocketMQ keeps the marks of finished messages in memory for 3 s, so it checks them again after a crash."""
-    topic = bridge.create_topic("real")
-    worker = bridge.worker(transaction_timeout=1_500)
-    values = [b"%d" % number for number in range(20)]
-    with bridge.member() as member:
-        # An open message before the others, so that only OP can tell their outcomes.
-        bridge.prepare(topic, b"open", partition=0, extra=immunity("600"))
-        prepared = bridge.prepare_many(topic, values, partition=0)
-        bridge.decide_many(prepared, COMMIT)
-        bridge.wait_visible(topic, values)
-        worker.kill()
-        control = bridge.prepare(topic, b"control", partition=0)
-        with bridge.local_owner(transaction_timeout=1_500):
-            eventually(lambda: member.checks(control))
-        assert [member.checks(one) for one in prepared] == [[]] * 20
-    assert bridge.visible(topic) == dict.fromkeys(values, 1)
 
 
 def test_issue_388_several_half_partitions_share_the_work_and_keep_the_order_of_each_key(kafka: EmbeddedKafka) -> None:

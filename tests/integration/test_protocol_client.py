@@ -147,46 +147,13 @@ def internal(bridge: Bridge, name: str) -> str:
     return f"{bridge.namespace}.{name}"
 
 
-def read(bridge: Bridge, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """All records of a topic at this moment.
-
-    It is faster than `Bridge.read`, because it does not spend the half second that a broker waits at the end of a log.
-    """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bridge.bootstrap_servers,
-            "group.id": internal(bridge, "reader"),
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "isolation.level": isolation,
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    partitions = consumer.list_topics(topic, 120).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-    found: list[Message] = []
-    ended = 0
-    deadline = time.monotonic() + 20
-    while ended < len(partitions):
-        assert time.monotonic() < deadline, f"{topic} did not come to an end"
-        message = consumer.poll(0.2)
-        if message is not None and message.error() is None:
-            found.append(message)
-        elif message is not None:
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            ended += 1
-    consumer.close()
-    return found
-
-
 def values(bridge: Bridge, topic: str) -> list[bytes | None]:
     """Sorted values that a read_committed reader finds."""
-    return sorted(record.value() for record in read(bridge, topic))
+    return sorted(record.value() for record in bridge.read(topic))
 
 
 def op_records(bridge: Bridge) -> list[Message]:
-    return read(bridge, internal(bridge, "RMQ_SYS_TRANS_OP_HALF_TOPIC"))
+    return bridge.read(internal(bridge, "RMQ_SYS_TRANS_OP_HALF_TOPIC"))
 
 
 def outcomes(bridge: Bridge, half: Half) -> list[str]:
@@ -205,9 +172,7 @@ def wait_outcome(bridge: Bridge, half: Half, *expected: str) -> None:
 def offset_records(bridge: Bridge, key: str) -> list[dict | None]:
     """JSON values of one key in OFFSET, None for a tombstone."""
     records = [
-        record
-        for record in read(bridge, internal(bridge, "RMQ_SYS_TRANS_OFFSET_TOPIC"))
-        if record.key() == key.encode()
+        record for record in bridge.read(internal(bridge, "RMQ_SYS_TRANS_OFFSET_TOPIC")) if record.key() == key.encode()
     ]
     assert all(record.headers() == [("TXB_V", b"1")] for record in records)
     return [None if record.value() is None else json.loads(record.value()) for record in records]
@@ -223,7 +188,7 @@ def record_at(bridge: Bridge, topic: str, partition: int, offset: int) -> Messag
     found: list[Message] = []
 
     def there() -> bool:
-        records = read(bridge, topic)
+        records = bridge.read(topic)
         found[:] = [record for record in records if (record.partition(), record.offset()) == (partition, offset)]
         return bool(found)
 
@@ -244,7 +209,7 @@ def born(bridge: Bridge, half: Half) -> int:
 
 def delivered(bridge: Bridge, topic: str, half: Half) -> list[Message]:
     """Copies of a half message in its real topic."""
-    return [record for record in read(bridge, topic) if (record.headers() or [])[-2:] == marks(half)]
+    return [record for record in bridge.read(topic) if (record.headers() or [])[-2:] == marks(half)]
 
 
 def marks(half: Half) -> list[tuple[str, bytes]]:
@@ -356,15 +321,15 @@ def test_several_messages_are_checked_as_one_and_delivered_together_in_their_ord
     assert check.value() == b"\1" + b"".join(frames)
     client.answer(check, lambda _: COMMIT)
     wait_outcome(bridge, half, "commit")
-    (first,) = read(bridge, orders)
+    (first,) = bridge.read(orders)
     assert (half[0], first.partition(), first.value()) == (half_partition, partition, b"placed")
     assert first.headers() == [*user, *marks(half), ("TXB_MESSAGE", b"1/3")]
     assert first.timestamp() == (TIMESTAMP_CREATE_TIME, 1_600_000_000_123)
-    assert [(one.key(), one.value(), one.headers()[-1]) for one in read(bridge, stock)] == [
+    assert [(one.key(), one.value(), one.headers()[-1]) for one in bridge.read(stock)] == [
         (None, b"less", ("TXB_MESSAGE", b"2/3")),
         (b"k", None, ("TXB_MESSAGE", b"3/3")),
     ]
-    assert {one.timestamp()[1] for one in read(bridge, stock)} == {born(bridge, half)}
+    assert {one.timestamp()[1] for one in bridge.read(stock)} == {born(bridge, half)}
 
 
 def test_a_null_value_and_a_null_key_are_delivered_as_null_at_the_time_of_birth(bridge: Bridge, join: Join):
@@ -393,18 +358,6 @@ def test_a_timestamp_of_0_counts_as_absent(bridge: Bridge, join: Join):
 
 
 # --- rollback -------------------------------------------------------------------------------------------------------
-
-
-def test_a_message_rolled_back_never_appears_and_a_later_commit_has_no_effect(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("rollback", 4)
-    client = join("rollback", listening=False)
-    half = client.prepare(topic, b"rolled back", key=TWENTY_ONE[0])
-    client.end((half, ROLLBACK))
-    wait_outcome(bridge, half, "rollback")
-    client.end((half, COMMIT))
-    pass_by(bridge, client, topic, TWENTY_ONE[0])
-    assert outcomes(bridge, half) == ["rollback"]
-    assert [record.value() for record in read(bridge, topic, "read_uncommitted")] == [b"sentinel"]
 
 
 # --- check and answer -----------------------------------------------------------------------------------------------
@@ -499,7 +452,7 @@ def test_immunity_replaces_the_time_to_the_first_check_and_a_negative_one_does_n
     wait_checks(client, at_once, absent)
     (again,) = wait_checks(client, absent)
     assert check_times(again) == 2
-    asked = {dict(record.headers())["UNIQ_KEY"].decode() for record in read(bridge, client.check_topic)}
+    asked = {dict(record.headers())["UNIQ_KEY"].decode() for record in bridge.read(client.check_topic)}
     assert asked == {at_once[2], absent[2]}
     client.end((immune, ROLLBACK), (at_once, ROLLBACK), (absent, ROLLBACK))
     wait_outcome(bridge, immune, "rollback")
@@ -616,7 +569,7 @@ def test_a_message_nobody_decides_is_parked_discarded_resumed_and_committed(brid
     assert set(entry) == PENDING | {"reason", "at"}
     assert (entry["reason"], entry["checks"]) == ("MAX_CHECKS", 4)
     checks = [
-        check for check in read(bridge, client.check_topic) if dict(check.headers())["UNIQ_KEY"] == half[2].encode()
+        check for check in bridge.read(client.check_topic) if dict(check.headers())["UNIQ_KEY"] == half[2].encode()
     ]
     assert [check_times(check) for check in checks] == [1, 2, 3, 4]
     wait_outcome(bridge, half, "discard")
@@ -666,95 +619,6 @@ def test_a_commit_that_can_not_be_delivered_is_held_until_it_can(bridge: Bridge,
     wait_delivered(bridge, topic, half)
     wait_outcome(bridge, half, "commit")
     wait_tombstone(bridge, half)
-
-
-def set_aside(bridge: Bridge, written: Message) -> list[Message]:
-    """Copies of a malformed record in the discard topic."""
-    source = ("TXB_SOURCE", f"{written.topic()}:{written.partition()}:{written.offset()}".encode())
-    records = read(bridge, internal(bridge, "TRANS_CHECK_MAX_TIME_TOPIC"))
-    return [record for record in records if source in record.headers()]
-
-
-def test_malformed_records_are_set_aside_as_they_were_with_the_reason(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("malformed", 4)
-    client = join("malformed", listening=False)
-    half = client.prepare(topic, b"value", key=b"abc")
-    no_half = client.write(client.half_topic, [("user", None), ("TRAN_MSG", "true")], key=b"abc", value=b"x")
-    no_end = client.write(
-        client.end_topic, [("SOURCE", "client")], value=f"{half[1]},{half[2]},8\n1,2", partition=half[0]
-    )
-    eventually(lambda: set_aside(bridge, no_half) and set_aside(bridge, no_end), 40, "they were not set aside")
-    for written, before in (no_half, [("user", None), ("TRAN_MSG", b"true")]), (no_end, [("SOURCE", b"client")]):
-        (record,) = set_aside(bridge, written)
-        assert (record.key(), record.value()) == (written.key(), written.value())
-        *copied, version, reason, error, _ = record.headers()
-        assert copied == [*before, ("TXB_V", b"1"), ("PGROUP", b"malformed")]
-        assert [version, reason] == [("TXB_V", b"1"), ("TXB_REASON", b"MALFORMED")]
-        assert error[0] == "TXB_ERROR"
-        assert error[1]
-    wait_outcome(bridge, (no_half.partition(), no_half.offset(), ""), "discard")
-    pass_by(bridge, client, topic, b"abc")
-    assert values(bridge, topic) == [b"sentinel"]  # no entry of the malformed END was applied
-    client.end((half, COMMIT))
-    wait_delivered(bridge, topic, half)
-
-
-def test_every_rule_of_the_page_broken_makes_a_record_malformed(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("rules", 4)
-    client = join("rules", listening=False)
-    half = client.prepare(topic, b"value", key=b"abc")
-    good = f"{half[1]},{half[2]},8"
-    end_headers = {"TXB_V": "1", "PGROUP": "rules", "SOURCE": "client"}
-    ends = {
-        "no TXB_V": (good, {**end_headers, "TXB_V": None}),
-        "another version": (good, {**end_headers, "TXB_V": "2"}),
-        "no group": (good, {**end_headers, "PGROUP": None}),
-        "no source": (good, {**end_headers, "SOURCE": None}),
-        "an unknown source": (good, {**end_headers, "SOURCE": "somebody"}),
-        "resume with a decision": (good, {**end_headers, "SOURCE": "resume"}),
-        "no entry": ("", end_headers),
-        "a line feed after the last entry": (good + "\n", end_headers),
-        "carriage returns": (f"{good}\r\n{good}", end_headers),
-        "another decision": (f"{half[1]},{half[2]},7", end_headers),
-        "an id in small letters": (f"{half[1]},{half[2].lower()[:-1]}a,8", end_headers),
-        "check times that are no number": (f"{good},x", end_headers),
-        "a comma in the remark": (f"{good},,a,b", end_headers),
-        "a remark too long": (f"{good},,{'x' * 2_049}", end_headers),
-        "1,001 entries": ("\n".join([good] * 1_001), end_headers),
-    }
-    half_headers = {"TXB_V": "1", "TRAN_MSG": "true", "REAL_TOPIC": topic, "PGROUP": "rules", "UNIQ_KEY": "0" * 32}
-    halves = {
-        **{f"no {name}": {**half_headers, name: None} for name in half_headers},
-        "TRAN_MSG false": {**half_headers, "TRAN_MSG": "false"},
-        "a short id": {**half_headers, "UNIQ_KEY": "0" * 31},
-        "a partition that is no number": {**half_headers, "REAL_QID": "-1"},
-        "a time that is no number": {**half_headers, "BORN_TIMESTAMP": "now"},
-        "a group of 201 characters": {**half_headers, "PGROUP": "g" * 201},
-        "a group with a space": {**half_headers, "PGROUP": "a group"},
-        "a barrier of two words": {**half_headers, "TXB_BARRIER": "two words"},
-        "a barrier of 65 characters": {**half_headers, "TXB_BARRIER": "b" * 65},
-        "a reserved name of ours": {**half_headers, "TXB_SOMETHING": "1"},
-        "a reserved name of RocketMQ": {**half_headers, "__transactionId__": "1"},
-        "a topic of RocketMQ": {**half_headers, "REAL_TOPIC": "RMQ_SYS_SOMETHING"},
-        "a topic of Kafka": {**half_headers, "REAL_TOPIC": "__consumer_offsets"},
-        "the discard topic": {**half_headers, "REAL_TOPIC": "TRANS_CHECK_MAX_TIME_TOPIC"},
-        "an internal topic": {**half_headers, "REAL_TOPIC": client.end_topic},
-    }
-
-    def send(target: str, headers: dict[str, str | None], value: str) -> Message:
-        given = [(name, text) for name, text in headers.items() if text is not None]
-        return bridge.produce(target, headers=given, value=value, partition=half[0])
-
-    written = {name: send(client.end_topic, headers, value) for name, (value, headers) in ends.items()}
-    written |= {name: send(client.half_topic, headers, "value") for name, headers in halves.items()}
-    twice = [*half_headers.items(), ("UNIQ_KEY", "0" * 32)]
-    written["an id twice"] = bridge.produce(client.half_topic, headers=twice, value=b"value", partition=half[0])
-    for name, record in written.items():
-        eventually(lambda record=record: set_aside(bridge, record), 40, f"{name}: not set aside")
-    pass_by(bridge, client, topic, b"abc")
-    assert values(bridge, topic) == [b"sentinel"]
-    client.end((half, ROLLBACK))
-    wait_outcome(bridge, half, "rollback")
 
 
 def test_op_records_are_as_the_page_says(bridge: Bridge, join: Join):
@@ -819,6 +683,6 @@ def test_checkpoints_are_as_the_page_says(bridge: Bridge, join: Join):
         for earlier, later in pairwise(progress):
             assert all(earlier[field] <= later[field] for field in ("half", "end", "op"))
             assert earlier["owner"] != later["owner"] or earlier["seq"] < later["seq"]
-    for record in read(bridge, names["offset"]):
+    for record in bridge.read(names["offset"]):
         key = f"{names['half']}@CID_RMQ_SYS_TRANS/{record.partition()}"
         assert re.fullmatch(re.escape(key) + r"(/\d+)?", record.key().decode())

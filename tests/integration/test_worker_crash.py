@@ -174,5 +174,6 @@ def _verify(bridge: Bridge, scene: Scene, member: CheckMember) -> None:
     assert reasons == Counter(
         [(b"MALFORMED", b"garbage"), *((b"MAX_CHECKS", scene.values[one]) for one in scene.to_discard)],
     )
+    assert not any(member.checks(one) for one in scene.to_commit if scene.values[one].startswith(b"commit"))
     for prepared in [*scene.undecided, *scene.to_discard]:
         assert [check["TRANSACTION_CHECK_TIMES"] for check in member.checks(prepared)] == [b"1"]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.read import decode, delta_lake
 from txbridge_audit.read.beside import beside
-from txbridge_audit.read.frame_cache import FrameCache, let_go
-from txbridge_audit.read.jvm_names import remember
+from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.kafka_source import RAW_FIELDS
 from txbridge_audit.read.literals import frame
-from txbridge_audit.read.once import once
 from txbridge_audit.read.spark_session import CONNECTOR, FEW, _announce_fetching, spark_session, suit
 
 pytestmark = [
@@ -71,39 +66,6 @@ def test_a_job_beside_others_tells_what_it_has_found_and_what_it_has_raised(spar
         beside(spark, fails)()
 
 
-def test_columns_are_made_once_in_a_jvm_and_anew_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, str]] = []
-
-    @once
-    def column(number: int, *, name: str) -> object:
-        made.append((number, name))
-        return object()
-
-    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
-    first = column(1, name="a")
-    assert column(1, name="a") is first
-    assert column(1, name="b") is not first
-    assert made == [(1, "a"), (1, "b")]
-    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
-    assert column(1, name="a") is not first
-    assert made == [(1, "a"), (1, "b"), (1, "a")]
-
-
-def test_the_jvm_is_asked_once_for_a_function() -> None:
-    asked: list[str] = []
-
-    class Java:
-        def __getattr__(self, name: str) -> str:
-            asked.append(name)
-            return name.upper()
-
-    jvm = SimpleNamespace(functions=Java(), PythonUtils=Java(), PythonSQLUtils=Java())
-    setattr(jvm, "org.apache.spark.sql.functions", Java())
-    remember(jvm)
-    assert [jvm.functions.col, jvm.functions.lit, jvm.functions.col] == ["COL", "LIT", "COL"]
-    assert asked == ["col", "lit"]
-
-
 def test_the_same_query_again_is_made_with_few_calls_into_the_jvm(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,34 +95,6 @@ def test_what_is_held_is_read_as_often_as_one_likes_until_it_is_let_go(spark: Sp
         three = cache.hold(spark.range(3))
         assert (three.count(), three.where("id > 0").count()) == (3, 2)
         assert set(kept()) - before
-    assert set(kept()) <= before
-
-
-def test_a_frame_that_is_handed_over_outlives_the_block(spark: SparkSession) -> None:
-    context: Any = spark.sparkContext
-    kept = context._jsc.getPersistentRDDs
-    before = set(kept())
-    with FrameCache(spark) as cache:
-        three = cache.hand_over(cache.hold(spark.range(3)))
-    assert len(set(kept()) - before) == 1
-    assert three.where("id > 0").count() == 2
-    let_go(three)
-    assert set(kept()) <= before
-
-
-def test_only_a_held_frame_itself_can_be_let_go(spark: SparkSession) -> None:
-    """The rows of a frame made from it cannot be released, and an error tells so."""
-    with FrameCache(spark) as cache, pytest.raises(Py4JError, match="rdd"):
-        let_go(cache.hold(spark.range(3)).where("id > 0"))
-
-
-def test_a_frame_that_was_cut_off_is_let_go_at_the_end(spark: SparkSession) -> None:
-    context: Any = spark.sparkContext
-    kept = context._jsc.getPersistentRDDs
-    before = set(kept())
-    with FrameCache(spark) as cache:
-        assert cache.cut_off(spark.range(3), 3).count() == 3
-        assert len(set(kept()) - before) == 1
     assert set(kept()) <= before
 
 

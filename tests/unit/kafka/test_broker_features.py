@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from txbridge.kafka.broker_features import lacking
+import pytest
+
+from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka import broker_features
+from txbridge.kafka.broker_features import ApiKey, lacking
 
 #: Kafka 4.3.1 and 3.9.2, as they answered: Produce, Fetch, Metadata, InitProducerId, OffsetForLeaderEpoch,
 #: AddPartitionsToTxn, EndTxn, DescribeTransactions.
@@ -28,4 +32,18 @@ def test_a_service_without_transactions_is_told_so() -> None:
         "InitProducerId 0 of Kafka 0.11 (the fence of a partition; found none), "
         "AddPartitionsToTxn 0 of Kafka 0.11 (Kafka transactions; found none), "
         "EndTxn 0 of Kafka 0.11 (Kafka transactions; found none)"
+    )
+
+
+def test_a_worker_refuses_brokers_that_lack_something_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked(_: object) -> dict[int, broker_features.Versions]:
+        return {1: OF_3_9, 2: {key: known for key, known in OF_3_9.items() if key != ApiKey.END_TXN}}
+
+    monkeypatch.setattr(broker_features, "_ask", asked)
+    with pytest.raises(EnvironmentProblemError) as refused:
+        broker_features.require_features({})
+    assert str(refused.value) == (
+        "a worker cannot work with these brokers:\n"
+        "- broker 2 lacks EndTxn 0 of Kafka 0.11 (Kafka transactions; found none)\n"
+        "What to do: use brokers of Apache Kafka 3.9 or later, or a service that speaks all of its transactions"
     )
