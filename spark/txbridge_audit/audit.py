@@ -18,15 +18,15 @@ from txbridge_audit.judge import evaluate, ledger, loss_evidence, overview
 from txbridge_audit.judge.fast_path import split
 from txbridge_audit.judge.model import AuditReport
 from txbridge_audit.read import context
-from txbridge_audit.read.context import Limits
+from txbridge_audit.read.context import AuditLimits
 from txbridge_audit.read.cuts import SETTLE_TIMEOUT, Ends, TopicPartition
 from txbridge_audit.read.filesystems import refuse_without_rename, scheme_of
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.gather import Plan, gather
-from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_admin import AuditedCluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.kafka_source import Source
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.kafka_source import AuditSource
+from txbridge_audit.read.selection import AuditSelection
 from txbridge_audit.read.spark_session import Progress, elections, spark_session
 from txbridge_audit.report import delta, formats, parquet
 from txbridge_audit.report.formats import LedgerFormat
@@ -48,9 +48,9 @@ def run_audit(
     kafka_options: Mapping[str, str] | None = None,
     real_topics: Collection[str] = (),
     spark: SparkSession | None = None,
-    selection: Selection | None = None,
+    selection: AuditSelection | None = None,
     settle_timeout: float = SETTLE_TIMEOUT,
-    limits: Limits | None = None,
+    limits: AuditLimits | None = None,
     ledger_path: str | None = None,
     continued: bool = False,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
@@ -76,7 +76,11 @@ def run_audit(
     """
     started = time.time()
     plan = Plan(
-        int(started * 1000), limits or Limits(), selection or Selection(), frozenset(real_topics), settle_timeout
+        int(started * 1000),
+        limits or AuditLimits(),
+        selection or AuditSelection(),
+        frozenset(real_topics),
+        settle_timeout,
     )
     if continued:
         refuse_to_continue(plan.selection, ledger_path, ledger_format, with_overview=with_overview)
@@ -84,12 +88,12 @@ def run_audit(
     if ledger_path is not None and not continued:
         formats.refuse_existing_locally(ledger_path)
     settings = kafka_settings(bootstrap_servers, kafka_options)
-    cluster = Cluster(settings)
+    cluster = AuditedCluster(settings)
     topics = context.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
     read = positions_before_spark(ledger_path) if continued and ledger_path is not None else {}
     small, in_delta = is_small(cluster, topics[names.half], read), ledger_format is LedgerFormat.DELTA
     with spark_session(spark, progress, small=small, with_delta=in_delta) as session:
-        source = Source(session, cluster, settings, names, topics, progress)
+        source = AuditSource(session, cluster, settings, names, topics, progress)
         if continued and ledger_path is not None:
             increments = Increments.open(source, ledger_path, ledger_format)
             report = until_leaders_stay(session, progress, lambda: increments.step(plan)).report
@@ -123,7 +127,7 @@ def named(namespace: str) -> Names:
     return names
 
 
-def is_small(cluster: Cluster, half: Collection[TopicPartition], read: Ends) -> bool:
+def is_small(cluster: AuditedCluster, half: Collection[TopicPartition], read: Ends) -> bool:
     """Whether so little of HALF is unread that the audit ends before optimised code would pay off.
 
     `read` are the offsets up to which earlier audits of the ledger have read.
@@ -147,7 +151,7 @@ def until_leaders_stay(spark: SparkSession, say: Progress, audit: Callable[[], _
 
 
 def refuse_to_continue(
-    selection: Selection,
+    selection: AuditSelection,
     ledger_path: str | None,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     *,
@@ -158,7 +162,7 @@ def refuse_to_continue(
         raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
     refuse_without_rename(scheme_of(ledger_path))
     formats.refuse_other_format_locally(ledger_path, ledger_format)
-    if selection != Selection():
+    if selection != AuditSelection():
         raise CouldNotAuditError(
             "a continued audit is about all transactions: leave --since, --until and --only-topic out",
         )
@@ -169,7 +173,7 @@ def refuse_to_continue(
 
 
 def _audit(
-    source: Source, plan: Plan, ledger_path: str | None, ledger_format: LedgerFormat, *, with_overview: bool
+    source: AuditSource, plan: Plan, ledger_path: str | None, ledger_format: LedgerFormat, *, with_overview: bool
 ) -> AuditReport:
     """One audit of everything that the topics hold."""
     with FrameCache(source.spark) as cache:

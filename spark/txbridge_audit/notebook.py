@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.model import AuditReport, Entry
-from txbridge_audit.read.context import Limits
+from txbridge_audit.read.context import AuditLimits
 from txbridge_audit.read.literals import frame
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.selection import AuditSelection
 
 _PLACE = "topic: string, partition: int, offset: bigint"
 _DECISION = (
@@ -64,8 +64,8 @@ def audited(
     namespace: str = "",
     kafka_options: Mapping[str, str] | None = None,
     real_topics: Collection[str] = (),
-    selection: Selection | None = None,
-    limits: Limits | None = None,
+    selection: AuditSelection | None = None,
+    limits: AuditLimits | None = None,
     ledger_path: str | None = None,
 ) -> Audited:
     """Audit once (see `run_audit` for the options). Records that are written later do not change the result.

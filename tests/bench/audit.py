@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from txbridge_audit import run_audit
 from txbridge_audit.read.cuts import Range, TopicPartition, ranges
-from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.read.kafka_config import KafkaSettings, kafka_settings
 from txbridge_audit.read.kafka_source import READ_COMMITTED, read
 from txbridge_audit.read.spark_session import spark_session
@@ -139,7 +139,7 @@ def _measured(name: str, count: Callable[[], int]) -> _Counted:
 
 def _bare(spark: SparkSession, servers: str) -> int:
     """Count the records in all topics of the cluster that are not Kafka's own. `spark` has Spark's defaults."""
-    topics = _topics(Cluster(kafka_settings(servers)))
+    topics = _topics(AuditedCluster(kafka_settings(servers)))
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", ",".join(topics))
     return reader.option("kafka.isolation.level", READ_COMMITTED).load().count()
 
@@ -151,12 +151,12 @@ def _tuned(spark: SparkSession, servers: str) -> int:
 
 
 def _spans(settings: KafkaSettings) -> dict[TopicPartition, Range]:
-    cluster = Cluster(settings)
+    cluster = AuditedCluster(settings)
     keys = [key for topic, count in _topics(cluster).items() for key in partitions_of(topic, count)]
     return ranges(cluster.log_starts(keys), cluster.stable_offsets(keys))
 
 
-def _topics(cluster: Cluster) -> dict[str, int]:
+def _topics(cluster: AuditedCluster) -> dict[str, int]:
     """Topics with their partition numbers."""
     return {name: count for name, count in cluster.partition_counts().items() if not name.startswith("__")}
 

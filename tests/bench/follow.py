@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 from txbridge_audit.incremental.follow import INTERVAL, follow
-from txbridge_audit.incremental.steps import Step
+from txbridge_audit.incremental.steps import AuditStep
 
 from tests.bench.measure import Ratio, summary
 from tests.corruption.writer import Writer
@@ -117,7 +117,7 @@ def _following(servers: str, interval: float, steps: list[tuple[float, int]]) ->
     """Start a follower in this process. Yields a function that waits until its first step is done."""
     stop, stepped, failed = threading.Event(), threading.Event(), []
 
-    def on_step(step: Step) -> None:
+    def on_step(step: AuditStep) -> None:
         steps.append((step.report.seconds, step.carried))
         stepped.set()
 

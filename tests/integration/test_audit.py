@@ -22,12 +22,12 @@ from txbridge_audit.incremental.follow import follow
 from txbridge_audit.incremental.steps import Increments
 from txbridge_audit.incremental.store import Store
 from txbridge_audit.read import context, kafka_source, selection
-from txbridge_audit.read.context import Limits
+from txbridge_audit.read.context import AuditLimits
 from txbridge_audit.read.cuts import Range
 from txbridge_audit.read.gather import Plan
-from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_admin import AuditedCluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.selection import AuditSelection
 
 from tests.support.audit_cases import CASES, TAIL, plant
 from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
@@ -386,18 +386,18 @@ def test_range_of_time_and_chosen_topics(
         log.end(half, COMMIT)
         log.deliver(half)
     log.transaction(log.progress(PLAIN, half=0), log.progress(PASSED, half=0))
-    since = audit(log, spark, selection=Selection(since=mark))
+    since = audit(log, spark, selection=AuditSelection(since=mark))
     assert (since.transactions, since.delivered, since.clean, dict(since.findings.by_kind)) == (2, 2, True, {})
     assert since.cuts[log.names.half]["0"]["start"] == new.offset
-    until = audit(log, spark, selection=Selection(until=mark, topics=frozenset({log.real(ORDERS)})))
+    until = audit(log, spark, selection=AuditSelection(until=mark, topics=frozenset({log.real(ORDERS)})))
     assert (until.transactions, until.delivered, until.fates["LEAKED"]) == (2, 1, 1)
     assert log.real(FORWARDED) not in until.cuts
     assert json.loads(until.to_json())["selection"] == {"since": None, "until": mark, "topics": [log.real(ORDERS)]}
     with pytest.raises(CouldNotAuditError, match=r"no topic nowhere, and no half message names it: check --only-topic"):
-        audit(log, spark, selection=Selection(topics=frozenset({"nowhere"})))
+        audit(log, spark, selection=AuditSelection(topics=frozenset({"nowhere"})))
     log.delete_records(log.names.half, PLAIN, new.offset)
     with pytest.raises(CouldNotAuditError, match=r"retention has left nothing before .*HALF_TOPIC/0.* a later --since"):
-        audit(log, spark, selection=Selection(since=mark - 1_000))
+        audit(log, spark, selection=AuditSelection(since=mark - 1_000))
 
 
 @pytest.mark.long
@@ -489,9 +489,9 @@ def test_a_follower_keeps_in_memory_the_rows_of_its_last_step_alone(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, settings = KafkaLog(kafka.bootstrap_servers), kafka_settings(kafka.bootstrap_servers)
-    cluster = Cluster(settings)
+    cluster = AuditedCluster(settings)
     topics = context.internal_topics(cluster, log.names)
-    source = kafka_source.Source(spark, cluster, settings, log.names, topics, lambda _: None)
+    source = kafka_source.AuditSource(spark, cluster, settings, log.names, topics, lambda _: None)
     increments = Increments.open(source, str(tmp_path / "ledger"))
     kept = spark.sparkContext._jsc.getPersistentRDDs  # type: ignore[attr-defined]
     before = set(kept())
@@ -500,7 +500,7 @@ def test_a_follower_keeps_in_memory_the_rows_of_its_last_step_alone(
         half = log.half()
         log.end(half, COMMIT)
         log.deliver(half)
-        plan = Plan(int(time.time() * 1000), Limits(), Selection(), frozenset(), settle_timeout=30)
+        plan = Plan(int(time.time() * 1000), AuditLimits(), AuditSelection(), frozenset(), settle_timeout=30)
         increments.step(plan, closing=closing)
 
     def held() -> int:

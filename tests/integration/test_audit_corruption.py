@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
 from txbridge_audit.incremental.follow import follow
-from txbridge_audit.incremental.steps import Step
+from txbridge_audit.incremental.steps import AuditStep
 from txbridge_audit.incremental.store import Store
 
 from tests.corruption.matrix import compare, table
@@ -173,7 +173,7 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     topic, folder = "violations", str(tmp_path / "ledger")
     admin = AdminClient(quiet(kafka.bootstrap_servers))
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
-    steps: list[Step] = []
+    steps: list[AuditStep] = []
     stop, killed = threading.Event(), threading.Event()
     commit = Store.commit
 

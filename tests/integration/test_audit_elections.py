@@ -12,7 +12,7 @@ from pyspark.errors import ArithmeticException
 from txbridge_audit import run_audit
 from txbridge_audit.errors import ElectionError
 from txbridge_audit.read import kafka_admin
-from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.spark_session import elections
 
@@ -87,7 +87,7 @@ def test_ends_are_told_after_the_leader_died_and_after_it_came_back(brokers):
     half = log.half("moved")
     log.end(half, COMMIT)
     log.transaction(log.copy(half, partition=0))
-    asked = Cluster(kafka_settings(servers))
+    asked = AuditedCluster(kafka_settings(servers))
     (key,) = partitions_of("moved", 1)
     # The record and its marker are on both brokers.
     eventually(lambda: asked.stable_offsets([key]) == {key: 2}, 30)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from txbridge_audit.judge.model import Entry, Place, Tally
-from txbridge_audit.judge.overview import Group, Waiting
+from txbridge_audit.judge.overview import GroupOverview, Waiting
 from txbridge_audit.judge.summary import VIOLATIONS
 from txbridge_audit.report.html import html
 
@@ -23,12 +23,15 @@ _OUTSIDE = """[...document.querySelectorAll('body *')].filter(one => {
 
 
 def test_page_is_whole_on_a_phone_with_the_longest_names(tmp_path: Path) -> None:
-    places = (Place("half", f"{TOPIC[:40]}.RMQ_SYS_TRANS_HALF_TOPIC", 123, 123_456_789_012), Place("copy", TOPIC, 0, 7))
+    places = (
+        Place("half", f"{TOPIC[:40]}.RMQ_SYS_TRANS_HALF_TOPIC", 123, 123_456_789_012),
+        Place("copy", TOPIC, 0, 7),
+    )
     entries = tuple(Entry(kind, f"{kind} of {TOPIC}", "89ABCDEF", GROUP, TOPIC, places) for kind in VIOLATIONS)
     report = replace(VIOLATED, violations=Tally(dict.fromkeys(VIOLATIONS, 1), entries), namespace=TOPIC[:100])
     overview = replace(
         OVERVIEW,
-        groups=(Group(GROUP, 10, 4, 1_234, 3, 1),),
+        groups=(GroupOverview(GROUP, 10, 4, 1_234, 3, 1),),
         oldest_pending=(Waiting("0123ABCD", GROUP, TOPIC, 1, 42, "held", START - 7_200_000, 15),),
     )
     page = tmp_path / "page.html"

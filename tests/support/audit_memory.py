@@ -8,7 +8,7 @@ from collections import Counter
 
 from pyspark.sql import DataFrame, SparkSession
 from txbridge_audit.read import decode, literals
-from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
+from txbridge_audit.read.context import Facts, HalfFacts, RealTopicFacts
 from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.kafka_source import RAW_FIELDS
@@ -87,11 +87,11 @@ class Memory(Log):
 
     def facts(self, **changed: object) -> Facts:
         """Facts of a fully applied log without removed records, with all real records below the earlier cut."""
-        partitions = [PartitionFacts(p, half_start=0, applied_to=self.end_position[p], low=0) for p in (PLAIN, PASSED)]
+        partitions = [HalfFacts(p, half_start=0, applied_to=self.end_position[p], low=0) for p in (PLAIN, PASSED)]
         before = {(r.topic, r.partition): 1_000_000 for r in self.records}
         known: dict[str, object] = {
             "partitions": partitions,
-            "topics": [TopicFacts(ORDERS), TopicFacts(COMPACTED, compacted=True), TopicFacts(FORWARDED)],
+            "topics": [RealTopicFacts(ORDERS), RealTopicFacts(COMPACTED, compacted=True), RealTopicFacts(FORWARDED)],
             "before": before,
             "now": BORN + DAY,
         }

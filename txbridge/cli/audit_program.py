@@ -13,11 +13,11 @@ from rich.console import Console
 from txbridge_audit.audit import refuse_to_continue, run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.follow import follow
-from txbridge_audit.incremental.steps import Step
+from txbridge_audit.incremental.steps import AuditStep
 from txbridge_audit.incremental.violations_topic import default_topic
 from txbridge_audit.judge.model import AuditReport
 from txbridge_audit.read.given import kafka_options, limits_of
-from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.read.selection import AuditSelection, selection_of
 from txbridge_audit.read.spark_session import kill_session
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.terminal import print_report
@@ -90,7 +90,7 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
 def _follow(
     options: AuditOptions,
     settings: WorkerSettings,
-    selection: Selection,
+    selection: AuditSelection,
     form: LedgerFormat,
     progress: Callable[[str], None],
     notes: Console | None,
@@ -103,7 +103,7 @@ def _follow(
         hand_over(lambda *_: stop.set())
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
-    def on_step(step: Step) -> None:
+    def on_step(step: AuditStep) -> None:
         _write_files(options, step.report)
         if notes is None:
             return

@@ -20,16 +20,16 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from txbridge_audit.audit import named, refuse_to_continue, until_leaders_stay
-from txbridge_audit.incremental.steps import Increments, Step
+from txbridge_audit.incremental.steps import AuditStep, Increments
 from txbridge_audit.incremental.violations_topic import Alarms, existing_partitions
 from txbridge_audit.judge.model import AuditReport
 from txbridge_audit.read import context
-from txbridge_audit.read.context import Limits
+from txbridge_audit.read.context import AuditLimits
 from txbridge_audit.read.gather import Plan
-from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_admin import AuditedCluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.kafka_source import Source
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.kafka_source import AuditSource
+from txbridge_audit.read.selection import AuditSelection
 from txbridge_audit.read.spark_session import Progress, spark_session
 from txbridge_audit.report.formats import LedgerFormat
 
@@ -59,11 +59,11 @@ def follow(
     kafka_options: Mapping[str, str] | None = None,
     real_topics: Collection[str] = (),
     spark: SparkSession | None = None,
-    limits: Limits | None = None,
+    limits: AuditLimits | None = None,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     progress: Progress = lambda _: None,
     on_ready: Callable[[], None] = lambda: None,
-    on_step: Callable[[Step], None] = lambda _: None,
+    on_step: Callable[[AuditStep], None] = lambda _: None,
 ) -> AuditReport:
     """Audit new records until `stop` is set. Then write the ledger and return the report of everything so far.
 
@@ -75,16 +75,16 @@ def follow(
 
     Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
     """
-    refuse_to_continue(Selection(), ledger_path, ledger_format, with_overview=False)
+    refuse_to_continue(AuditSelection(), ledger_path, ledger_format, with_overview=False)
     names = named(namespace)
     settings = kafka_settings(bootstrap_servers, kafka_options)
-    cluster = Cluster(settings)
+    cluster = AuditedCluster(settings)
     topics = context.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
     if violations_topic is not None:
         existing_partitions(cluster, violations_topic)
     in_delta = ledger_format is LedgerFormat.DELTA
     with spark_session(spark, progress, for_days=True, with_delta=in_delta) as session:
-        source = Source(session, cluster, settings, names, topics, progress)
+        source = AuditSource(session, cluster, settings, names, topics, progress)
         increments = Increments.open(source, ledger_path, ledger_format)
         alarms = None
         if violations_topic is not None:
@@ -99,7 +99,9 @@ def follow(
                 stop.wait(min(LOOK, interval))
                 continue
             began = now
-            plan = Plan(int(now * 1000), limits or Limits(), Selection(), frozenset(real_topics), SETTLE_TIMEOUT)
+            plan = Plan(
+                int(now * 1000), limits or AuditLimits(), AuditSelection(), frozenset(real_topics), SETTLE_TIMEOUT
+            )
             raising = alarms.send if alarms else None
             step = until_leaders_stay(session, progress, partial(increments.step, plan, closing=closing, alarm=raising))
             report = replace(

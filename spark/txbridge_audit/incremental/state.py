@@ -15,7 +15,7 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.model import Entry, Place
 from txbridge_audit.judge.summary import Counts, Key, Listed
-from txbridge_audit.read.context import Checkpoint
+from txbridge_audit.read.context import AuditCheckpoint
 from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.gather import Edges, Seen
 
@@ -36,7 +36,7 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class AuditState:
     """Everything that is known after a step."""
 
     #: Name of this sequence of steps. Alarms carry it.
@@ -48,7 +48,7 @@ class State:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: Kafka's id of each topic that was read.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
+    checkpoints: Mapping[int, AuditCheckpoint] = field(default_factory=dict)
     #: See gather.Seen.
     edges: Mapping[int, Edges] = field(default_factory=dict)
     checks_since: Mapping[str, int] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class State:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> State:
+    def from_json(cls, text: str) -> AuditState:
         """The state from its JSON. Raises CouldNotAuditError for a form that this audit does not know."""
         told = json.loads(text)
         if told["format"] != FORMAT:
@@ -117,7 +117,7 @@ class State:
             step=told["step"],
             positions=_flat(told["positions"]),
             topic_ids=told["topic_ids"],
-            checkpoints={int(p): Checkpoint(*seen) for p, seen in told["checkpoints"].items()},
+            checkpoints={int(p): AuditCheckpoint(*seen) for p, seen in told["checkpoints"].items()},
             edges={int(p): tuple(edges) for p, edges in told["edges"].items()},
             checks_since=told["checks_since"],
             named=frozenset(told["named"]),

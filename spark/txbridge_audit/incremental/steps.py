@@ -26,7 +26,7 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental import working_set
 from txbridge_audit.incremental.between import FEW_IN_MEMORY, Carried, Materialise, reader
 from txbridge_audit.incremental.closing import with_closed
-from txbridge_audit.incremental.state import Archive, State, thinned
+from txbridge_audit.incremental.state import Archive, AuditState, thinned
 from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge import evaluate, ledger, loss_evidence, summary
 from txbridge_audit.judge.evaluate import Judgement
@@ -39,7 +39,7 @@ from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import TABLES, Frames, pack, unpack
 from txbridge_audit.read.gather import Gathered, Plan, edges_of, gather
-from txbridge_audit.read.kafka_source import Source
+from txbridge_audit.read.kafka_source import AuditSource
 from txbridge_audit.read.spark_session import FEW
 from txbridge_audit.report import delta, parquet
 from txbridge_audit.report.formats import LedgerFormat, refuse_other_format
@@ -59,7 +59,7 @@ Raise = Callable[[int, Sequence[Alarm]], Mapping[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AuditStep:
     """The result of a step."""
 
     #: About all records that this and earlier steps have read.
@@ -84,7 +84,7 @@ class Increments:
     """The steps of one ledger."""
 
     def __init__(
-        self, source: Source, path: str, store: Store, state: State, form: LedgerFormat = LedgerFormat.PARQUET
+        self, source: AuditSource, path: str, store: Store, state: AuditState, form: LedgerFormat = LedgerFormat.PARQUET
     ) -> None:
         self._source, self._path, self._store, self._format = source, path, store, form
         self.state = state
@@ -92,14 +92,14 @@ class Increments:
         self._carried: Carried | None = None
 
     @classmethod
-    def open(cls, source: Source, path: str, form: LedgerFormat = LedgerFormat.PARQUET) -> Increments:
+    def open(cls, source: AuditSource, path: str, form: LedgerFormat = LedgerFormat.PARQUET) -> Increments:
         """Continue the ledger, or begin it. Raises CouldNotAuditError when it cannot be continued."""
         store, namespace = Store(source.spark, path), source.names.namespace
         refuse_other_format(path, form, store.beside())
         state = store.last()
         if state is None:
             parquet.refuse_existing(source.spark, path)
-            state = State(secrets.token_hex(8), namespace)
+            state = AuditState(secrets.token_hex(8), namespace)
             store.commit(state)  # its name identifies the alarms of a first step that fails
         if state.namespace != namespace:
             raise CouldNotAuditError(
@@ -120,7 +120,7 @@ class Increments:
         # Not the stable offsets: records that an open Kafka transaction hides are news, too.
         return any(known.get(key) != end for key, end in source.cluster.high_watermarks(keys).items())
 
-    def step(self, plan: Plan, *, closing: bool = True, alarm: Raise | None = None) -> Step:
+    def step(self, plan: Plan, *, closing: bool = True, alarm: Raise | None = None) -> AuditStep:
         """Make one step. With `closing` it writes the ledger, and no longer carries the rows of closed transactions.
 
         Raises CouldNotAuditError. Then the step does not count.
@@ -128,7 +128,7 @@ class Increments:
         with FrameCache(self._source.spark) as cache:
             return self._step(cache, plan, alarm, closing=closing)
 
-    def _step(self, cache: FrameCache, plan: Plan, alarm: Raise | None, *, closing: bool) -> Step:
+    def _step(self, cache: FrameCache, plan: Plan, alarm: Raise | None, *, closing: bool) -> AuditStep:
         source, number = self._source, self.state.step + 1
         state = self._of_these_topics()
         gathered = gather(source, cache, plan, state.seen if state.step else None)
@@ -187,11 +187,11 @@ class Increments:
         held = cache.hand_over(packed) if is_small else None
         self.state, self._carried = new, Carried(left, tables, sum(tables.values()), held)
         self._store.tidy(new)
-        return Step(report, alarms, judgement.counted.transactions)
+        return AuditStep(report, alarms, judgement.counted.transactions)
 
     # Facts and rows
 
-    def _of_these_topics(self) -> State:
+    def _of_these_topics(self) -> AuditState:
         """The state without its entries about real topics that were deleted and created again since."""
         state, cluster, internal = self.state, self._source.cluster, self._source.partitions
         there = cluster.partition_counts()
@@ -209,7 +209,7 @@ class Increments:
         )
 
     def _joined(
-        self, cache: FrameCache, materialise: Materialise, state: State, gathered: Gathered, number: int
+        self, cache: FrameCache, materialise: Materialise, state: AuditState, gathered: Gathered, number: int
     ) -> tuple[Frames, DataFrame, _Reopened | None]:
         """The frames of old and new rows, their ledger, and the closed transactions among them."""
         tasks = self._source.spark.sparkContext.defaultParallelism
@@ -237,7 +237,7 @@ class Increments:
     def _facts(self, materialise: Materialise, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
         return materialise(ledger.build(self._source.spark, self._source.names, frames, gathered.facts), path)
 
-    def _reopened(self, cache: FrameCache, state: State, rows: DataFrame) -> _Reopened | None:
+    def _reopened(self, cache: FrameCache, state: AuditState, rows: DataFrame) -> _Reopened | None:
         """The closed transactions that a new record names. Most steps have none and read no archive."""
         if not state.archives:
             return None
@@ -277,8 +277,8 @@ class Increments:
     # State for the next step
 
     def _next(
-        self, state: State, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, number: int
-    ) -> State:
+        self, state: AuditState, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, number: int
+    ) -> AuditState:
         """The state after this step, if it closes nothing."""
         cluster, half = self._source.cluster, self._source.names.half
         positions = {key: span.end for key, span in gathered.spans.items()}
@@ -327,7 +327,7 @@ class Increments:
     # Report and alarms
 
     def _report(
-        self, state: State, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, plan: Plan
+        self, state: AuditState, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, plan: Plan
     ) -> AuditReport:
         counted = state.closed + judgement.counted
         if reopened is not None:
@@ -343,7 +343,7 @@ class Increments:
             [*(one.entry for one in listed), *strays, *judgement.other_entries],
         )
 
-    def _alarms(self, state: State, judgement: Judgement) -> list[Alarm]:
+    def _alarms(self, state: AuditState, judgement: Judgement) -> list[Alarm]:
         half = self._source.names.half
         wrong = [one for one in judgement.listed if one.entry.kind in VIOLATIONS]
         new = [one for one in wrong if (one.entry.kind, one.key) not in state.raised]
@@ -355,7 +355,7 @@ class Increments:
         return alarms
 
 
-def _still_closed(state: State, reopened: _Reopened | None) -> list[Listed]:
+def _still_closed(state: AuditState, reopened: _Reopened | None) -> list[Listed]:
     return [one for one in state.listed if reopened is None or one.key not in reopened.listed]
 
 

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.sql import SparkSession
 
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.incremental.state import State
+from txbridge_audit.incremental.state import AuditState
 from txbridge_audit.read.cuts import Ends
 from txbridge_audit.read.filesystems import refuse_without_rename
 from txbridge_audit.report.formats import local_folder
@@ -91,15 +91,15 @@ class Store:
             return []
         return [status.getPath().getName() for status in self._files.listStatus(root)]
 
-    def last(self) -> State | None:
+    def last(self) -> AuditState | None:
         """The state after the last step; None before the first. Raises CouldNotAuditError when it cannot be read."""
         numbers = self._steps()
         if not numbers:
             return None
         (row,) = self._spark.read.text(self._state(max(numbers)), wholetext=True).collect()
-        return State.from_json(row.value)
+        return AuditState.from_json(row.value)
 
-    def commit(self, state: State) -> None:
+    def commit(self, state: AuditState) -> None:
         """Make a step count. Raises CouldNotAuditError when another audit has made the same step."""
         target, unfinished = self._path(self._state(state.step)), self._path(f"{self._state(state.step)}.new")
         stream = self._files.create(unfinished, True)  # Java: overwrite
@@ -118,7 +118,7 @@ class Store:
                 f"another audit has continued the ledger in {self._ledger} at the same time: let one run at a time",
             ) from error
 
-    def tidy(self, state: State) -> None:
+    def tidy(self, state: AuditState) -> None:
         """Delete files that no step needs any more. A deletion that fails is repeated after a later step."""
         archives = {archive.step for archive in state.archives}
         for status in self._files.listStatus(self._path(self.folder)):
@@ -160,4 +160,4 @@ def positions_before_spark(ledger: str) -> Ends:
         text = states[-1].read_text("utf-8")
     except OSError:  # Spark explains it, or another audit of this ledger has deleted the file after its own step.
         return {}
-    return State.from_json(text).positions
+    return AuditState.from_json(text).positions

@@ -22,7 +22,7 @@ from txbridge.kafka.denied import named
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.steps import Alarm
 from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.read.kafka_config import KafkaSettings
 
 #: Version of the records. It is raised when a key changes its meaning or is removed.
@@ -37,7 +37,7 @@ def default_topic(namespace: str) -> str:
     return Names(namespace).violations
 
 
-def existing_partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
+def existing_partitions(cluster: AuditedCluster, topic: str) -> list[TopicPartition]:
     """The partitions of the topic. Raises CouldNotAuditError when it does not exist: it is never created."""
     count = cluster.partition_counts().get(topic)
     if count is None:
@@ -51,7 +51,7 @@ def existing_partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
 class Alarms:
     """The violations topic of one ledger. Every method raises CouldNotAuditError when Kafka fails."""
 
-    def __init__(self, settings: KafkaSettings, cluster: Cluster, topic: str, audit: str) -> None:
+    def __init__(self, settings: KafkaSettings, cluster: AuditedCluster, topic: str, audit: str) -> None:
         self._settings, self._cluster, self._topic, self._audit = settings, cluster, topic, audit
         self._partitions = existing_partitions(cluster, topic)
         self._sent: set[str] = set()

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import reach
 from txbridge_audit.read import decode
-from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, Limits, TopicFacts
+from txbridge_audit.read.context import CLOCK_MARGIN_MS, AuditLimits, Facts, RealTopicFacts
 from txbridge_audit.read.once import once
 
 #: A held message is tried again after a minute at most, so it is delivered soon after its topic is back. If it is held
@@ -40,7 +40,7 @@ def derive(known: DataFrame, facts: Facts) -> DataFrame:
 
 
 @once
-def _derived(limits: Limits) -> dict[str, Column]:
+def _derived(limits: AuditLimits) -> dict[str, Column]:
     now = F.col("now")
     # The age counts from a resume. greatest() skips nulls.
     expires = F.greatest("born", "last_parked.resumed") + limits.transaction_max_age
@@ -86,7 +86,7 @@ def _derived(limits: Limits) -> dict[str, Column]:
     }
 
 
-def _of_these(topics: str, facts: Iterable[TopicFacts]) -> Column:
+def _of_these(topics: str, facts: Iterable[RealTopicFacts]) -> Column:
     names = [fact.topic for fact in facts]
     return F.filter(topics, lambda topic: topic.isin(names))
 

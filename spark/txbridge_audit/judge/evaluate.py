@@ -18,8 +18,8 @@ from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.gather import Gathered
 from txbridge_audit.read.kafka_admin import partitions_of
-from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, Source
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, AuditSource
+from txbridge_audit.read.selection import AuditSelection
 
 #: Altered records that are read once more to name the differences. Each costs some milliseconds. They tend to be alike.
 _EXPLAINED = 50
@@ -39,7 +39,7 @@ class Judgement:
     others: Mapping[str, int]
     other_entries: Sequence[Entry]
 
-    def report(self, names: Names, gathered: Gathered, selection: Selection) -> AuditReport:
+    def report(self, names: Names, gathered: Gathered, selection: AuditSelection) -> AuditReport:
         """The report of these rows alone, with 0 for `started_at` and `seconds`."""
         return report_of(
             names,
@@ -61,14 +61,14 @@ def with_verdicts(spark: SparkSession, gathered: Gathered, rows: DataFrame, know
 Strays = tuple[Mapping[str, int], Sequence[Entry]]
 
 
-def strays(source: Source, gathered: Gathered, frames: Frames, rows: DataFrame) -> Strays:
+def strays(source: AuditSource, gathered: Gathered, frames: Frames, rows: DataFrame) -> Strays:
     """Visible records without a half message in `rows`, the ledger."""
     copies = mentions.copies_before(source.spark, frames.copies, gathered.facts.before)
     return summary.strays(source.names, _labelled(source, gathered, orphans.candidates(copies, rows)))
 
 
 def sum_up(
-    source: Source,
+    source: AuditSource,
     cache: FrameCache,
     gathered: Gathered,
     frames: Frames,
@@ -112,7 +112,7 @@ def sum_up(
 def report_of(
     names: Names,
     gathered: Gathered,
-    selection: Selection,
+    selection: AuditSelection,
     counted: Counts,
     kinds: Mapping[str, int],
     entries: Sequence[Entry],
@@ -143,13 +143,13 @@ def report_of(
     )
 
 
-def _labelled(source: Source, gathered: Gathered, unmatched: DataFrame) -> DataFrame:
+def _labelled(source: AuditSource, gathered: Gathered, unmatched: DataFrame) -> DataFrame:
     starts = {fact.partition: fact.log_start for fact in gathered.facts.partitions}
     read_from = {fact.partition: fact.half_start for fact in gathered.facts.partitions}
     return orphans.label(source.spark, unmatched, starts, read_from, _other_namespaces(source))
 
 
-def _with_differences(source: Source, listed: Sequence[Listed]) -> list[Listed]:
+def _with_differences(source: AuditSource, listed: Sequence[Listed]) -> list[Listed]:
     """The entries, the first of kind ALTERED with the differences."""
     pairs: dict[int, tuple[Coordinates, Coordinates]] = {}
     for number, one in enumerate(listed):
@@ -170,7 +170,7 @@ def _with_differences(source: Source, listed: Sequence[Listed]) -> list[Listed]:
     return [explained(number, one) for number, one in enumerate(listed)]
 
 
-def _other_namespaces(source: Source) -> orphans.OtherNamespaces | None:
+def _other_namespaces(source: AuditSource) -> orphans.OtherNamespaces | None:
     base = Names().half
     counts = source.cluster.partition_counts()
     topics = [name for name in counts if name == base or name.endswith(f".{base}")]

@@ -30,7 +30,7 @@ from txbridge_audit.read.decode import COMMIT, ROLLBACK, position_of
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames, pack, unpack
 from txbridge_audit.read.literals import frame
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.selection import AuditSelection
 
 # One bit for each kind of record. Every record of a plain transaction sets one of the first six.
 _HALF, _COMMIT, _ROLLBACK, _OP_COMMIT, _OP_ROLLBACK, _COPY = (1 << place for place in range(6))
@@ -62,7 +62,7 @@ class Split:
     rest: Frames
 
 
-def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selection: Selection) -> Split:
+def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selection: AuditSelection) -> Split:
     """Separate the plain ones from the rest, unless the rest is more than _MANY."""
     topics = [fact.topic for fact in facts.topics]
     frames = dataclasses.replace(
@@ -136,7 +136,7 @@ def _reach(rows: Sequence[Row]) -> dict[str, int]:
     return dict(told)
 
 
-def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> DataFrame:
+def _told(names: Names, frames: Frames, facts: Facts, selection: AuditSelection) -> DataFrame:
     """One row of numbers per record, at the coordinates that it names.
 
     `bits` is its kind. Hashes and numbers must agree: `end` of half message and decision, `delivered` and `dated` of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
-from txbridge_audit.judge.rule import Rule
+from txbridge_audit.judge.rule import JudgeRule
 from txbridge_audit.read.decode import COMMIT, ROLLBACK
 from txbridge_audit.read.once import once
 
@@ -74,10 +74,10 @@ def _discarded() -> Column:
     return (_named("discard") | (F.col("discards") > 0) | F.col("parked").eqNullSafe("discarded")) & ~F.col("reopened")
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[JudgeRule, ...] = (
     # Sound because OP is cut before END: the END behind an outcome in OP was read. The first valid decision in a prefix
     # of END stays the first, because END is append-only and applied in order.
-    Rule(
+    JudgeRule(
         WRONG_WINNER,
         "a later decision prevailed over the first valid one",
         lambda: (
@@ -90,7 +90,7 @@ RULES: tuple[Rule, ...] = (
     # checkpoint has passed: it never changes (above), and a discard before it is in the discard cut. If it is not
     # applied yet, the rule is sound only below the earlier cut: a discard and a resume that we do not see may have come
     # between.
-    Rule(
+    JudgeRule(
         LEAKED,
         "rolled back, yet visible",
         lambda: (
@@ -102,39 +102,39 @@ RULES: tuple[Rule, ...] = (
     # Sound only below the earlier cut of the real topics: a record visible there had its END in the log already, and
     # discard and END were cut later. Above that cut the decision may lie above the cut of END. A discard that is not
     # known could only take decisions away.
-    Rule(
+    JudgeRule(
         LEAKED,
         "visible without a decision to commit",
         lambda: (F.col("copies_before") > 0) & F.col("ends_known") & _undecided(),
     ),
     # Sound at any cut: a worker that has abandoned a message never tries to deliver it again.
-    Rule(
+    JudgeRule(
         LEAKED,
         "abandoned, yet visible",
         lambda: _named("abandon") & (F.col("copies") > 0),
     ),
     # Sound because OP is cut before END: the decision and the command behind an outcome in OP were read.
-    Rule(
+    JudgeRule(
         WRONG_WINNER,
         "rolled back by the first valid decision, and recorded as abandoned",
         lambda: _named("abandon") & winner_known() & _decided(ROLLBACK),
     ),
-    Rule(
+    JudgeRule(
         LOST,
         "recorded as abandoned, though no operator has abandoned a committed message",
         lambda: _named("abandon") & winner_known() & ~_given_up(),
     ),
-    Rule(
+    JudgeRule(
         ABANDONED,
         "committed, not deliverable, and given up by an operator",
         lambda: (F.col("copies") == 0) & _named("abandon") & ~_named("commit"),
     ),
     # Sound at any cut: every copy that is counted is committed and visible. Copies in other topics are not counted.
-    Rule(DUPLICATED, "more than one visible copy", lambda: F.col("copies") > 1),
+    JudgeRule(DUPLICATED, "more than one visible copy", lambda: F.col("copies") > 1),
     # Sound because the real topics were cut again after OP, once every Kafka transaction that had written by then was
     # decided (`settled`). The real record that belongs to the OP record is below that cut, or was never written. Where
     # compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.
-    Rule(
+    JudgeRule(
         LOST,
         "recorded as committed, but not visible",
         lambda: (F.col("copies") == 0) & _named("commit") & F.col("settled") & _provable(),
@@ -142,7 +142,7 @@ RULES: tuple[Rule, ...] = (
     # Sound because the checkpoint (OFFSET) is cut before OP and OP is settled. The Kafka transaction that moved it past
     # this END also named the outcome in OP, or parked the message as held or scheduled. Both are below our cuts. So
     # END, OP and OFFSET must be whole.
-    Rule(
+    JudgeRule(
         LOST,
         "decided to commit and applied, but neither delivered, held nor scheduled",
         lambda: (
@@ -157,45 +157,45 @@ RULES: tuple[Rule, ...] = (
             & F.col("parked_known")
         ),
     ),
-    Rule(
+    JudgeRule(
         UNVERIFIABLE,
         "recorded as committed and not visible; compaction, retention or deletion of the real topic may be why",
         lambda: (F.col("copies") == 0) & _named("commit") & F.col("settled"),
     ),
     # Sound as the first LOST rule is, for the message that is not visible.
-    Rule(
+    JudgeRule(
         PARTIAL,
         "of its messages some are visible and some were never written, or are gone from their topic",
         lambda: _is_partial() & _named("commit") & F.col("settled") & F.col("part_lost"),
     ),
-    Rule(
+    JudgeRule(
         UNVERIFIABLE,
         "some of its messages are not visible; compaction, retention or deletion of their topics may be why",
         lambda: _is_partial() & _named("commit") & F.col("settled"),
     ),
-    Rule(
+    JudgeRule(
         DELIVERED,
         "committed and delivered once",
         lambda: (F.col("copies") == 1) & ~F.col("incomplete") & (_named("commit") | _decided(COMMIT)),
     ),
     # Without its evidence there is no violation.
-    Rule(
+    JudgeRule(
         UNVERIFIABLE,
         "visible once; whether it was committed cannot be told any more",
         lambda: (F.col("copies") == 1) & ~winner_known(),
     ),
-    Rule(
+    JudgeRule(
         ROLLED_BACK,
         "rolled back and not visible",
         lambda: (F.col("copies") == 0) & (_named("rollback") | (_decided(ROLLBACK) & F.col("applied"))),
     ),
-    Rule(
+    JudgeRule(
         DISCARDED,
         "set aside undecided; an operator may resume it",
         lambda: (F.col("copies") == 0) & _discarded() & ~_named("commit") & (_undecided() | ~F.col("history_known")),
     ),
     # Finished according to the low watermark, and retention has removed every trace of the outcome.
-    Rule(
+    JudgeRule(
         UNVERIFIABLE,
         "finished so long ago that retention has removed how",
         lambda: (
@@ -207,7 +207,7 @@ RULES: tuple[Rule, ...] = (
             & F.col("parked").isNull()
         ),
     ),
-    Rule(PENDING, "waiting", lambda: F.lit(True)),
+    JudgeRule(PENDING, "waiting", lambda: F.lit(True)),
 )
 
 

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates, violations
-from txbridge_audit.judge.rule import Rule
+from txbridge_audit.judge.rule import JudgeRule
 from txbridge_audit.read.decode import COMMIT
 from txbridge_audit.read.once import once
 
@@ -29,33 +29,33 @@ def _unrecorded() -> Column:
     return F.col("valid") & whole & untold & visible
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[JudgeRule, ...] = (
+    JudgeRule(
         "CONTRADICTION",
         "a later decision said the opposite and was refused",
         lambda: F.col("contrary").isNotNull() & (F.col("fate") != fates.WRONG_WINNER),
     ),
-    Rule(
+    JudgeRule(
         "REPEAT",
         "the same decision was sent again and refused",
         lambda: (F.col("decisions") - F.when(F.col("contrary").isNull(), 0).otherwise(1)) > 1,
     ),
-    Rule("LATE", "decided after it had been discarded, and refused", lambda: F.col("late") > 0),
-    Rule("WRONG_TRANSACTION_ID", "an END named it with another transaction id", lambda: F.col("wrong_id") > 0),
-    Rule("WRONG_GROUP", "an END of another producer group named it", lambda: F.col("wrong_group") > 0),
+    JudgeRule("LATE", "decided after it had been discarded, and refused", lambda: F.col("late") > 0),
+    JudgeRule("WRONG_TRANSACTION_ID", "an END named it with another transaction id", lambda: F.col("wrong_id") > 0),
+    JudgeRule("WRONG_GROUP", "an END of another producer group named it", lambda: F.col("wrong_group") > 0),
     # HALF is cut after END, and a half message is acknowledged before an END can name it.
-    Rule(
+    JudgeRule(
         "NO_HALF_MESSAGE",
         "an END names coordinates where no half message is",
         lambda: _lost_in_range() & (F.col("entries") > 0),
     ),
-    Rule(
+    JudgeRule(
         "OUTCOME_WITHOUT_HALF",
         "OP names coordinates where no half message is",
         lambda: _lost_in_range() & (F.col("entries") == 0) & violations.recorded(),
     ),
     # END is cut after OP.
-    Rule(
+    JudgeRule(
         "OUTCOME_WITHOUT_DECISION",
         "OP names an outcome that nobody decided",
         lambda: (
@@ -65,8 +65,10 @@ RULES: tuple[Rule, ...] = (
             & F.coalesce("op_commit", "op_rollback", "op_abandon").isNotNull()
         ),
     ),
-    Rule("UNRECORDED", "visible, but OP does not name it, and the checkpoint has not passed its decision", _unrecorded),
-    Rule(
+    JudgeRule(
+        "UNRECORDED", "visible, but OP does not name it, and the checkpoint has not passed its decision", _unrecorded
+    ),
+    JudgeRule(
         "DISCARDED_TWICE",
         "more than one discard record, with no resume between",
         lambda: (
@@ -76,7 +78,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     # Not where compaction or retention may be the reason. A topic that was deleted and created again leaves no trace.
-    Rule(
+    JudgeRule(
         "NOT_IN_TOPIC",
         "recorded as committed and not visible, nor is any older one: was the real topic deleted and created again?",
         lambda: (
@@ -87,12 +89,12 @@ RULES: tuple[Rule, ...] = (
             )
         ),
     ),
-    Rule(
+    JudgeRule(
         "HELD_LONG",
         "committed hours ago, its real topic is there, and it is not delivered: `txbridge pending` says why",
         lambda: (F.col("pending_state") == fates.HELD) & F.col("held_long"),
     ),
-    Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: F.col("foreign") > 0),
+    JudgeRule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: F.col("foreign") > 0),
 )
 
 SAYS = {rule.kind: rule.says for rule in RULES} | {
@@ -114,7 +116,7 @@ def find(judged: DataFrame) -> DataFrame:
 
 
 @once
-def _kinds(rules: tuple[Rule, ...]) -> Column:
+def _kinds(rules: tuple[JudgeRule, ...]) -> Column:
     held = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(rule.kind)) for rule in rules)
     return F.array_compact(F.array(*held))
 

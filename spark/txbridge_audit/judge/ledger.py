@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names
 from txbridge_audit.judge import derived
 from txbridge_audit.judge.mentions import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, all_mentions
-from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
+from txbridge_audit.read.context import Facts, HalfFacts, RealTopicFacts
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
@@ -301,7 +301,7 @@ def _is_open(entry: Column) -> Column:
     return last.isNull() | reopened
 
 
-def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:
+def _partition_facts(spark: SparkSession, facts: Iterable[HalfFacts]) -> DataFrame:
     fields = (
         "partition: int, half_start: bigint, applied_to: bigint, low: bigint, "
         "op_settled: boolean, log_start: bigint, applied_entry: bigint"
@@ -309,7 +309,7 @@ def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> Da
     return frame(spark, map(dataclasses.asdict, facts), fields)
 
 
-def _topic_facts(spark: SparkSession, facts: Iterable[TopicFacts]) -> DataFrame:
+def _topic_facts(spark: SparkSession, facts: Iterable[RealTopicFacts]) -> DataFrame:
     rows = ({"real_topic": fact.topic, "topic_exists": True} | dataclasses.asdict(fact) for fact in facts)
     fields = "real_topic: string, topic_exists: boolean, compacted: boolean, truncated: boolean, settled: boolean"
     return frame(spark, rows, fields)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txbridge.subject import Subject
-from txbridge_audit.judge.overview import Overview
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.judge.overview import AuditOverview
+from txbridge_audit.read.selection import AuditSelection
 
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1
@@ -83,9 +83,9 @@ class AuditReport:
     #: By violation and reason (judge/reach.py): number of transactions that could not be judged, because evidence is
     #: gone. For PHANTOM and ALTERED it counts visible records, for EXPIRED the offsets that HALF has lost.
     unjudged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    selection: Selection = field(default_factory=Selection)
+    selection: AuditSelection = field(default_factory=AuditSelection)
     #: Summaries for the page; None unless they were asked for. Not in the JSON form.
-    overview: Overview | None = None
+    overview: AuditOverview | None = None
     #: The cluster that was audited.
     bootstrap_servers: str = ""
     cluster_id: str = ""

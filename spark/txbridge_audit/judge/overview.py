@@ -33,7 +33,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupOverview:
     """The checks of one producer group."""
 
     name: str
@@ -61,7 +61,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class AuditOverview:
     """The summaries of one audit."""
 
     #: Length of an interval, ms.
@@ -72,16 +72,16 @@ class Overview:
     prepare_to_decision: Latency | None
     decision_to_delivery: Latency | None
     #: The group with the most checks is first.
-    groups: tuple[Group, ...]
+    groups: tuple[GroupOverview, ...]
     #: The oldest one is first.
     oldest_pending: tuple[Waiting, ...]
 
 
-def overview(judged: DataFrame) -> Overview:
+def overview(judged: DataFrame) -> AuditOverview:
     """Sum up the judged ledger (persisted)."""
     rows = judged.where("valid")
     interval, over_time = _over_time(rows)
-    return Overview(
+    return AuditOverview(
         interval=interval,
         over_time=over_time,
         prepare_to_decision=_latency(rows, F.col("winner.stamp") - F.col("born")),
@@ -117,7 +117,7 @@ def _latency(rows: DataFrame, taken: Column) -> Latency | None:
     return Latency(dict(sorted(by_power.items())), tuple(sums.quantiles), sums.most)
 
 
-def _groups(rows: DataFrame) -> tuple[Group, ...]:
+def _groups(rows: DataFrame) -> tuple[GroupOverview, ...]:
     chosen = (
         rows.groupBy("group")
         .agg(
@@ -131,7 +131,7 @@ def _groups(rows: DataFrame) -> tuple[Group, ...]:
         .limit(_GROUPS)
         .collect()
     )
-    return tuple(Group(r.group, r.transactions, r.checked, r.checks, r.answered, r.discarded) for r in chosen)
+    return tuple(GroupOverview(r.group, r.transactions, r.checked, r.checks, r.answered, r.discarded) for r in chosen)
 
 
 def _oldest(rows: DataFrame) -> tuple[Waiting, ...]:

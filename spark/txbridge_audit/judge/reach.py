@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates, violations
-from txbridge_audit.read.context import Facts, PartitionFacts
+from txbridge_audit.read.context import Facts, HalfFacts
 from txbridge_audit.read.decode import COMMIT
 from txbridge_audit.read.once import once
 
@@ -296,7 +296,7 @@ def lacking_of_decision(facts: Facts, group: Column, decided_at: Column) -> Colu
     return F.coalesce(missing, F.when(decided_at <= F.element_at(edges, group), aged), F.lit(0))
 
 
-def _since(partitions: Collection[PartitionFacts], edge: Callable[[PartitionFacts], int], bit: int) -> Column | None:
+def _since(partitions: Collection[HalfFacts], edge: Callable[[HalfFacts], int], bit: int) -> Column | None:
     """The bit, set for transactions born at or before the edge of their half partition."""
     edges = {fact.partition: edge(fact) for fact in partitions}
     if all(at < 0 for at in edges.values()):
@@ -305,7 +305,7 @@ def _since(partitions: Collection[PartitionFacts], edge: Callable[[PartitionFact
     return F.when(F.col("born") <= F.get(by_number, F.col("partition")), bit).otherwise(0)
 
 
-def _of(partitions: Collection[PartitionFacts], holds: Callable[[PartitionFacts], bool], bit: int) -> Column | None:
+def _of(partitions: Collection[HalfFacts], holds: Callable[[HalfFacts], bool], bit: int) -> Column | None:
     """The bit, set for all transactions of half partitions for which `holds` is true."""
     numbers = [fact.partition for fact in partitions if holds(fact)]
     return F.when(F.col("partition").isin(numbers), bit).otherwise(0) if numbers else None

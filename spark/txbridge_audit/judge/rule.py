@@ -9,7 +9,7 @@ from pyspark.sql import Column
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class JudgeRule:
     """A fate or a kind of violation or finding, its text, and its condition on rows of the ledger (null: not)."""
 
     kind: str

@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates
-from txbridge_audit.judge.rule import Rule
+from txbridge_audit.judge.rule import JudgeRule
 from txbridge_audit.read.decode import COMMIT
 
 ALTERED, MISPLACED, STUCK, EXPIRED = "ALTERED", "MISPLACED", "STUCK", "EXPIRED"
@@ -37,44 +37,44 @@ def _delivered_by_decision() -> Column:
     return fates.winner_known() & visible & F.col("winner.decision").eqNullSafe(COMMIT)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[JudgeRule, ...] = (
     # Sound at any cut: the two compared records are there, and equal contents have equal hashes.
-    Rule(
+    JudgeRule(
         ALTERED,
         "key, value, timestamp or a header of a visible copy is not that of the half message",
         lambda: F.col("valid") & (F.col("altered") > 0),
     ),
     # Sound at any cut: the half message names the partition, and the copy is in another one. If the key
     # decides, it belongs to that partition for no number of partitions that the topic can have had.
-    Rule(
+    JudgeRule(
         MISPLACED,
         "a visible copy is in another partition than REAL_QID says, or without it the key",
         lambda: F.col("valid") & F.col("misplaced_at").isNotNull(),
     ),
     # Sound at any cut: the Kafka transaction that delivered it states which part of END it has applied. The first valid
     # decision lies behind that part, and never changes. No clock is compared.
-    Rule(
+    JudgeRule(
         BEFORE_DECISION,
         "delivered by a Kafka transaction that had not come to its decision in END",
         lambda: _delivered_by_decision() & F.col("not_yet_decided"),
     ),
     # Sound at any cut for the same reason. Messages that were held rightly come late. OP names them in records that
     # state no part of END.
-    Rule(
+    JudgeRule(
         OVERTAKEN,
         "delivered by a later Kafka transaction than the one that applied its decision, and it was not held",
         lambda: _delivered_by_decision() & F.col("passed_before"),
     ),
     # Sound at any cut: offsets tell in which order the messages of one transaction were written. If one of them is
     # there twice, the first of its copies is unknown, and the rule does not hold.
-    Rule(
+    JudgeRule(
         OUT_OF_ORDER,
         "the messages of one transaction have changed places in a partition of their real topic",
         lambda: F.col("valid") & F.col("out_of_order_at").isNotNull(),
     ),
     # Sound because clocks may differ by an hour without making anything overdue, and END, OP and discard are cut after
     # OFFSET. A record that ended the wait by then is known, and such a transaction is not pending undecided.
-    Rule(
+    JudgeRule(
         STUCK,
         "undecided beyond its greatest age, or an interval after its last check and not discarded",
         lambda: (
@@ -86,7 +86,7 @@ RULES: tuple[Rule, ...] = (
     ),
     # Sound because the log start of HALF is requested before OFFSET is cut, where the entry is still open. OP, which
     # would name its end, is cut after OFFSET. Resumed ones are left out: OP has an outcome of theirs.
-    Rule(
+    JudgeRule(
         EXPIRED,
         "still open, but its half message is gone from the log",
         lambda: (
@@ -99,14 +99,14 @@ RULES: tuple[Rule, ...] = (
     ),
     # Sound at any cut: the half message names the time, and OP names the message in the Kafka transaction that delivers
     # it. Clocks of brokers may differ by a minute.
-    Rule(
+    JudgeRule(
         EARLY,
         "delivered before the time that the half message names",
         lambda: F.col("valid") & F.col("op_commit").isNotNull() & F.col("early"),
     ),
     # Sound because clocks may differ by an hour without making anything overdue. OP, which would name its end, is cut
     # after OFFSET, where the entry is still open.
-    Rule(
+    JudgeRule(
         OVERDUE,
         "scheduled, and not delivered though its time has come",
         lambda: (F.col("pending_state") == fates.SCHEDULED) & F.col("undelivered") & F.col("op_settled") & ~recorded(),
@@ -114,14 +114,14 @@ RULES: tuple[Rule, ...] = (
     # Sound because every END below the position that a check states was applied before the worker sent the check, and
     # the first valid decision never changes. Check topics are cut before discard, so that a discard which makes the
     # decision late is known. No clock is compared.
-    Rule(
+    JudgeRule(
         CHECKED_AFTER_DECISION,
         "a check was sent although the decision had been applied",
         lambda: F.col("valid") & fates.winner_known() & (F.col("checked.end_position") > F.col("winner.end_at")),
     ),
     # Sound because OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the checkpoint past
     # a message also names it in OP or parks it.
-    Rule(
+    JudgeRule(
         PROGRESS_AHEAD,
         "the checkpoint has passed it, but OP names no outcome and it is not parked",
         lambda: progress_ahead() & (F.col("fate") != fates.LOST),

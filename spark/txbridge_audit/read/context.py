@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 from txbridge.core.names import Names
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.read import decode
-from txbridge_audit.read.cuts import Cut, TopicPartition
-from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.cuts import AuditCut, TopicPartition
+from txbridge_audit.read.kafka_admin import AuditedCluster, partitions_of
 
 _FOREVER = 2**62
 
@@ -23,7 +23,7 @@ CLOCK_MARGIN_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFacts:
+class HalfFacts:
     """Facts about one half partition."""
 
     partition: int
@@ -49,7 +49,7 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
+class RealTopicFacts:
     """Facts about one real topic that exists."""
 
     topic: str
@@ -64,7 +64,7 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AuditLimits:
     """The workers' settings on which a verdict depends. The defaults are the worker's."""
 
     #: Checks after which an undecided message is discarded.
@@ -77,13 +77,13 @@ class Limits:
 class Facts:
     """All facts besides the records."""
 
-    partitions: Iterable[PartitionFacts]
-    topics: Iterable[TopicFacts]
+    partitions: Iterable[HalfFacts]
+    topics: Iterable[RealTopicFacts]
     #: The earlier cut of the real topics.
     before: Mapping[TopicPartition, int]
     #: When the audit began, ms. Broker clocks may differ from ours by CLOCK_MARGIN_MS.
     now: int = 0
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    limits: AuditLimits = dataclasses.field(default_factory=AuditLimits)
     #: By group that has a check topic, a time (ms): check requests that were sent later are all still there. -1: none
     #: was removed. None: check topics were not looked for.
     checks_since: Mapping[str, int] | None = None
@@ -91,7 +91,7 @@ class Facts:
     discards_cut: bool = False
 
 
-def internal_topics(cluster: Cluster, names: Names) -> dict[str, list[TopicPartition]]:
+def internal_topics(cluster: AuditedCluster, names: Names) -> dict[str, list[TopicPartition]]:
     """The partitions of each internal topic. Raises CouldNotAuditError when topics or rights are missing."""
     counts = cluster.partition_counts()
     wanted = (names.half, names.end, names.op, names.offset, names.discard)
@@ -132,7 +132,7 @@ def refuse_unknown_versions(raw: DataFrame) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class AuditCheckpoint:
     """The last checkpoint of a partition: END is applied up to `applied_to`; `low` is the low watermark.
 
     The first `applied_entry` entries of the END record at `applied_to` are applied, too.
@@ -150,7 +150,7 @@ class Checkpoint:
         return None if self.applied_to is None else self.applied_to + (self.applied_entry > 0)
 
 
-def checkpoints(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int, Checkpoint]:
+def checkpoints(offsets: DataFrame, names: Names, cluster: AuditedCluster) -> dict[int, AuditCheckpoint]:
     """The checkpoint of each partition, from the records of OFFSET.
 
     Raises CouldNotAuditError when one is about topics that were deleted and created again since.
@@ -158,10 +158,10 @@ def checkpoints(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int,
     rows = decode.checkpoints(offsets, names).collect()
     for row in rows:
         _check_ids(names, cluster, row.topics or {})
-    return {row.partition: Checkpoint(row.applied_to, row.low, row.applied_entry, row.stamp) for row in rows}
+    return {row.partition: AuditCheckpoint(row.applied_to, row.low, row.applied_entry, row.stamp) for row in rows}
 
 
-def _check_ids(names: Names, cluster: Cluster, stored: Mapping[str, str]) -> None:
+def _check_ids(names: Names, cluster: AuditedCluster, stored: Mapping[str, str]) -> None:
     """Raise CouldNotAuditError when a topic has another id than in the checkpoint: other ids mean other offsets."""
     known = {short: name for short, name in names.identified.items() if short in stored}
     ids = cluster.topic_ids(known.values()) if known else {}
@@ -175,7 +175,7 @@ def _check_ids(names: Names, cluster: Cluster, stored: Mapping[str, str]) -> Non
 
 def check_ends(
     names: Names,
-    known: Mapping[int, Checkpoint],
+    known: Mapping[int, AuditCheckpoint],
     end: Mapping[TopicPartition, int],
     half: Mapping[TopicPartition, int],
 ) -> None:
@@ -191,14 +191,14 @@ def check_ends(
 
 def partition_facts(
     names: Names,
-    cluster: Cluster,
+    cluster: AuditedCluster,
     partitions: Mapping[str, Sequence[TopicPartition]],
     starts: Mapping[TopicPartition, int],
-    known: Mapping[int, Checkpoint],
-    op: Cut,
+    known: Mapping[int, AuditCheckpoint],
+    op: AuditCut,
     begin: Mapping[TopicPartition, int],
     written: Mapping[TopicPartition, int],
-) -> list[PartitionFacts]:
+) -> list[HalfFacts]:
     """Facts about each half partition. `partitions` and `starts` are those of the internal topics.
 
     HALF is read from `begin`. `written` are ends from before OFFSET was cut: OP records below them had a checkpoint.
@@ -217,12 +217,12 @@ def partition_facts(
         edge = last if oldest[key] is None else oldest[key]
         return _FOREVER if edge is None else edge + CLOCK_MARGIN_MS
 
-    def facts(topic: str, partition: int) -> PartitionFacts:
+    def facts(topic: str, partition: int) -> HalfFacts:
         end, outcomes, offset = (names.end, partition), (names.op, partition), (names.offset, partition)
-        seen = known.get(partition, Checkpoint())
+        seen = known.get(partition, AuditCheckpoint())
         # Each record of OP is written with a checkpoint. The worker had read the END records below its END position.
         applied = seen.applied_to is not None and seen.applied_to >= starts[end]
-        return PartitionFacts(
+        return HalfFacts(
             partition=partition,
             half_start=begin[topic, partition],
             log_start=starts[topic, partition],
@@ -240,7 +240,7 @@ def partition_facts(
     return [facts(topic, partition) for topic, partition in partitions[names.half]]
 
 
-def checks_since(names: Names, cluster: Cluster, checks: Mapping[TopicPartition, int]) -> dict[str, int]:
+def checks_since(names: Names, cluster: AuditedCluster, checks: Mapping[TopicPartition, int]) -> dict[str, int]:
     """See Facts.checks_since; `checks` are the log starts of the check topics."""
     oldest = cluster.first_timestamps([key for key, start in checks.items() if start > 0])
     prefix = names.check("")
@@ -254,18 +254,18 @@ def checks_since(names: Names, cluster: Cluster, checks: Mapping[TopicPartition,
 
 
 def topic_facts(
-    cluster: Cluster,
+    cluster: AuditedCluster,
     real: Collection[TopicPartition],
     starts: Mapping[TopicPartition, int],
-    after: Cut,
-) -> list[TopicFacts]:
+    after: AuditCut,
+) -> list[RealTopicFacts]:
     """Facts about each real topic, given the log starts and the later cut of its partitions."""
     topics = {topic for topic, _ in real}
     policies = cluster.cleanup_policies(topics)
     truncated = {topic for (topic, _), start in starts.items() if start > 0}
     unsettled = {topic for topic, _ in after.unsettled}
     return [
-        TopicFacts(
+        RealTopicFacts(
             topic=topic,
             compacted="compact" in (policies[topic] or "compact"),  # unknown: nothing may be concluded
             truncated=topic in truncated,

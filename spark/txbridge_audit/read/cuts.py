@@ -45,7 +45,7 @@ class Offsets(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class AuditCut:
     """End offsets (exclusive) up to which each partition is read."""
 
     ends: Ends
@@ -77,7 +77,7 @@ def settle(
     timeout: float = SETTLE_TIMEOUT,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Cut:
+) -> AuditCut:
     """Take a cut below which every Kafka transaction that had written by now is committed or aborted.
 
     Requests the high watermarks, then waits until the last stable offsets have reached them, `timeout` seconds at most.
@@ -89,6 +89,6 @@ def settle(
         stable = offsets.stable_offsets(partitions)
         unsettled = {key: target for key, target in targets.items() if stable[key] < target}
         if not unsettled or clock() >= deadline:
-            return Cut(stable, unsettled)
+            return AuditCut(stable, unsettled)
         sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

@@ -16,13 +16,13 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.read import context, decode
-from txbridge_audit.read.context import Checkpoint, Facts, Limits
-from txbridge_audit.read.cuts import Cut, Ends, Range, TopicPartition, ranges, settle
+from txbridge_audit.read.context import AuditCheckpoint, AuditLimits, Facts
+from txbridge_audit.read.cuts import AuditCut, Ends, Range, TopicPartition, ranges, settle
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
-from txbridge_audit.read.kafka_admin import Cluster, partitions_of
-from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, Source
-from txbridge_audit.read.selection import Selection, begin
+from txbridge_audit.read.kafka_admin import AuditedCluster, partitions_of
+from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, AuditSource
+from txbridge_audit.read.selection import AuditSelection, begin
 from txbridge_audit.read.spark_session import FEW, suit
 
 
@@ -32,8 +32,8 @@ class Plan:
 
     #: Start of the audit, ms.
     now: int
-    limits: Limits
-    selection: Selection
+    limits: AuditLimits
+    selection: AuditSelection
     real_topics: frozenset[str]
     settle_timeout: float
 
@@ -49,7 +49,7 @@ class Seen:
 
     #: Offset up to which each partition was read.
     positions: Ends
-    checkpoints: Mapping[int, Checkpoint]
+    checkpoints: Mapping[int, AuditCheckpoint]
     #: By half partition, the edges of removed records at the first step (`edges_of`). Later records were read.
     edges: Mapping[int, Edges]
     #: `checks_since` of context.Facts at the last step.
@@ -88,7 +88,7 @@ class Gathered:
     truncated: Sequence[TopicPartition]
     #: Real topics that half messages name.
     named: frozenset[str]
-    checkpoints: Mapping[int, Checkpoint]
+    checkpoints: Mapping[int, AuditCheckpoint]
     #: The offsets that were read of each partition.
     spans: Mapping[TopicPartition, Range]
     #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
@@ -99,7 +99,7 @@ class Gathered:
         """Number of offsets that were read, which is about the number of records."""
         return sum(span.end - span.start for span in self.spans.values())
 
-    def refuse_moved(self, cluster: Cluster) -> None:
+    def refuse_moved(self, cluster: AuditedCluster) -> None:
         """Raise ElectionError when a cut may be that of a deposed leader, and too low.
 
         Called after everything is read and judged. By then such a leader has learnt of its successor, unless it stays
@@ -108,7 +108,7 @@ class Gathered:
         cluster.refuse_moved({*self.spans, *self.facts.before})
 
 
-def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = None) -> Gathered:
+def gather(source: AuditSource, cache: FrameCache, plan: Plan, seen: Seen | None = None) -> Gathered:
     """Take the cuts and read up to them. The numbered steps are the order of the cuts (see cuts.py).
 
     Raises CouldNotAuditError.
@@ -246,7 +246,9 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
 class _Rest:
     """The reading of committed records after all cuts: topic by topic, or at once for the few new records of a step."""
 
-    def __init__(self, source: Source, cache: FrameCache, starts: Ends, ends: Collection[Ends], *, again: bool) -> None:
+    def __init__(
+        self, source: AuditSource, cache: FrameCache, starts: Ends, ends: Collection[Ends], *, again: bool
+    ) -> None:
         self._source, self._starts = source, starts
         whole = {key: end for some in ends for key, end in some.items()}
         # Each reading requests metadata and opens connections, which takes longer than reading a few records.
@@ -260,7 +262,7 @@ class _Rest:
         return self._all.where(F.col("topic").isin(sorted({topic for topic, _ in ends})))
 
 
-def _all_of(source: Source, selection: Selection, starts: Ends) -> dict[TopicPartition, int]:
+def _all_of(source: AuditSource, selection: AuditSelection, starts: Ends) -> dict[TopicPartition, int]:
     """Start offsets of an audit that is not continued: log starts, or where the selection's range of time begins."""
     names, partitions = source.names, source.partitions
     speaking = [*partitions[names.end], *partitions[names.op]]
@@ -269,7 +271,7 @@ def _all_of(source: Source, selection: Selection, starts: Ends) -> dict[TopicPar
     }
 
 
-def _read_offset(source: Source, cache: FrameCache, first: Ends) -> tuple[dict[TopicPartition, int], DataFrame]:
+def _read_offset(source: AuditSource, cache: FrameCache, first: Ends) -> tuple[dict[TopicPartition, int], DataFrame]:
     """The cut of OFFSET and its records, read at once, and then the records that were added meanwhile.
 
     Compaction may remove an entry below the first end because of a newer one above it. The second reading has that
@@ -300,7 +302,7 @@ def _named_in(halves: DataFrame) -> frozenset[str]:
     return frozenset(row.topic for row in rows)
 
 
-def _existing(cluster: Cluster, topics: Collection[str], selection: Selection) -> list[TopicPartition]:
+def _existing(cluster: AuditedCluster, topics: Collection[str], selection: AuditSelection) -> list[TopicPartition]:
     """Partitions of the real topics that exist. For one that does not, the worker holds the messages."""
     counts = cluster.partition_counts()
     chosen = selection.topics
@@ -317,7 +319,7 @@ def _existing(cluster: Cluster, topics: Collection[str], selection: Selection) -
     return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 
 
-def _since_the_first_step(known: Collection[context.PartitionFacts], seen: Seen) -> list[context.PartitionFacts]:
+def _since_the_first_step(known: Collection[context.HalfFacts], seen: Seen) -> list[context.HalfFacts]:
     """The facts of a continued audit. Records that a step has read count, although retention may have removed them."""
     return [
         dataclasses.replace(
@@ -329,12 +331,12 @@ def _since_the_first_step(known: Collection[context.PartitionFacts], seen: Seen)
     ]
 
 
-def edges_of(fact: context.PartitionFacts) -> Edges:
+def edges_of(fact: context.HalfFacts) -> Edges:
     """The facts that EDGES names, in its order."""
     return tuple(getattr(fact, name) for name in EDGES)
 
 
-def _checks_since(source: Source, starts: Ends, seen: Seen | None) -> dict[str, int]:
+def _checks_since(source: AuditSource, starts: Ends, seen: Seen | None) -> dict[str, int]:
     """See context.Facts. In a continued audit only records that no step has read are missing."""
     if seen is None:
         return context.checks_since(source.names, source.cluster, starts)
@@ -343,7 +345,7 @@ def _checks_since(source: Source, starts: Ends, seen: Seen | None) -> dict[str, 
     return {group: max(edge, seen.checks_since.get(group, -1)) for group, edge in found.items()}
 
 
-def _hidden(*cuts: Cut) -> dict[TopicPartition, tuple[int, int]]:
+def _hidden(*cuts: AuditCut) -> dict[TopicPartition, tuple[int, int]]:
     """See Gathered.hidden."""
     return {key: (cut.ends[key], target) for cut in cuts for key, target in cut.unsettled.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txbridge.config.worker import WorkerSettings
-from txbridge_audit.read.context import Limits
+from txbridge_audit.read.context import AuditLimits
 
 
 def kafka_options(settings: WorkerSettings) -> dict[str, str]:
@@ -11,12 +11,12 @@ def kafka_options(settings: WorkerSettings) -> dict[str, str]:
     return {name: _text(value) for name, value in settings.kafka.items()}
 
 
-def limits_of(settings: WorkerSettings, check_max: int | None, max_age: int | None) -> Limits:
+def limits_of(settings: WorkerSettings, check_max: int | None, max_age: int | None) -> AuditLimits:
     """The limits from the workers' settings, or from the audit's own flags where they are given.
 
     The flags are not validated together with the settings, because they may be those of another time.
     """
-    return Limits(check_max or settings.transaction_check_max, max_age or settings.transaction_max_age)
+    return AuditLimits(check_max or settings.transaction_check_max, max_age or settings.transaction_max_age)
 
 
 def _text(value: str | float | bool) -> str:

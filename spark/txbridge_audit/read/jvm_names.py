@@ -11,7 +11,7 @@ from typing import Any
 _CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
 
 
-class _Remembered:
+class _RememberedNames:
     """A proxy of a JVM class that looks up each static method once."""
 
     def __init__(self, of: Any) -> None:
@@ -26,4 +26,4 @@ class _Remembered:
 def remember(jvm: Any) -> None:
     """Set the proxies as attributes of the JVM view. It asks the JVM only for names that it has no attribute for."""
     for name in _CLASSES:
-        setattr(jvm, name, _Remembered(getattr(jvm, name)))
+        setattr(jvm, name, _RememberedNames(getattr(jvm, name)))

@@ -80,7 +80,7 @@ _NO_RIGHT = KafkaError.TOPIC_AUTHORIZATION_FAILED
 _K = TypeVar("_K", bound=Hashable)
 
 
-class Cluster:
+class AuditedCluster:
     """Metadata and offsets of one Kafka cluster. Every method raises CouldNotAuditError when Kafka does not answer."""
 
     def __init__(self, settings: KafkaSettings) -> None:

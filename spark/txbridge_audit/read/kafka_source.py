@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from txbridge.core.names import Names
 from txbridge_audit.read.cuts import Ends, Range, TopicPartition, ranges
-from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_admin import AuditedCluster
 from txbridge_audit.read.kafka_config import KafkaSettings
 from txbridge_audit.read.literals import frame, nothing_like
 from txbridge_audit.read.spark_session import Progress
@@ -49,11 +49,11 @@ READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AuditSource:
     """The source of one audit: the internal topics of a namespace, on a cluster, read through a Spark session."""
 
     spark: SparkSession
-    cluster: Cluster
+    cluster: AuditedCluster
     settings: KafkaSettings
     names: Names
     #: The partitions of each internal topic.

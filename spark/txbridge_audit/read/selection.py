@@ -13,11 +13,11 @@ from txbridge.core.names import Names, is_topic
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.read.context import CLOCK_MARGIN_MS
 from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_admin import AuditedCluster
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class AuditSelection:
     """The transactions that are audited; by default all."""
 
     #: Born at or after `since` and before `until`; ms since 1970-01-01 UTC.
@@ -48,12 +48,12 @@ class Selection:
         return taken
 
 
-def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> Selection:
+def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> AuditSelection:
     """The selection from options of a command line. Raises CouldNotAuditError when they are wrong."""
     for topic in topics:
         if not is_topic(topic) or Names.is_forbidden(topic):
             raise CouldNotAuditError(f"{topic!r} cannot be a real topic: check --only-topic")
-    chosen = Selection(_parsed(since, "--since"), _parsed(until, "--until"), frozenset(topics))
+    chosen = AuditSelection(_parsed(since, "--since"), _parsed(until, "--until"), frozenset(topics))
     if chosen.since is not None and chosen.until is not None and chosen.until <= chosen.since:
         raise CouldNotAuditError("--until must be later than --since")
     return chosen
@@ -73,8 +73,8 @@ def _parsed(text: str | None, option: str) -> int | None:
 
 
 def begin(
-    cluster: Cluster,
-    selection: Selection,
+    cluster: AuditedCluster,
+    selection: AuditSelection,
     half: Sequence[TopicPartition],
     others: Sequence[TopicPartition],
     starts: Mapping[TopicPartition, int],

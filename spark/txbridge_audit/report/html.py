@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from txbridge_audit.judge import fates, reach
 from txbridge_audit.judge.model import AuditReport
-from txbridge_audit.judge.overview import QUANTILES, Overview
+from txbridge_audit.judge.overview import QUANTILES, AuditOverview
 from txbridge_audit.report import plots
 from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
 
@@ -19,7 +19,7 @@ from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
 SHOWN = 20
 
 
-def html(report: AuditReport, overview: Overview) -> str:
+def html(report: AuditReport, overview: AuditOverview) -> str:
     """The page. Everything that comes from Kafka is escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -11,7 +11,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from txbridge_audit.judge import fates
-from txbridge_audit.judge.overview import Latency, Overview
+from txbridge_audit.judge.overview import AuditOverview, Latency
 
 #: Width and height, inches. The page scales a plot to its width. At this size the text is readable on a phone.
 _SIZE = (7.2, 3.2)
@@ -41,7 +41,7 @@ _STYLE: dict[Any, Any] = {
 _LABELS = 7
 
 
-def over_time(overview: Overview) -> str:
+def over_time(overview: AuditOverview) -> str:
     """Transactions by time of birth and fate. Empty when there are none."""
     if not overview.over_time:
         return ""
@@ -65,7 +65,7 @@ def over_time(overview: Overview) -> str:
         return _svg(figure)
 
 
-def latencies(overview: Overview) -> str:
+def latencies(overview: AuditOverview) -> str:
     """Latencies of decisions and deliveries. Empty when no transaction has one."""
     kinds = {
         "prepare to decision": (overview.prepare_to_decision, "#0072b2"),

@@ -11,11 +11,11 @@ import pytest
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.follow import follow
-from txbridge_audit.incremental.state import State
+from txbridge_audit.incremental.state import AuditState
 from txbridge_audit.incremental.steps import Increments
 from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge.summary import FINDINGS_LISTED, first_of_each
-from txbridge_audit.read.kafka_source import Source
+from txbridge_audit.read.kafka_source import AuditSource
 
 from txbridge.core.names import Names
 
@@ -48,8 +48,8 @@ def test_a_short_audit_of_a_large_half_gets_a_spark_for_short_audits(
     folder = tmp_path / "_state"
     folder.mkdir()
     positions = {(NAMES.half, partition): offset for partition, offset in read.items()}
-    (folder / "000000009.json").write_text(State("ab12", "big", step=9).to_json())
-    (folder / "000000010.json").write_text(State("ab12", "big", step=10, positions=positions).to_json())
+    (folder / "000000009.json").write_text(AuditState("ab12", "big", step=9).to_json())
+    (folder / "000000010.json").write_text(AuditState("ab12", "big", step=10, positions=positions).to_json())
     # The JVM's Hadoop writes such a file beside each one.
     (folder / ".000000010.json.crc").touch()
     started: list[bool] = []
@@ -64,7 +64,7 @@ def test_a_short_audit_of_a_large_half_gets_a_spark_for_short_audits(
         log_starts=lambda keys: {key: STARTS[key] for key in keys},
         high_watermarks=lambda keys: {key: ENDS[key] for key in keys},
     )
-    monkeypatch.setattr("txbridge_audit.audit.Cluster", lambda _: cluster)
+    monkeypatch.setattr("txbridge_audit.audit.AuditedCluster", lambda _: cluster)
     monkeypatch.setattr("txbridge_audit.audit.spark_session", spark_session)
     with pytest.raises(SparkStartedError):
         run_audit("127.0.0.1:1", namespace="big", ledger_path=f"file://{tmp_path}", continued=continued)
@@ -91,8 +91,8 @@ def test_a_look_for_news_requests_the_metadata_of_all_topics_once() -> None:
         high_watermarks=lambda keys: dict.fromkeys(keys, 5),
     )
     source = SimpleNamespace(cluster=cluster, names=NAMES, partitions={NAMES.half: [half]})
-    state = State("ab12", "big", step=1, positions={half: 5, check: 5})
-    assert not Increments(cast(Source, source), "ledger", cast(Store, None), state).has_news()
+    state = AuditState("ab12", "big", step=1, positions={half: 5, check: 5})
+    assert not Increments(cast(AuditSource, source), "ledger", cast(Store, None), state).has_news()
     assert asked == ["metadata"]
 
 

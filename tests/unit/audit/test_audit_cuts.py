@@ -19,7 +19,7 @@ from rich.console import Console
 from txbridge_audit.audit import refuse_to_continue, run_audit
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.incremental.follow import follow
-from txbridge_audit.incremental.state import Archive, State, thinned
+from txbridge_audit.incremental.state import Archive, AuditState, thinned
 from txbridge_audit.incremental.steps import Increments
 from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge import fates as verdicts
@@ -28,13 +28,13 @@ from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.judge.summary import VIOLATIONS, Counts, Listed
 from txbridge_audit.read import delta_lake, kafka_admin
-from txbridge_audit.read.context import Checkpoint
+from txbridge_audit.read.context import AuditCheckpoint
 from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.read.differences import differing
-from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_admin import AuditedCluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.kafka_source import Source
-from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.read.kafka_source import AuditSource
+from txbridge_audit.read.selection import AuditSelection, selection_of
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.terminal import print_report
@@ -137,11 +137,11 @@ class Broken:
         return SimpleNamespace(cluster_id="C1", topics={"orders": Told()})
 
 
-def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[Cluster, Broken]:
+def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[AuditedCluster, Broken]:
     client = Broken(*codes)
     monkeypatch.setattr(kafka_admin, "AdminClient", lambda _: client)
     monkeypatch.setattr(kafka_admin.time, "sleep", lambda _: None)
-    return Cluster(kafka_settings("kafka:9092")), client
+    return AuditedCluster(kafka_settings("kafka:9092")), client
 
 
 def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_every_question_to_a_busy_cluster_is_repeated(monkeypatch: pytest.MonkeyPatch, busy: int) -> None:
-    questions: list[tuple[Callable[[Cluster], object], object]] = [
+    questions: list[tuple[Callable[[AuditedCluster], object], object]] = [
         (lambda asked: asked.stable_offsets([A]), {A: 7}),
         (lambda asked: asked.topic_ids(["orders"]), {"orders": "id-1"}),
         (lambda asked: asked.cleanup_policies(["orders"]), {"orders": "compact"}),
@@ -212,10 +212,10 @@ class Leaders:
         return {next(iter(wanted)): future}
 
 
-def led(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int | None]) -> Cluster:
+def led(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int | None]) -> AuditedCluster:
     monkeypatch.setattr(kafka_admin, "AdminClient", Leaders(*answers))
     monkeypatch.setattr(kafka_admin.time, "sleep", lambda _: None)
-    return Cluster(kafka_settings("kafka:9092"))
+    return AuditedCluster(kafka_settings("kafka:9092"))
 
 
 def test_an_offset_that_is_none_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ def test_a_ledger_of_the_other_format_is_refused_before_kafka_is_asked(tmp_path:
 @pytest.mark.parametrize("holds", ["_state", "_audit"])
 def test_a_ledger_without_a_row_may_become_either(tmp_path: Path, form: LedgerFormat, holds: str) -> None:
     (tmp_path / holds).mkdir()
-    refuse_to_continue(Selection(), str(tmp_path), form, with_overview=False)
+    refuse_to_continue(AuditSelection(), str(tmp_path), form, with_overview=False)
 
 
 def test_a_session_without_delta_lake_is_told_how_to_start_it() -> None:
@@ -330,18 +330,18 @@ def test_a_session_without_delta_lake_is_told_how_to_start_it() -> None:
     "path", ["file:///data/l", "hdfs://nn:8020/l", "viewfs://c/l", "webhdfs://nn/l", "/data/s3a:/l", "l", "./gs:x"]
 )
 def test_a_file_system_holds_the_state(path: str) -> None:
-    refuse_to_continue(Selection(), path, with_overview=False)
+    refuse_to_continue(AuditSelection(), path, with_overview=False)
 
 
 def test_state_is_what_was_written() -> None:
     place = Place("half", "HALF", 0, 7)
-    state = State(
+    state = AuditState(
         audit="ab12",
         namespace="prod",
         step=3,
         positions={A: 10, ("HALF", 0): 4},
         topic_ids={"orders": "x"},
-        checkpoints={0: Checkpoint(5, 4, 2, 7), 1: Checkpoint(None, None)},
+        checkpoints={0: AuditCheckpoint(5, 4, 2, 7), 1: AuditCheckpoint(None, None)},
         edges={0: (-1, 3, -1, 2**62)},
         checks_since={"billing": -1},
         named=frozenset({"orders"}),
@@ -355,10 +355,10 @@ def test_state_is_what_was_written() -> None:
         alarms={("violations", 0): 12},
         ledger_at=99,
     )
-    assert State.from_json(state.to_json()) == state
+    assert AuditState.from_json(state.to_json()) == state
     newer = state.to_json().replace('"format": 4', '"format": 5')
     with pytest.raises(CouldNotAuditError, match="has the form 5, which this audit does not know"):
-        State.from_json(newer)
+        AuditState.from_json(newer)
 
 
 def test_quiet_cluster_has_no_news() -> None:
@@ -375,8 +375,8 @@ def test_quiet_cluster_has_no_news() -> None:
             high_watermarks=lambda keys: {key: ends[key] for key in keys},
         )
         source = SimpleNamespace(cluster=cluster, names=names, partitions={names.half: [half]})
-        state = State("ab12", "quiet", step=1, positions=positions)
-        return Increments(cast(Source, source), "ledger", cast(Store, None), state).has_news()
+        state = AuditState("ab12", "quiet", step=1, positions=positions)
+        return Increments(cast(AuditSource, source), "ledger", cast(Store, None), state).has_news()
 
     assert not has_news(known)
     assert has_news({**known, A: 6}), "a record was written"
@@ -389,7 +389,7 @@ def test_quiet_cluster_has_no_news() -> None:
 
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
     """In a topic whose records may vanish at any time, the rest is read. A new partition begins at its log start."""
-    seen = State("ab12", "", positions={A: 10}).seen
+    seen = AuditState("ab12", "", positions={A: 10}).seen
     assert seen.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
     assert seen.start_of([A], {A: 15}, whole=False) == {A: 15}
     with pytest.raises(CouldNotAuditError, match="has removed orders/0 from 10 to 15, which no audit has read"):
@@ -469,7 +469,7 @@ def test_times_of_a_selection() -> None:
     chosen = selection_of("2023-11-14T22:13:20", "2023-11-15T00:13:20.5+01:00", ["orders", "orders"])
     assert (chosen.since, chosen.until) == (1_700_000_000_000, 1_700_003_600_500)
     assert chosen.topics == {"orders"}
-    assert selection_of(None, None, []) == Selection()
+    assert selection_of(None, None, []) == AuditSelection()
 
 
 def report(violations: Tally = Tally(), findings: Tally = Tally(), **fates: int) -> AuditReport:  # noqa: B008
@@ -623,7 +623,7 @@ def test_what_is_wrong_without_spark_is_said_before_it_starts(tmp_path: Path) ->
 
 def test_an_address_where_nobody_answers_is_told_within_ten_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        asked = Cluster(kafka_settings(f"127.0.0.1:{silent.getsockname()[1]}"))
+        asked = AuditedCluster(kafka_settings(f"127.0.0.1:{silent.getsockname()[1]}"))
         assert kafka_admin._FIRST_TIMEOUT <= 8
         with pytest.raises(CouldNotAuditError, match=r"cannot be reached .*: check --bootstrap-servers"):
             asked.partition_counts()

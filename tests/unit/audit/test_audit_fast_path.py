@@ -10,10 +10,10 @@ from txbridge_audit.judge import fast_path, findings, ledger, loss_evidence, rea
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge.fast_path import Split, split
 from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
+from txbridge_audit.read.context import Facts, HalfFacts, RealTopicFacts
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
-from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.selection import AuditSelection
 
 from tests.support.audit_cases import plant
 from tests.support.audit_memory import BORN, Memory
@@ -28,9 +28,9 @@ pytestmark = [
 ]
 
 
-def told(spark: SparkSession, log: Memory, selection: Selection | None = None) -> Split:
-    facts = log.facts(topics=[TopicFacts(ORDERS), TopicFacts(FORWARDED)])
-    return split(FrameCache(spark), log.names, log.frames(spark), facts, selection or Selection())
+def told(spark: SparkSession, log: Memory, selection: AuditSelection | None = None) -> Split:
+    facts = log.facts(topics=[RealTopicFacts(ORDERS), RealTopicFacts(FORWARDED)])
+    return split(FrameCache(spark), log.names, log.frames(spark), facts, selection or AuditSelection())
 
 
 def judged(spark: SparkSession, log: Memory, frames: Frames, facts: Facts) -> tuple[DataFrame, list[Anchor]]:
@@ -165,11 +165,11 @@ def test_only_those_asked_for_are_counted(spark: SparkSession) -> None:
     log.end(half, COMMIT)
     log.deliver(half)
     for selection, count in (
-        (Selection(since=BORN, until=BORN + 1), 1),
-        (Selection(since=BORN + 1), 0),
-        (Selection(until=BORN), 0),
-        (Selection(topics=frozenset({ORDERS})), 1),
-        (Selection(topics=frozenset({FORWARDED})), 0),
+        (AuditSelection(since=BORN, until=BORN + 1), 1),
+        (AuditSelection(since=BORN + 1), 0),
+        (AuditSelection(until=BORN), 0),
+        (AuditSelection(topics=frozenset({ORDERS})), 1),
+        (AuditSelection(topics=frozenset({FORWARDED})), 0),
     ):
         found = told(spark, log, selection)
         assert found.counted.transactions == count
@@ -186,9 +186,9 @@ def test_facts_do_not_matter(spark: SparkSession) -> None:
     log.end(refused, ROLLBACK)
     log.transaction(log.op("rollback", refused))
     for fact in (
-        PartitionFacts(PLAIN, 0),
-        PartitionFacts(PLAIN, 0, applied_to=0, low=9, ends_since=BORN + 9, outcomes_since=BORN + 9, op_settled=False),
-        PartitionFacts(PLAIN, 0, applied_to=9, low=9),
+        HalfFacts(PLAIN, 0),
+        HalfFacts(PLAIN, 0, applied_to=0, low=9, ends_since=BORN + 9, outcomes_since=BORN + 9, op_settled=False),
+        HalfFacts(PLAIN, 0, applied_to=9, low=9),
     ):
         rows, _ = judged(spark, log, log.frames(spark), log.facts(partitions=[fact], topics=[], before={}))
         told = findings.find(verdicts.assign(loss_evidence.add(spark, rows, (), []))).orderBy("half").collect()
@@ -210,12 +210,12 @@ def test_what_is_gone_of_plain_ones_is_told_as_by_all_rules(spark: SparkSession)
             log.transaction(log.op("rollback", half))
     facts = log.facts(
         partitions=[
-            PartitionFacts(PLAIN, 0, applied_to=2, low=2, ends_since=BORN, parked_since=BORN),
-            PartitionFacts(PASSED, 0, checkpoint_gone=True),
+            HalfFacts(PLAIN, 0, applied_to=2, low=2, ends_since=BORN, parked_since=BORN),
+            HalfFacts(PASSED, 0, checkpoint_gone=True),
         ],
         checks_since={"billing": BORN},
     )
-    found = split(FrameCache(spark), log.names, log.frames(spark), facts, Selection()).counted
+    found = split(FrameCache(spark), log.names, log.frames(spark), facts, AuditSelection()).counted
     rows, anchors = judged(spark, log, log.frames(spark), facts)
     told = summary.counts(findings.find(verdicts.assign(loss_evidence.add(spark, rows, (), anchors))))
     assert found.transactions == told.transactions == 3

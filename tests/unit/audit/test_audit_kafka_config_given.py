@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import txbridge_audit
 from txbridge_audit.incremental.follow import INTERVAL
-from txbridge_audit.read.context import Limits
+from txbridge_audit.read.context import AuditLimits
 from txbridge_audit.read.given import kafka_options, limits_of
 
 from txbridge.cli.audit_options import AuditOptions
@@ -61,9 +61,9 @@ def test_what_is_meant_for_the_audits_java_consumer_does_not_reach_librdkafka(fi
 
 def test_the_limits_are_those_that_the_workers_are_told(file: Path) -> None:
     settings = load_settings({}, file, {"TXBRIDGE_TRANSACTION_MAX_AGE": "900000"})
-    assert limits_of(settings, None, None) == Limits(5, 900_000)
+    assert limits_of(settings, None, None) == AuditLimits(5, 900_000)
     # Less than the worker's own options allow: they may have changed since.
-    assert limits_of(settings, 3, 1_000) == Limits(3, 1_000)
+    assert limits_of(settings, 3, 1_000) == AuditLimits(3, 1_000)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from txbridge_audit.judge import fates, findings, ledger, loss_evidence
 from txbridge_audit.judge.derived import delivery_latency
 from txbridge_audit.judge.model import Entry, Place
 from txbridge_audit.judge.overview import overview
-from txbridge_audit.read.context import PartitionFacts
+from txbridge_audit.read.context import HalfFacts
 from txbridge_audit.report import parquet
 
 from tests.support.audit_cases import LONG_AGO
@@ -36,7 +36,7 @@ def test_expired_and_phantom_have_rows_with_their_coordinates(spark: SparkSessio
     unreadable = Entry("PHANTOM", "visible", real_topic="orders", evidence=(Place("copy", "orders", 1, 4),))
     other = Entry("HALF_GONE", "gone", real_topic="orders", evidence=(Place("copy", "orders", 1, 5),))
 
-    facts = log.facts(partitions=[PartitionFacts(PLAIN, half_start=0, applied_to=1, low=0, log_start=10)])
+    facts = log.facts(partitions=[HalfFacts(PLAIN, half_start=0, applied_to=1, low=0, log_start=10)])
     frames = log.frames(spark)
     rows = ledger.build(spark, log.names, frames, facts)
     judged = findings.find(fates.assign(loss_evidence.add(spark, rows, (), ())))

@@ -10,20 +10,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally
-from txbridge_audit.judge.overview import Group, Latency, Overview, Waiting
+from txbridge_audit.judge.overview import AuditOverview, GroupOverview, Latency, Waiting
 from txbridge_audit.judge.summary import VIOLATIONS
 from txbridge_audit.report.html import html, write_prometheus
 from txbridge_audit.report.meaning import rule_of
 from txbridge_audit.report.plots import duration
 
 START = 1_700_000_000_000
-NOTHING = Overview(1, {}, None, None, (), ())
-OVERVIEW = Overview(
+NOTHING = AuditOverview(1, {}, None, None, (), ())
+OVERVIEW = AuditOverview(
     interval=60_000,
     over_time={START: {"delivered": 7, "LOST": 1}, START + 60_000: {"pending": 2}},
     prepare_to_decision=Latency({0: 1, 3: 4, 12: 3}, (5, 2_100, 3_000), 3_999),
     decision_to_delivery=Latency({4: 7}, (9, 12, 12), 15),
-    groups=(Group("<b>billing</b>", 10, 4, 1_234, 3, 1),),
+    groups=(GroupOverview("<b>billing</b>", 10, 4, 1_234, 3, 1),),
     oldest_pending=(Waiting("0123ABCD", "billing", "orders", 1, 42, "held", START - 7_200_000, 15),),
 )
 
@@ -47,7 +47,14 @@ def report(violations: Tally, findings: Tally, **fates: int) -> AuditReport:
     )
 
 
-LOST = Entry("LOST", "gone", "89ABCDEF", "billing", "<script>", (Place("half", "HALF", 0, 7), Place("op", "OP", 0, 2)))
+LOST = Entry(
+    "LOST",
+    "gone",
+    "89ABCDEF",
+    "billing",
+    "<script>",
+    (Place("half", "HALF", 0, 7), Place("op", "OP", 0, 2)),
+)
 VIOLATED = report(
     Tally(dict.fromkeys(VIOLATIONS, 0) | {"LOST": 25, "STUCK": 1}, (*(LOST,) * 25, Entry("STUCK", "too long"))),
     Tally({"LATE": 3, "HALF_GONE": 1}),

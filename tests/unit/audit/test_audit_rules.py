@@ -17,9 +17,9 @@ from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge import findings, ledger, loss_evidence, mentions, orphans, reach, summary
 from txbridge_audit.read import decode, literals, murmur2
-from txbridge_audit.read.context import Checkpoint, Facts, PartitionFacts, TopicFacts, partition_facts
-from txbridge_audit.read.cuts import Cut, TopicPartition
-from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.context import AuditCheckpoint, Facts, HalfFacts, RealTopicFacts, partition_facts
+from txbridge_audit.read.cuts import AuditCut, TopicPartition
+from txbridge_audit.read.kafka_admin import AuditedCluster
 
 from tests.corruption import writer
 from tests.support.audit_cases import CASES, TAIL, plant
@@ -145,7 +145,7 @@ def planted(spark: SparkSession) -> tuple[dict[str, Half | None], Judged]:
     progress = {
         row.partition: row for row in decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
     }
-    facts = log.facts(partitions=[PartitionFacts(p, 0, row.applied_to, row.low) for p, row in progress.items()])
+    facts = log.facts(partitions=[HalfFacts(p, 0, row.applied_to, row.low) for p, row in progress.items()])
     judged = Judged(spark, log, facts)
     assert judged.strays
     assert judged.malformed
@@ -218,7 +218,7 @@ def test_nothing_is_judged_above_the_earlier_cut(spark: SparkSession) -> None:
     log.transaction(log.copy(Half(PLAIN, 99, "F" * 32, "billing", ORDERS)))
     # The worker has not read it yet: a coming discard may make this rollback late.
     log.transaction(log.copy(unread))
-    facts = log.facts(before={(ORDERS, 0): 0}, partitions=[PartitionFacts(PLAIN, 0, applied_to=2, low=0)])
+    facts = log.facts(before={(ORDERS, 0): 0}, partitions=[HalfFacts(PLAIN, 0, applied_to=2, low=0)])
     judged = Judged(spark, log, facts)
     assert (judged.fate(moving), judged.of(moving).pending_state) == ("pending", "moving")
     assert (judged.fate(unread), judged.of(unread).pending_state) == ("pending", "moving")
@@ -235,8 +235,8 @@ def test_open_transactions_are_not_judged(spark: SparkSession) -> None:
     log.end(in_commit, COMMIT)
     log.transaction(log.op("commit", in_commit))
     log.end(unapplied, COMMIT)
-    partitions = [PartitionFacts(PLAIN, 0, 1, 0), PartitionFacts(PASSED, 0, 1, 0, op_settled=False)]
-    judged = Judged(spark, log, log.facts(partitions=partitions, topics=[TopicFacts(ORDERS, settled=False)]))
+    partitions = [HalfFacts(PLAIN, 0, 1, 0), HalfFacts(PASSED, 0, 1, 0, op_settled=False)]
+    judged = Judged(spark, log, log.facts(partitions=partitions, topics=[RealTopicFacts(ORDERS, settled=False)]))
     assert (judged.fate(in_commit), judged.of(in_commit).pending_state) == ("pending", "in_commit")
     assert (judged.fate(unapplied), judged.of(unapplied).pending_state) == ("pending", "decision_unread")
 
@@ -258,7 +258,7 @@ def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> N
     log.deliver(unapplied)
     repeated_at = log.end(unapplied, COMMIT)
     assert undecided.offset < forgotten.offset
-    partitions = [PartitionFacts(PLAIN, 0, applied_to=repeated_at, low=0)]
+    partitions = [HalfFacts(PLAIN, 0, applied_to=repeated_at, low=0)]
     judged = Judged(spark, log, log.facts(partitions=partitions))
     halves = {"delivered": delivered, "rolled back": rolled_back, "discarded": discarded, "lost": lost}
     halves |= {"tombstone unread": tombstone_unread, "unapplied": unapplied, "undecided": undecided}
@@ -266,7 +266,7 @@ def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> N
     closed = {name for name, half in halves.items() if judged.of(half).closed}
     assert closed == {"delivered", "rolled back", "discarded", "lost"}
     # Records that an open Kafka transaction hides may still be evidence.
-    hidden = Judged(spark, log, log.facts(partitions=partitions, topics=[TopicFacts(ORDERS, settled=False)]))
+    hidden = Judged(spark, log, log.facts(partitions=partitions, topics=[RealTopicFacts(ORDERS, settled=False)]))
     assert not any(hidden.of(half).closed for half in halves.values())
 
 
@@ -275,7 +275,7 @@ def test_no_worker_ever_ran(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
     log.end(half, COMMIT)
-    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, 0)]))
+    judged = Judged(spark, log, log.facts(partitions=[HalfFacts(PLAIN, 0)]))
     assert (judged.fate(half), judged.of(half).pending_state) == ("pending", "decision_unread")
 
 
@@ -290,7 +290,7 @@ def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> N
     log.transaction(log.op("rollback", finished))
     log.transaction(log.op("rollback", leaked), log.copy(leaked))
     log.transaction(log.parked(open_still, "pending"))
-    old = [PartitionFacts(PLAIN, 0, applied_to=1, low=6, ends_since=BORN, outcomes_since=BORN)]
+    old = [HalfFacts(PLAIN, 0, applied_to=1, low=6, ends_since=BORN, outcomes_since=BORN)]
     judged = Judged(spark, log, log.facts(partitions=old))
     assert judged.fate(winner_gone) == "delivered"
     # Visible, without any evidence of a commit.
@@ -310,7 +310,9 @@ def test_history_is_known_for_those_born_later(spark: SparkSession) -> None:
     log.end(half, ROLLBACK)
     log.deliver(half)
     judged = Judged(
-        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, 0, 1, 0, ends_since=BORN - 1, outcomes_since=BORN - 1)])
+        spark,
+        log,
+        log.facts(partitions=[HalfFacts(PLAIN, 0, 1, 0, ends_since=BORN - 1, outcomes_since=BORN - 1)]),
     )
     assert judged.fate(half) == "LEAKED"
 
@@ -336,7 +338,7 @@ def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSe
     log.deliver(second)
     log.transaction(log.op("commit", lost))
     log.transaction(log.op("commit", other))
-    truncated = [TopicFacts(ORDERS, truncated=True)]
+    truncated = [RealTopicFacts(ORDERS, truncated=True)]
     judged = Judged(spark, log, log.facts(topics=truncated), truncated=((ORDERS, 0),))
     assert judged.fate(gone) == "unverifiable"
     assert judged.fate(lost) == "LOST"
@@ -391,7 +393,7 @@ def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) 
     log.end(expired, COMMIT)
     log.deliver(expired)
     judged = Judged(
-        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=4, log_start=4, applied_to=1, low=4)])
+        spark, log, log.facts(partitions=[HalfFacts(PLAIN, half_start=4, log_start=4, applied_to=1, low=4)])
     )
     assert judged.strays == ["HALF_GONE"]
     assert not any(row.findings for row in judged.rows)
@@ -408,7 +410,7 @@ def test_undecided_for_too_long_is_stuck(spark: SparkSession) -> None:
     log.transaction(log.parked(resumed, "pending", resumed=BORN + 10 * HOUR))
     at = log.end(held, COMMIT)
     log.transaction(log.parked(held, "held", decided=at))
-    unread = [PartitionFacts(PLAIN, 0, applied_to=0, low=0)]
+    unread = [HalfFacts(PLAIN, 0, applied_to=0, low=0)]
     young = Judged(spark, log, log.facts(partitions=unread, now=BORN + 73 * HOUR))
     assert not any(row.breaches for row in young.rows)
     aged = Judged(spark, log, log.facts(partitions=unread, now=BORN + 73 * HOUR + 1))
@@ -438,7 +440,7 @@ def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
     log.transaction(log.copy(first), log.op("commit", first), progress)
     (row,) = decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
     assert (row.applied_to, row.applied_entry) == (0, 2)
-    facts = log.facts(partitions=[PartitionFacts(PLAIN, 0, applied_to=0, applied_entry=2, low=0)])
+    facts = log.facts(partitions=[HalfFacts(PLAIN, 0, applied_to=0, applied_entry=2, low=0)])
     judged = Judged(spark, log, facts)
     assert [judged.fate(half) for half in (first, second, third)] == ["delivered", "LOST", "pending"]
     assert not any(row.breaches for row in judged.rows)
@@ -454,7 +456,7 @@ def test_open_ones_whose_half_message_is_gone_have_expired(spark: SparkSession) 
     log.transaction(log.parked(finished, "pending"), log.op("rollback", finished))
     log.transaction(log.parked(resolved, "pending"), log.parked(resolved, None), log.parked(there, "pending"))
     judged = Judged(
-        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=6, log_start=6, applied_to=0, low=7)])
+        spark, log, log.facts(partitions=[HalfFacts(PLAIN, half_start=6, log_start=6, applied_to=0, low=7)])
     )
     assert {row.half: row.breaches for row in judged.rows if row.breaches} == {1: ["EXPIRED"], 2: ["EXPIRED"]}
 
@@ -517,7 +519,7 @@ def without(log: Memory, name: str, **gone: object) -> tuple[Memory, Facts]:
     }
     facts = log.facts(
         partitions=[
-            PartitionFacts(p, 0, **({"applied_to": end, "low": low} | gone))  # type: ignore[arg-type]
+            HalfFacts(p, 0, **({"applied_to": end, "low": low} | gone))  # type: ignore[arg-type]
             for p in BOTH
             for end, low in [(written[p]["end"], written[p]["half"]) if p in written else (log.end_position[p], 0)]
         ],
@@ -618,7 +620,7 @@ def test_an_emptied_discard_topic_hides_only_what_was_discarded(spark: SparkSess
     assert reach.blind(judged.counted.reach) == []
 
 
-class LastDiscard(Cluster):
+class LastDiscard(AuditedCluster):
     """A cluster where retention has removed the first record of the discard topic. The next one is of `at` (ms)."""
 
     def __init__(self, at: int) -> None:
@@ -652,9 +654,9 @@ def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_befor
     partitions = {name: [(name, PLAIN), (name, PASSED)] for name in topics} | {names.discard: [(names.discard, 0)]}
     keys = [key for of in partitions.values() for key in of]
     nothing = dict.fromkeys(keys, 0)
-    known = {PLAIN: Checkpoint(log.end_position[PLAIN], 0), PASSED: Checkpoint(0, 0)}
+    known = {PLAIN: AuditCheckpoint(log.end_position[PLAIN], 0), PASSED: AuditCheckpoint(0, 0)}
     starts = nothing | {(names.discard, 0): 1}
-    told = partition_facts(names, LastDiscard(BORN + day), partitions, starts, known, Cut({}), nothing, nothing)
+    told = partition_facts(names, LastDiscard(BORN + day), partitions, starts, known, AuditCut({}), nothing, nothing)
     assert {fact.discards_since for fact in told} == {BORN + day + HOUR}
     judged = Judged(spark, log, log.facts(partitions=told, discards_cut=True, now=BORN + 2 * day))
     assert violations_of(judged) == {
