@@ -15,7 +15,6 @@ from txbridge.client.flow.registry import TransactionIds
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.message import Limits
 from txbridge.client.prepare.half_writer import Prepared
-from txbridge.client.prepare.report_poller import Serving, Waiter
 from txbridge.core.decision_record import DecisionEntry
 from txbridge.topics.verify import Layout
 
@@ -57,7 +56,6 @@ class FakeWire:
         self.refusals = deque()
         self.records = []
         self.closed = self.used = False
-        self.serving = ""
         self._reports = deque()
         self._condition = threading.Condition()
         self._offset = 0
@@ -76,21 +74,12 @@ class FakeWire:
             self._condition.notify_all()
 
     def serve(self, timeout):
-        self.serving = threading.current_thread().name
         with self._condition:
             self._condition.wait_for(lambda: any(ready for *_, ready in self._reports), timeout)
             due = [report for report in self._reports if report[3]]
             self._reports = deque(report for report in self._reports if not report[3])
-        while due:
-            error, on_delivery, record, _ = due[0]
-            del due[0]
-            try:
-                on_delivery(error, record)
-            except BaseException:
-                # As in librdkafka, this report counts as made, and the others come with the next call.
-                with self._condition:
-                    self._reports.extendleft(reversed(due))
-                raise
+        for error, on_delivery, record, _ in due:
+            on_delivery(error, record)
 
     def acknowledge(self, error=None):
         """Report everything that was produced so far: as failed with `error` if given, else as stored."""
@@ -115,13 +104,10 @@ def refusal(code):
 
 
 class FakeHalfWriter:
-    """A writer whose room never lasts, and whose reports wake no waiter."""
+    """A writer whose room never lasts."""
 
     def __init__(self, room_waits):
         self._room_waits = room_waits
-
-    def waiter(self):
-        return Waiter(Serving(threading.Event().wait, "never started"))
 
     def wait_for_room(self, timeout):
         self._room_waits.append(timeout)

@@ -142,7 +142,7 @@ class Runtime:
 
     def is_called_by_it(self) -> bool:
         """Whether a callback calls this in a thread that serves this client. It must not wait for that thread."""
-        return self._ends.is_this_thread() or self._checks.is_this_thread() or self._halves.is_served_here()
+        return self._ends.is_this_thread() or self._checks.is_this_thread() or self._halves.is_this_thread()
 
     def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
         """Wait up to `timeout` seconds (None: no limit) for everything that has begun, and stop.

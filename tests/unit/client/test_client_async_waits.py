@@ -129,7 +129,7 @@ def test_every_kind_of_wait_for_room_and_close_have_a_thread(started):
     async def main():
         runtime = FullRuntime()
         producer = await started(runtime)
-        # A client has six writers at most: four for single callers, and two that gather.
+        # A client has six writers at most.
         sends = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE)) for _ in range(6)]
         try:
             await until(lambda: len(runtime.waits) == 6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from queue import SimpleQueue
@@ -130,17 +129,12 @@ def test_full_queue_is_left_to_the_caller_who_can_wait_for_room(wire, writer):
     wire.refusals.append(BufferError("full"))
     with pytest.raises(BufferError):
         writer.write(Message("real", b""), ID, print)
-    writer.wait_for_room(0.01)
-    reports = SimpleQueue()
-    writer.write(Message("real", b""), ID, reports.put)
     woken = threading.Event()
     waiter = threading.Thread(target=lambda: (writer.wait_for_room(30), woken.set()))
     waiter.start()
     while not woken.wait(0.02):
+        writer.write(Message("real", b""), ID, lambda _: None)
         wire.acknowledge()
-        if not reports.empty() and writer._waiting_for_room:
-            reports.get()
-            writer.write(Message("real", b""), ID, reports.put)
     waiter.join()
 
 
@@ -171,56 +165,11 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, write
     assert "kafka_callback_raised" in caplog.text
 
 
-class TimeLimitError(Exception):
-    """An ordinary Exception that a signal's handler raises, like Celery's SoftTimeLimitExceeded."""
-
-
-@pytest.fixture
-def time_limit():
-    def handler(number, frame):
-        raise TimeLimitError
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    yield lambda: signal.raise_signal(signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
-
-
-def test_what_the_handler_of_a_signal_raises_reaches_the_thread_that_it_interrupts(wire, time_limit, caplog):
-    # Without the writer's own thread, the waiting thread serves the reports.
-    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders")
-    told = []
-
-    def interrupted(prepared):
-        told.append(prepared)
-        if len(told) == 1:
-            time_limit()
-
-    with writer.waiter() as waiter:
-        writer.write(Message("real", b""), ID, interrupted)
-        writer.write(Message("real", b""), ID, waiter.report)
-        wire.acknowledge()
-        with pytest.raises(TimeLimitError):
-            waiter.result()
-        assert "kafka_callback_raised" not in caplog.text
-        # Both have their report all the same: the interrupted one got it again, the other one from the next thread that
-        # served.
-        assert waiter.result().offset == 1
-    assert [prepared.offset for prepared in told] == [0, 0]
-
-
-def test_a_callback_of_the_users_that_raises_does_not_fail_the_caller_that_serves(time_limit, caplog):
-    def of_the_user(error):
-        raise ValueError("the user's error_cb")
-
-    def interrupted(error):
-        time_limit()
-
-    error = KafkaError(KafkaError._SSL)
-    Connection("127.0.0.1:1", of_the_user).on_error(error)
-    assert caplog.text.count("kafka_callback_raised") == 1
-    with pytest.raises(TimeLimitError):
-        Connection("127.0.0.1:1", interrupted).on_error(error)
-    assert caplog.text.count("kafka_callback_raised") == 1
+def test_reports_are_taken_where_no_signal_handler_runs(wire, writer):
+    threads = SimpleQueue()
+    writer.write(Message("real", b""), ID, lambda _: threads.put(threading.current_thread()))
+    wire.acknowledge()
+    assert threads.get(timeout=120).name == "txbridge-half"
 
 
 def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer):

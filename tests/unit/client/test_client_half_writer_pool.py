@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
-from tests.support.harness import eventually
-from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
+from txbridge.client.prepare.half_writer_pool import HalfWriters
 
 
 class Writer:
-    def __init__(self, linger, thread):
+    """A writer that is connected at once, except for the second and later ones while `go_on` is not set."""
+
+    def __init__(self, linger, thread, go_on=None):
         self.linger, self.thread = linger, thread
         self.log = []
         self.on_their_way = 0
+        self._go_on = go_on if thread != "half" else None
+
+    @property
+    def is_connected(self):
+        return self._go_on is None or self._go_on.is_set()
+
+    def wait_for_connection(self):
+        assert self._go_on is None or self._go_on.wait(120)
 
     def start(self):
-        self.log.append("start")
+        if "start" not in self.log:
+            self.log.append("start")
+
+    def stop(self):
+        self.log.append("stop")
 
     def close(self):
         self.log.append("close")
@@ -29,10 +41,9 @@ def made():
     return []
 
 
-@pytest.fixture
-def writers(made):
+def writers_of(made, go_on=None):
     def new(linger, thread):
-        made.append(Writer(linger, thread))
+        made.append(Writer(linger, thread, go_on))
         return made[-1]
 
     writers = HalfWriters(new)
@@ -40,36 +51,27 @@ def writers(made):
     return writers
 
 
-def test_a_lone_caller_waits_for_nobody_and_needs_one_connection(writers, made):
-    assert writers.of(Company.NOBODY).linger == 0
+def test_few_callers_wait_for_nobody_and_need_one_connection(made):
+    assert writers_of(made).for_caller().linger == 0
     assert [(writer.thread, writer.log) for writer in made] == [("half", ["start"])]
 
 
-def test_where_five_would_be_on_their_way_another_one_is_made_and_four_at_most(writers, made):
-    writers.of(Company.NOBODY).on_their_way = 4
-    for number in (2, 3, 4):
-        eventually(lambda number=number: writers.of(Company.NOBODY).thread == f"half-{number}", 120)
-        writers.of(Company.NOBODY).on_their_way = 4
-    for _ in range(3):
-        writers.of(Company.NOBODY).on_their_way += 1
-    assert [(writer.linger, writer.on_their_way) for writer in made] == [(0, 5), (0, 5), (0, 5), (0, 4)]
+def test_where_five_would_be_on_their_way_the_next_one_is_taken_and_the_last_one_lingers(made):
+    writers = writers_of(made)
+    for _ in range(6):
+        writers.for_caller().on_their_way += 4
+    assert [(writer.linger, writer.on_their_way) for writer in made] == [(0, 4)] * 4 + [(0.5, 8)]
     # The first one with room is chosen: few callers use few connections.
     made[1].on_their_way = 3
-    assert writers.of(Company.NOBODY) is made[1]
-    writers.close()
-    assert [writer.log for writer in made] == [["start", "close"]] * 4
+    assert writers.for_caller() is made[1]
+    assert writers.for_many(waits=False).linger == 5
+    assert [writer.thread for writer in made] == ["half", "half-2", "half-3", "half-4", "half-callers", "half-many"]
+    assert all(writer.log == ["start"] for writer in made)
 
 
-def test_company_gets_writers_of_its_own_when_there_is_some(writers, made):
-    assert [writers.of(company).linger for company in (Company.CALLERS, Company.MANY, Company.CALLERS)] == [0.5, 5, 0.5]
-    assert [(writer.thread, writer.log) for writer in made[1:]] == [
-        ("half-callers", ["start"]),
-        ("half-many", ["start"]),
-    ]
-
-
-def test_threads_that_need_it_at_once_make_one(writers, made):
-    threads = [threading.Thread(target=writers.of, args=[Company.MANY]) for _ in range(16)]
+def test_threads_that_need_it_at_once_make_one(made):
+    writers = writers_of(made)
+    threads = [threading.Thread(target=lambda: writers.for_many(waits=True)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -79,37 +81,22 @@ def test_threads_that_need_it_at_once_make_one(writers, made):
 
 def test_who_does_not_wait_gets_another_one_until_it_is_connected(made):
     connected = threading.Event()
-
-    class Slow(Writer):
-        def start(self):
-            assert connected.wait(120)
-            super().start()
-
-    def new(linger, thread):
-        made.append((Slow if linger else Writer)(linger, thread))
-        return made[-1]
-
-    writers = HalfWriters(new)
-    writers.start()
-    started = time.monotonic()
-    while len(made) < 2:
-        assert writers.of(Company.CALLERS, waits=False) is made[0]
+    writers = writers_of(made, connected)
+    made[0].on_their_way = 4
     for _ in range(3):
-        assert writers.of(Company.CALLERS, waits=False) is made[0]
-    assert time.monotonic() - started < 60
+        assert writers.for_caller() is made[0]
+        assert writers.for_many(waits=False) is made[0]
     threading.Timer(0.05, connected.set).start()
-    # Waiting callers get the writer that is being made, and no second one is made.
-    assert writers.of(Company.CALLERS).linger == 0.5
-    assert writers.of(Company.CALLERS, waits=False).linger == 0.5
-    writers.close()
-    assert [(writer.linger, writer.log) for writer in made] == [(0, ["start", "close"]), (0.5, ["start", "close"])]
-    assert not [thread for thread in threading.enumerate() if thread.name == "txbridge-half-new"]
-    assert writers.of(Company.MANY, waits=False) is made[0]
+    assert writers.for_many(waits=True).linger == 5
+    assert writers.for_many(waits=False).linger == 5
+    assert len(made) == 3
 
 
-def test_close_ends_all_and_no_other_is_made_that_nobody_would_end(writers, made):
-    writers.of(Company.MANY)
+def test_close_ends_all_and_no_other_is_made_that_nobody_would_end(made):
+    writers = writers_of(made)
+    writers.for_many(waits=True)
     writers.close()
-    assert [writer.log for writer in made] == [["start", "close"]] * 2
-    assert writers.of(Company.CALLERS) is made[0]
+    assert [writer.log for writer in made] == [["start", "stop", "close"]] * 2
+    made[0].on_their_way = 4
+    assert writers.for_caller() is made[0]
     assert len(made) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
@@ -13,9 +12,9 @@ import pytest
 from tests.support.client_fakes import FakeWire, working_kafka
 from tests.support.interrupts import Interrupted, OrdinaryError, Run, stack_of, wait_until
 from tests.support.own_threads import threads_of_ours
-from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
+from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer
 from txbridge.client import start
-from txbridge.client.prepare import report_poller
+from txbridge.client.prepare import half_writer
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
@@ -37,7 +36,7 @@ class Listener(TransactionListener):
 @pytest.fixture
 def kafka(monkeypatch):
     # Idle threads check at this interval whether to end, and a test starts and ends hundreds of threads.
-    monkeypatch.setattr(report_poller, "SERVE_S", 0.002)
+    monkeypatch.setattr(half_writer, "_POLL_S", 0.002)
     return working_kafka(monkeypatch)
 
 
@@ -106,58 +105,6 @@ def test_with(kafka):
     assert not Run(10**9, what, after).hangs(HANGS_S)
 
 
-def test_a_send_that_serves_the_reports_of_others(kafka, monkeypatch):
-    # The normal interval: a caller leads only while our thread has paused for it.
-    monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
-    leads = []
-
-    def scenario():
-        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
-        served = kafka.half_wires()[0]
-        others, got = [], []
-
-        def other():
-            try:
-                got.append(producer.send_message_in_transaction(MESSAGE))
-            except (PrepareError, UsageError) as error:
-                got.append(error)
-
-        def acknowledge():
-            """Acknowledge once it leads and others wait for it."""
-            wait_until(lambda: served.serving == "interrupted" and len(served.records) > before, 0.2)
-            leads.append(served.serving == "interrupted")
-            others.extend(threading.Thread(target=other) for _ in range(2))
-            for thread in others:
-                thread.start()
-            wait_until(lambda: len(served.records) >= before + 2 + leads[-1], 1)
-            served.automatic = True
-            served.acknowledge()
-
-        def send():
-            helper.start()
-            producer.send_message_in_transaction(MESSAGE)
-
-        def end():
-            helper.join(HANGS_S)
-            for thread in others:
-                thread.join(HANGS_S)
-                assert not thread.is_alive(), f"a sender hangs in\n{stack_of(thread)}"
-            assert len(got) == 2
-            assert not [error for error in got if isinstance(error, PrepareError | UsageError)]
-            producer.close()
-
-        helper = threading.Thread(target=acknowledge)
-        producer.send_message_in_transaction(MESSAGE)
-        producer.send_message_in_transaction(MESSAGE)
-        before = len(served.records)
-        served.automatic = False
-        yield send, end
-
-    assert every_point(kafka, scenario) > 50
-    # Not every point counts: an interrupt may come before it leads, and on a loaded machine our thread may be first.
-    assert sum(leads) > 20
-
-
 def test_sends_one_after_the_other(kafka):
     def scenario():
         producer = TransactionProducer("orders", Listener(), SETTINGS).start()
@@ -171,10 +118,8 @@ def test_sends_one_after_the_other(kafka):
     assert every_point(kafka, scenario) > 300
 
 
-def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafka, monkeypatch):
+def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafka):
     """A signal's handler may raise one. It counts as the listener's exception only in the listener's own code."""
-    # The normal interval: a caller leads only while our thread has paused for it.
-    monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
     swallowed, places = [], []
     for number in itertools.count():
         kafka.forget()
@@ -191,8 +136,6 @@ def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafk
             swallowed.append(place)
     assert swallowed == []
     assert len(places) > 50
-    # The points include a delivery report that it serves.
-    assert any(place.endswith("HalfWriter._delivered") for place in places)
 
 
 def test_submits_and_a_flush(kafka):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from queue import SimpleQueue
 
 import pytest
 
@@ -17,7 +18,7 @@ from txbridge import Message
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.prepare.half_writer import HalfWriter, Prepared
-from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
+from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
 
@@ -49,10 +50,9 @@ class Turns:
 def _prepare(writers, ready):
     ready.wait()
     for number in range(_EACH):
-        writer = writers.of(Company.NOBODY)
-        with writer.waiter() as waiter:
-            writer.write(Message("real", b"value", b"%d" % number), "0" * 32, waiter.report)
-            assert isinstance(waiter.result(), Prepared)
+        reports = SimpleQueue()
+        writers.for_caller().write(Message("real", b"value", b"%d" % number), "0" * 32, reports.put)
+        assert isinstance(reports.get(), Prepared)
 
 
 def _prepare_in_threads(writers, number):
@@ -67,18 +67,18 @@ def _prepare_in_threads(writers, number):
 @pytest.mark.parametrize(("threads", "producers"), [(8, 2), (15, 4)])
 def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
     names, connection, turns, made = Names("ns"), Connection("mock"), Turns(), []
-    config = kafka_config.half_producer_config(_MOCK, max_message_bytes=1_000_000, linger_ms=0)
-    config |= {"allow.auto.create.topics": True, "statistics.interval.ms": _STATISTICS_MS, "stats_cb": turns.note}
 
-    def new(_linger, name):
-        made.append(name)
-        return HalfWriter(Wire(config, connection), connection, names, "g", name)
+    def new(linger, name):
+        config = kafka_config.half_producer_config(_MOCK, max_message_bytes=1_000_000, linger_ms=linger)
+        config |= {"allow.auto.create.topics": True, "statistics.interval.ms": _STATISTICS_MS, "stats_cb": turns.note}
+        made.append(HalfWriter(Wire(config, connection), connection, names, "g", name))
+        return made[-1]
 
     writers = HalfWriters(new)
     writers.start()
     try:
-        # Until all needed producers are connected, one takes more than it should.
-        while len(made) < producers or any(one.name == "txbridge-half-new" for one in threading.enumerate()):
+        # Until all needed producers are connected, the first one takes more than it should.
+        while len(made) < producers or not all(writer.is_connected for writer in made):
             _prepare_in_threads(writers, threads)
         each = []
         for _ in range(3):

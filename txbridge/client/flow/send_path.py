@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from txbridge.client.base import process
@@ -11,7 +12,7 @@ from txbridge.client.errors import PrepareError, barrier_failed, started_before_
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
 from txbridge.client.message import Limits, Message, MessageExt, check_limits
-from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
+from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.result import TransactionSendResult
 from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.names import is_barrier_id
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 #: A function that waits for room, and its time-out (s). It returns sooner if there is room.
 Wait = tuple[Callable[[float], object], float]
 
-#: From this number of running transactions on, half messages wait a moment for others. Fewer would only lose time:
-#: eight blocking threads do 3,800 transactions a second with a linger of 1 ms, 5,200 without. 32 threads do 9,600 with
-#: 0.5 ms, 7,200 without.
-_COMPANY_FROM = 16
 #: Seconds after message.timeout.ms until a half message without a report is given up. librdkafka looks for overdue
 #: messages once a second, and its own report is the better answer.
 REPORT_MARGIN_S = 1.0
@@ -138,10 +135,7 @@ class SendPath:
 
         With `in_order` it is always the same writer, which may have to be connected first (Wire.connect).
         """
-        if gathers:
-            return self._halves.of(Company.MANY, waits=in_order)
-        is_alone = self._attempts.running < _COMPANY_FROM
-        return self._halves.of(Company.NOBODY if is_alone else Company.CALLERS, waits=False)
+        return self._halves.for_many(waits=in_order) if gathers else self._halves.for_caller()
 
     def hand_over(
         self,
@@ -222,10 +216,10 @@ class SendPath:
         """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""
         try:
             writer = self.half_writer()
-            with writer.waiter() as waiter:
-                self.write(writer, message, transaction_id, waiter.report)
-                # Every record is reported, at the latest at its deadline.
-                result = waiter.result()
+            reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
+            self.write(writer, message, transaction_id, reports.put)
+            # Every record is reported, at the latest at its deadline.
+            result = reports.get()
         except BaseException:
             # Interrupted. Kafka may still store the half message, but no local transaction will run.
             self.give_up(transaction_id)

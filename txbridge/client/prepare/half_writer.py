@@ -14,12 +14,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
 from txbridge.client.base.log import report
+from txbridge.client.base.threads import join
 from txbridge.client.errors import PrepareError, explain
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import Message, MessageExt
-from txbridge.client.prepare.report_poller import Serving, Waiter
 from txbridge.client.several_messages import Several
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
@@ -27,6 +27,10 @@ from txbridge.kafka.errors import MSG_TIMED_OUT
 
 if TYPE_CHECKING:
     from txbridge.client.kafka.shortage import Shortage
+
+#: Longest wait (s) for a report. A report wakes the thread at once, so this only bounds the delay until a close or an
+#: overdue half message is noticed.
+_POLL_S = 0.1
 
 
 class Prepared(NamedTuple):
@@ -51,7 +55,7 @@ class Prepared(NamedTuple):
 
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.
 Report = Callable[[Prepared | PrepareError], None]
-#: Called in that thread after some attempts were reported. It must be quick and must not raise.
+#: Called in that thread, also after some attempts were reported. It must be quick and must not raise.
 AfterReports = Callable[[], None]
 
 
@@ -83,14 +87,18 @@ class _Delivery:
         self.on_delivery(self, error, record)
 
     def report(self, result: Prepared | PrepareError) -> None:
-        """Report the result, once. May be called again, also after a signal has interrupted it."""
+        """Report the result, unless one was reported already."""
         if self.on_done is not None:
             self.on_done(result)
             self.on_done = None
 
 
 class HalfWriter:
-    """Writes half messages; thread-safe."""
+    """Writes half messages, and takes their delivery reports in a thread of its own; thread-safe.
+
+    Python runs signal handlers in the main thread alone. So no exception of a handler can hit a delivery report, which
+    librdkafka would not repeat.
+    """
 
     def __init__(
         self,
@@ -111,25 +119,30 @@ class HalfWriter:
         self._connection = connection
         self._topic = names.half
         self._group = group
+        #: Wakes callers that wait for room in librdkafka's queue.
         self._room = threading.Condition()
-        self._waiting_for_room = 0
         self._after_reports: AfterReports | None = None
         #: Half messages in the order of their deadlines. A reported one is removed when it is the first.
         self._expected: deque[_Delivery] = deque()
-        #: Exceptions from a serving thread, such as that of a signal handler, perhaps from inside a delivery report.
-        self._interrupts: deque[BaseException] = deque()
         #: Stored once, because every access to a method makes an object.
-        self._on_delivery = self._delivered
-        self._serving = Serving(self._serve, f"txbridge-{thread}")
+        self._on_delivery = self._take_report
+        self._is_connected = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"txbridge-{thread}", daemon=True)
 
     def start(self) -> None:
-        """Connect and start the thread."""
-        self._wire.connect(self._topic)
-        self._serving.start()
+        """Start the thread, which connects first. May be called again if it was interrupted."""
+        if self._thread.ident is None:
+            self._thread.start()
 
-    def waiter(self) -> Waiter[Prepared | PrepareError]:
-        """Return a waiter for a caller of `write` that waits for its report."""
-        return Waiter(self._serving)
+    @property
+    def is_connected(self) -> bool:
+        """Whether half messages leave at once. Before that they wait for the connection."""
+        return self._is_connected.is_set()
+
+    def wait_for_connection(self) -> None:
+        """Wait until the writer is connected, or has tried to for as long as Wire.connect does."""
+        self._is_connected.wait()
 
     def write(
         self,
@@ -165,11 +178,10 @@ class HalfWriter:
         try:
             self._wire.produce(self._topic, message.value, message.key, headers, delivery)
         except KafkaException as failure:
-            # The serving thread calls `after_reports`.
+            # The thread calls `after_reports`.
             delivery.report(self._failed(transaction_id, failure.args[0]))
         else:
             self._expected.append(delivery)
-        self._serving.expect()
 
     @property
     def on_their_way(self) -> int:
@@ -177,51 +189,42 @@ class HalfWriter:
         return len(self._expected)
 
     def wait_for_room(self, timeout: float) -> None:
-        """Wait until a record has left librdkafka's queue; `timeout` in seconds."""
+        """Wait until records have left librdkafka's queue; `timeout` in seconds."""
         with self._room:
-            self._waiting_for_room += 1
-            try:
-                self._room.wait(timeout)
-            finally:
-                self._waiting_for_room -= 1
+            self._room.wait(timeout)
+
+    def stop(self) -> None:
+        """Let the thread end. Returns at once."""
+        self._is_stopping = True
 
     def close(self) -> None:
-        """Fail half messages that are not acknowledged by now."""
-        self._serving.stop(self._wire.close)
-        self._tell()
+        """Fail half messages that are not acknowledged by now. May be called again if it was interrupted."""
+        self.stop()
+        join(self._thread)
 
-    def is_served_here(self) -> bool:
+    def is_this_thread(self) -> bool:
         """Whether a delivery report or a callback of this writer's connection calls this."""
-        return self._serving.is_served_here
+        return threading.current_thread() is self._thread
 
-    def _serve(self, timeout: float) -> None:
-        if self._interrupts:
-            self._report_again()
-        try:
-            self._wire.serve(timeout)
-        except BaseException as error:
-            # First of all, and in one step, because another exception may follow. The next serving thread, at the
-            # latest our own, repeats the report.
-            self._interrupts.append(error)
-            # A caller that serves was interrupted, for example by a signal handler, which may raise anything (Celery's
-            # SoftTimeLimitExceeded is an Exception). Our own thread gets no signals, and must go on.
-            if not isinstance(error, Exception) or not self._serving.is_own_thread:
-                raise
-            report(logging.ERROR, "kafka_callback_raised", exception=error)
-        if self._expected:
+    def _run(self) -> None:
+        self._wire.connect(self._topic)
+        self._is_connected.set()
+        while not self._is_stopping:
+            try:
+                self._wire.serve(_POLL_S)
+            except Exception as error:  # noqa: BLE001  a user's stats_cb or logger: the thread must live on
+                report(logging.ERROR, "kafka_callback_raised", exception=error)
             self._give_up_overdue()
-        self._tell()
+            self._note_reports()
+        self._wire.close()
+        self._note_reports()
 
-    def _report_again(self) -> None:
-        """Repeat delivery reports that were interrupted by a signal. librdkafka does not repeat them."""
-        while self._interrupts:
-            trace = self._interrupts[0].__traceback__
-            while trace is not None:
-                if trace.tb_frame.f_code is _Delivery.__call__.__code__:
-                    given = trace.tb_frame.f_locals
-                    given["self"](given["error"], given["record"])
-                trace = trace.tb_next
-            self._interrupts.popleft()
+    def _note_reports(self) -> None:
+        """Pass on that some half messages may have been reported."""
+        with self._room:
+            self._room.notify_all()
+        if self._after_reports is not None:
+            self._after_reports()
 
     def _give_up_overdue(self) -> None:
         """Fail half messages that Kafka has not reported by their deadlines.
@@ -240,15 +243,8 @@ class HalfWriter:
                 first.report(self._failed(first.transaction_id, KafkaError(MSG_TIMED_OUT)))
             self._expected.popleft()
 
-    def _tell(self) -> None:
-        if self._after_reports is not None:
-            self._after_reports()
-
-    def _delivered(self, delivery: _Delivery, error: KafkaError | None, record: Record) -> None:
+    def _take_report(self, delivery: _Delivery, error: KafkaError | None, record: Record) -> None:
         transaction_id = delivery.transaction_id
-        if self._waiting_for_room:
-            with self._room:
-                self._room.notify_all()
         if error is not None:
             if error.code() == MSG_TIMED_OUT:
                 self._connection.gave_up("half messages", record.latency() or 0.0)

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from enum import Enum
 
-from txbridge.client.base.threads import join
 from txbridge.client.prepare.half_writer import HalfWriter
 
-
-class Company(Enum):
-    """Linger (ms): the time that half messages wait for others, to share a request.
-
-    An idempotent librdkafka producer limits the batches of a partition in flight. Once the next batch has waited for
-    its linger, the producer asks without a pause whether it may go. This takes up to a whole processor, when many
-    messages come while batches are in flight and the linger is shorter than the round trip.
-    """
-
-    # Members are unique, so identity is enough. Enum hashes their names, in Python code, for every message.
-    __hash__ = object.__hash__
-
-    #: Few callers wait, each for its own message. Hardly any other message would come.
-    NOBODY = 0
-    #: Many callers wait, each for its own message. Half of the time that Kafka takes, so that callers whose messages
-    #: were acknowledged together share a request again.
-    CALLERS = 0.5
-    #: No caller waits for a single message. The default of Kafka's own producer (KIP-1030).
-    MANY = 5
-
-
-#: Most half messages in flight of a writer for NOBODY, if another one may take the next. A librdkafka producer sends at
-#: once while fewer than five of a partition are in flight, and spins while one waits behind five. One less, because
-#: several threads choose at the same moment.
-_AT_ONCE = 4
-#: Most writers for NOBODY, each with a connection and threads of librdkafka. They are enough for all half messages that
-#: come before it is worth waiting for others.
-_MOST_FOR_NOBODY = 4
-#: Most writers of a client: those for NOBODY, and one for each other company.
-MOST_WRITERS = _MOST_FOR_NOBODY + len(Company) - 1
+#: Linger (ms) by the name of the writer's thread: the time that half messages wait for others, to share a request.
+_LINGER_MS = {
+    # A caller waits for its own message. While few do, hardly any other message would come.
+    "half": 0.0,
+    "half-2": 0.0,
+    "half-3": 0.0,
+    "half-4": 0.0,
+    # Many callers wait, each for its own message. Half of the time that Kafka takes, so that callers whose messages
+    # were acknowledged together share a request again.
+    "half-callers": 0.5,
+    # No caller waits for a single message. The default of Kafka's own producer (KIP-1030).
+    "half-many": 5.0,
+}
+*_FOR_CALLERS, _FOR_MANY = _LINGER_MS
+#: Half messages in flight from which on a caller takes the next writer. An idempotent librdkafka producer sends at once
+#: while fewer than five of a partition are in flight. It asks without a pause whether one that waits behind five may
+#: go, which takes up to a whole processor. One less, because several threads choose at the same moment. With 15 threads
+#: and a round trip of 3 ms, one writer without a linger instead of four takes a sixth from the rate.
+_BUSY_FROM = 4
+#: Most writers of a client.
+MOST_WRITERS = len(_LINGER_MS)
 
 
 class HalfWriters:
@@ -51,82 +40,61 @@ class HalfWriters:
         self._new = new
         #: Held while a writer is made.
         self._lock = threading.Lock()
-        self._closed = False
-        #: Threads that make a writer, by the writer's name. `_guard` is held only for a moment.
-        self._making: dict[str, threading.Thread] = {}
-        self._guard = threading.Lock()
-        #: Writers for NOBODY. More are made when one does not suffice.
-        self._for_nobody = [new(Company.NOBODY.value, "half")]
-        self._writers: dict[Company, HalfWriter] = {}
-        #: All writers, also one whose start was interrupted by a signal.
-        self._begun = list(self._for_nobody)
+        self._is_closed = False
+        first = _FOR_CALLERS[0]
+        self._first = new(_LINGER_MS[first], first)
+        self._writers = {first: self._first}
 
     def start(self) -> None:
-        self._for_nobody[0].start()
+        """Connect the first writer."""
+        self._first.start()
+        self._first.wait_for_connection()
 
-    def of(self, company: Company, *, waits: bool = True) -> HalfWriter:
-        """Return the writer for this company; after close one that refuses.
+    def for_caller(self) -> HalfWriter:
+        """Return the writer for a half message that its caller waits for."""
+        writer = self._first
+        for name in _FOR_CALLERS:
+            writer = self._writers.get(name) or self._make(name)
+            if not writer.is_connected:
+                return self._first
+            if writer.on_their_way < _BUSY_FROM:
+                break
+        return writer
 
-        If the writer must be made and connected first, a caller that does not wait gets the first one for NOBODY.
+    def for_many(self, *, waits: bool) -> HalfWriter:
+        """Return the writer for half messages that no caller waits for by itself.
+
+        It may have to be connected first. A caller that does not wait for that gets another writer.
         """
-        if company is Company.NOBODY:
-            return self._of_nobody()
-        writer = self._writers.get(company)
-        if writer is not None:
-            return writer
-        if waits:
-            return self._made(company)
-        self._make_soon(company)
-        return self._for_nobody[0]
+        writer = self._writers.get(_FOR_MANY)
+        if writer is None or not writer.is_connected:
+            writer = self._make(_FOR_MANY)
+            if not (waits or writer.is_connected):
+                return self._first
+            writer.wait_for_connection()
+        return writer
 
-    def _of_nobody(self) -> HalfWriter:
-        """Return the first writer with room. If none has room, the one with the fewest messages in flight."""
-        for writer in self._for_nobody:
-            if writer.on_their_way < _AT_ONCE:
-                return writer
-        if len(self._for_nobody) < _MOST_FOR_NOBODY:
-            self._make_soon(Company.NOBODY)
-        return min(self._for_nobody, key=lambda writer: writer.on_their_way)
-
-    def _make_soon(self, company: Company) -> None:
-        """Make a writer in a thread, once."""
-        with self._guard:
-            name = self._name_of_next(company)
-            if name not in self._making and not self._closed:
-                thread = threading.Thread(target=self._made, args=[company], name="txbridge-half-new", daemon=True)
-                self._making[name] = thread
-                thread.start()
-
-    def _name_of_next(self, company: Company) -> str:
-        """Return the name of the next writer's thread for this company."""
-        return f"half-{len(self._for_nobody) + 1 if company is Company.NOBODY else company.name.lower()}"
-
-    def is_served_here(self) -> bool:
-        """See HalfWriter.is_served_here."""
-        return any(writer.is_served_here() for writer in (*self._for_nobody, *self._writers.values()))
+    def is_this_thread(self) -> bool:
+        """See HalfWriter.is_this_thread."""
+        return any(writer.is_this_thread() for writer in tuple(self._writers.values()))
 
     def close(self) -> None:
         """Fail half messages that are not acknowledged by now. May be called again."""
-        with self._guard:
-            self._closed = True
-        for thread in self._making.values():
-            join(thread)
         with self._lock:
-            for writer in self._begun:
-                writer.close()
+            self._is_closed = True
+        for writer in self._writers.values():
+            writer.stop()
+        for writer in self._writers.values():
+            writer.close()
 
-    def _made(self, company: Company) -> HalfWriter:
+    def _make(self, name: str) -> HalfWriter:
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 # Nobody would close another one.
-                return self._for_nobody[0]
-            if company in self._writers:
-                return self._writers[company]
-            writer = self._new(company.value, self._name_of_next(company))
-            self._begun.append(writer)
+                return self._first
+            if name not in self._writers:
+                self._writers[name] = self._new(_LINGER_MS[name], name)
+            writer = self._writers[name]
+            # Here, because a signal may have interrupted the call that has made it.
             writer.start()
-            if company is Company.NOBODY:
-                self._for_nobody.append(writer)
-            else:
-                self._writers[company] = writer
             return writer
