@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
-from txbridge.client.base import process
-from txbridge.client.base.log import report
 from txbridge.client.base.loop_bridge import HandOver, Resolving
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.event_loop import AsyncChecks
-from txbridge.client.errors import PrepareError, barrier_failed, closed
+from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import Turns
+from txbridge.client.flow.lifetime import Life
 from txbridge.client.listener import LocalTransactionState, TransactionListener, check_failed, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
@@ -35,7 +33,9 @@ from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
+    from txbridge.client.checks.request import CheckRequest
     from txbridge.client.flow.send_path import SendPath
+    from txbridge.client.listener import Outcome
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.prepare.half_writer import Prepared
     from txbridge.client.runtime import Runtime
@@ -114,13 +114,11 @@ class AsyncTransactionProducer:
         # Pools start their threads when they are used, so these cost nothing yet.
         self._waits_in = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
+        self._life = Life(self._options, self._ask)
+        #: To the loop that has started the producer, or that starts it; None until then.
         self._hand_over: HandOver | None = None
-        self._runtime: Runtime | None = None
-        #: Generation of the process in which the producer was started; None until then.
-        self._process: int | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._closed = False
         self._turns = Turns()
         #: Waits for room that several sends share.
         self._waits: dict[Callable[[float], object], asyncio.Future[Any]] = {}
@@ -229,8 +227,9 @@ class AsyncTransactionProducer:
             UsageError: This is another event loop, or another process after a fork.
 
         """
-        runtime = self._require_ours()
-        if runtime is None or self._is_ended:
+        self._require_ours()
+        runtime = self._life.runtime
+        if runtime is None or (self._closing is not None and self._closing.done()):
             return 0
         deadline = Deadline(timeout)
         try:
@@ -253,12 +252,11 @@ class AsyncTransactionProducer:
                 such a method has started. `close` would wait for these.
 
         """
-        if self._process is not None and self._process != process.generation():
+        if self._life.is_of_another_process():
             return
         if is_called_by(self):
             raise UsageError("close() was called by a listener method, for which it would have to wait")
         self._require_ours()
-        self._closed = True
         self._turns.close()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(timeout))
@@ -277,69 +275,50 @@ class AsyncTransactionProducer:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    @property
-    def _is_ended(self) -> bool:
-        return self._closing is not None and self._closing.done()
+    def _ask(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+        """Pass a check on to the loop. The thread of the checks calls this."""
+        assert self._hand_over is not None
+        self._checks.ask(self._hand_over, request, answer)
 
-    def _require_ours(self) -> Runtime | None:
-        """Return the started client, or None. Raises UsageError after a fork and in another event loop."""
-        if self._runtime is not None:
-            self._runtime.sends.require_this_process()
+    def _require_ours(self) -> None:
+        """Raise UsageError after a fork and in another event loop."""
+        if self._life.is_of_another_process():
+            raise started_before_a_fork()
         if self._hand_over is not None:
             self._hand_over.require_this_loop()
-        return self._runtime
 
     async def _started(self) -> tuple[HandOver, Runtime]:
-        if self._closed:
+        if self._closing is not None:
             raise closed()
-        runtime = self._require_ours()
-        if runtime is None:
+        self._require_ours()
+        if self._life.runtime is None:
             if self._starting is None:
                 self._hand_over = HandOver(asyncio.get_running_loop())
-                self._starting = asyncio.get_running_loop().create_task(self._start(self._hand_over))
+                self._starting = asyncio.get_running_loop().create_task(self._start())
                 # Marks the failure as retrieved. The sends that wait for the start raise it.
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
-            # A cancelled send must not cancel the start for other sends, nor leave a client behind that nobody closes.
+            # A cancelled send must not cancel the start for other sends.
             await asyncio.shield(self._starting)
-            runtime = self._runtime
-        assert runtime is not None
+        assert self._life.runtime is not None
         assert self._hand_over is not None
-        return self._hand_over, runtime
+        return self._hand_over, self._life.runtime
 
-    async def _start(self, hand_over: HandOver) -> None:
-        self._process = process.generation()
-        is_abandoned = False
-        started: list[Runtime] = []
-
-        def begin() -> Runtime:
-            # Imported here, because a program that never sends needs neither the admin client nor our connections.
-            from txbridge.client.start import start  # noqa: PLC0415
-
-            ask = partial(self._checks.ask, hand_over)
-            started.append(start(self._options, ask, lambda: self._closed or is_abandoned))
-            if is_abandoned:
-                started[0].close(0, _do_nothing)
-            return started[0]
-
+    async def _start(self) -> None:
         try:
-            self._runtime = await _in_thread(self._waits_in, begin)
-        except BaseException:
-            # If this is a cancellation, the loop ends while the thread goes on, and nobody would close the new client.
-            is_abandoned = True
-            if started:
-                threading.Thread(target=started[0].close, args=[0, _do_nothing], daemon=True).start()
+            await _in_thread(self._waits_in, self._life.started)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                # The loop ends while the thread goes on, and nobody would close the new client.
+                abandoned, self._life = self._life, Life(self._options, self._ask)
+                threading.Thread(target=abandoned.close, args=[None, _do_nothing, _do_nothing], daemon=True).start()
             # The start may be tried again, also in another loop.
             self._starting = self._hand_over = None
             raise
 
     async def _close(self, timeout: float | None) -> None:  # noqa: ASYNC109
-        if self._starting is not None:
-            await asyncio.wait([self._starting])
-        if self._runtime is not None:
-            await _in_thread(self._waits_in, self._runtime.close, timeout, self._checks.close)
+        await _in_thread(self._waits_in, self._life.close, timeout, _do_nothing, self._checks.close)
         self._waits_in.shutdown(wait=False)
         self._flushes_in.shutdown(wait=False)
-        report(logging.INFO, "client_closed", group=self._options.group)
 
     # --- an attempt -------------------------------------------------------------------------------------------------
 
@@ -383,8 +362,8 @@ class AsyncTransactionProducer:
         return await asyncio.shield(waiting)
 
 
-def _do_nothing(_: float | None) -> None:
-    """Stand-in for the wait for checks: a client that is given up at its start waits for none."""
+def _do_nothing(_: float | None = None) -> None:
+    """Stand-in for what Life.close calls: on a loop nothing has to be refused, and a new client has no checks."""
 
 
 async def _in_thread(pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: Any) -> _T:

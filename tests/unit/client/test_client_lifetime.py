@@ -365,7 +365,7 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
             kafka.cancel()
             assert runtime.running == set(), number
             assert producer._turns.number == 0, number
-            assert runtime.closed or not cancelling.was_there or producer._runtime is None, number
+            assert runtime.closed or not cancelling.was_there or producer._life.runtime is None, number
             return cancelling.was_there
 
         return asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Start and end of a blocking client. Each happens once, also when several threads ask for it at the same time."""
+"""Start and end of a client. Each happens once, also when several threads ask for it at the same time."""
 
 from __future__ import annotations
 
