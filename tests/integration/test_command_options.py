@@ -33,9 +33,9 @@ COMMANDS = {
     "topics apply": ["--format", "json"],
     "rocketmq": [],
 }
-#: Commands of the embedded Kafka, and others without these options. The demo empties what it uses, so only a flag may
+#: Commands with an embedded Kafka, and others without these options. The demo empties what it uses, so only a flag may
 #: name its cluster. answer-checks needs a database with its table, and has tests of its own.
-WITHOUT_CLUSTER = {"answer-checks", "kafka start", "kafka stop", "kafka status", "demo"}
+WITHOUT_CLUSTER = {"answer-checks", "kafka start", "kafka stop", "kafka status", "demo", "dev"}
 #: Commands that print a report for a namespace without topics; the others name the missing topic.
 REPORTS = {"topics plan", "topics apply", "doctor"}
 

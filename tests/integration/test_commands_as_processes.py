@@ -53,16 +53,17 @@ COMMANDS = {
     "answer-checks": ["--group", "orders", "--database-url", "sqlite:///{folder}/orders.db"],
     "rocketmq": ["--listen", "127.0.0.1:0"],
     "demo": ["--folder", "{folder}/demo", "--flights", "10"],
+    "dev": ["--data-dir", "{folder}/dev", "--port", "0", "--metrics-port", "0"],
     "kafka start": ["--data-dir", "{folder}/kafka", "--port", "0"],
     "kafka stop": ["--data-dir", "{folder}/kafka"],
     "kafka status": ["--data-dir", "{folder}/kafka"],
 }
 #: Commands that use a cluster, which the environment names.
-ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "kafka"}]
+ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "dev", "kafka"}]
 #: Commands that wait for the cluster without a limit.
 PATIENT = {"worker", "rocketmq"}
 #: Commands that serve until Ctrl-C ends them with exit code 0.
-SERVING = {"worker", "rocketmq", "answer-checks", "kafka start"}
+SERVING = {"worker", "rocketmq", "answer-checks", "dev", "kafka start"}
 #: One command for each way to wait for Kafka: serving, by requests, by the audit's requests, as an operator.
 WAITING = {"worker", "rocketmq", "answer-checks", "doctor", "audit", "resolve"}
 #: Commands that print a report for a namespace without messages.
@@ -426,9 +427,8 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
     # The worker gets a namespace without topics, so that it ends at once.
     variables = environment(servers, "none" if command == "worker" else namespace, PYTHONPATH=path)
     code, _, errors = run(command, tmp_path, variables)
-    extra = {**{one: one for one in ("answer-checks", "audit", "demo", "rocketmq", "worker")}, "doctor": "worker"}.get(
-        command
-    )
+    own = {one: one for one in ("answer-checks", "audit", "demo", "rocketmq", "worker")}
+    extra = {**own, "dev": "worker", "doctor": "worker"}.get(command)
     if extra is not None:
         assert code == 2
         assert f"pip install 'txbridge[{extra}]'" in errors

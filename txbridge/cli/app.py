@@ -14,6 +14,7 @@ from txbridge.cli import (
     answer_checks,
     audit,
     demo,
+    dev,
     doctor,
     kafka,
     operations,
@@ -66,6 +67,7 @@ def txbridge(
     """RocketMQ-style transactional messages on Kafka."""
 
 
+app.command("dev", epilog=SOURCES)(dev.dev)
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
 app.command("worker", epilog=SOURCES)(worker.make_command())

@@ -87,7 +87,7 @@ def start(
             kafka.detach()
             return
         _say_ready(kafka, "Ctrl-C stops it")
-        _wait_for_end(kafka)
+        wait_for_end(kafka)
     except KeyboardInterrupt:
         was_ready = kafka.is_running()
         kafka.stop()
@@ -207,7 +207,8 @@ def _say_ready(kafka: EmbeddedKafka, how_to_stop: str) -> None:
     )
 
 
-def _wait_for_end(kafka: EmbeddedKafka) -> None:
+def wait_for_end(kafka: EmbeddedKafka) -> None:
+    """Wait until Kafka has ended; EnvironmentProblemError if nobody stopped it."""
     log, code = kafka.log_file, kafka.wait()
     kafka.stop()  # the process has ended; this removes its state file
     if code not in _ASKED_TO_END:

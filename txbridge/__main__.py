@@ -1,0 +1,5 @@
+"""`python -m txbridge` is the command `txbridge`."""
+
+from txbridge.cli.main import main
+
+main()
