@@ -66,7 +66,7 @@ BREAKS = (
     Break(
         "P5",
         "the last decision of a record wins",
-        "txbridge/core/draft.py",
+        "txbridge/core/plan/draft.py",
         "for entry in entries:\n            reason =",
         "for entry in reversed(entries):\n            reason =",
         "tests/unit/core/test_decisions.py -k test_p5",
@@ -74,7 +74,7 @@ BREAKS = (
     Break(
         "P6",
         "a group with nobody alive is checked",
-        "txbridge/core/due_work.py",
+        "txbridge/core/plan/due_work.py",
         "living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))",
         "living = due.in_turn(known)",
         "tests/unit/core/test_checks.py -k test_p6",
@@ -90,7 +90,7 @@ BREAKS = (
     Break(
         "P8",
         "a group with nobody alive ends the round of checks for all",
-        "txbridge/core/due_work.py",
+        "txbridge/core/plan/due_work.py",
         "living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))",
         "living = due.in_turn(known) if all(map(alive, known)) else []",
         "tests/unit/core/test_checks.py -k test_p8",
@@ -106,7 +106,7 @@ BREAKS = (
     Break(
         "P13",
         "a commit a moment before the time delivers at once",
-        "txbridge/core/draft.py",
+        "txbridge/core/plan/draft.py",
         "if entry.deliver_at is not None and entry.deliver_at > self.due:",
         "if entry.deliver_at is not None and entry.deliver_at > self.due + 1_000_000:",
         "tests/unit/core/test_time_of_delivery.py -k test_p13",
@@ -114,7 +114,7 @@ BREAKS = (
     Break(
         "P14",
         "the messages of one END record are delivered by their birth, not by their decisions",
-        "txbridge/core/draft.py",
+        "txbridge/core/plan/draft.py",
         "for entry in entries:\n            reason =",
         "for entry in sorted(entries, key=lambda one: one.half_offset):\n            reason =",
         "tests/unit/core/test_decisions.py -k test_p14",

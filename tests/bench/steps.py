@@ -19,13 +19,13 @@ from confluent_kafka import Producer
 from tests.bench.feed import MOST_ENTRIES, PATIENCE_S, Feed, end_values
 from tests.bench.measure import Found, by_turns
 from tests.support.harness import Bridge
-from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import encode_ops
 from txbridge.core.decision_record import parse_end
-from txbridge.core.draft import Draft
 from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.body_cache import offset_of
@@ -130,12 +130,14 @@ class _Steps:
         assert step("its limits, us", lambda: all(map(batch.take_run, runs)))
         step("decide, us", lambda: [draft.apply_run(run) for run in runs])
         draft.park(MOST_ENTRIES, grown_old=False)
-        copies: list[Any] = step("headers of its copy, us", lambda: [copy for run in runs for copy in run.copies(0)])
+        copies: list[Any] = step(
+            "headers of its copy, us", lambda: [copy for run in runs for copy in run.copies(0, {})]
+        )
         reports: dict[object, object] = {}
         report, produce = reports.__setitem__, producer.produce
 
         def produce_all() -> None:
-            for topic, value, key, _, timestamp, its_headers in copies:
+            for _, topic, value, key, _, timestamp, its_headers in copies:
                 produce(topic, value, key, 0, report, None, timestamp, its_headers)
 
         step(_PRODUCE, produce_all)

@@ -22,8 +22,8 @@ from structlog.testing import capture_logs
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
 from tests.support.message_frames import Framed, write
-from txbridge.core.draft import Draft
 from txbridge.core.fresh_halves import Run
+from txbridge.core.plan.draft import Draft
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.topic_rules import TopicRules
 from txbridge.worker.gates import topic_health

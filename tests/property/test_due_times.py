@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.partition_builder import id_of
-from txbridge.core import due_work
-from txbridge.core.batch import Part
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
-from txbridge.core.draft import Draft
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
+from txbridge.core.plan import due_work
+from txbridge.core.plan.batch import Slice
+from txbridge.core.plan.draft import Draft
 
 MUCH = 10**9
 #: With the third one, messages are parked before their first check.
@@ -112,7 +112,7 @@ class Loop:
             entries = [DecisionEntry(offset, id_of(offset), decision) for offset, decision in decisions]
             record = DecisionRecord(self.end, "orders", Source.CLIENT, entries)
             self.end += 1
-            draft.apply_end(Part(record, 0, len(entries)), lambda _: None)
+            draft.apply_end(Slice(record, 0, len(entries)), lambda _: None)
         due_work.deliver_due(draft, lambda _: None, lambda _: None, MUCH, MUCH)
         if is_round:
             due_work.discard(draft, now, MUCH)

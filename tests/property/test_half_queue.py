@@ -23,9 +23,9 @@ from tests.property.topics import Limits, Topics, Worker
 from txbridge.core import remembered
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
-from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.open_counts import SLOT_MS
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 
 GROUPS = ("orders", "billing", "shipping")

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.partition_builder import POLICY, id_of
-from txbridge.core import due_work
-from txbridge.core.batch import Batch, Part
 from txbridge.core.decision_record import (
     Decision,
     DecisionEntry,
@@ -19,11 +17,13 @@ from txbridge.core.decision_record import (
     encode_end,
     parse_end,
 )
-from txbridge.core.draft import Draft
 from txbridge.core.fresh_halves import Run, read_plain
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
+from txbridge.core.plan import due_work
+from txbridge.core.plan.batch import Batch, Slice
+from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 
 GROUPS, TOPICS = ("orders", "billing"), ("placed", "invoices")
@@ -87,10 +87,10 @@ class Side:
         for part in parts:
             if isinstance(part, Run):
                 draft.apply_run(part)
-                assert [copy[-1][-1][1] for copy in part.copies(0)] == [b"0:%d" % offset for offset in part.commits]
+                assert [copy[-1][-1][1] for copy in part.copies(0, {})] == [b"0:%d" % offset for offset in part.commits]
                 order += part.commits
                 self.runs += 1
-            elif isinstance(part, Part) and part.stop > part.start:
+            elif isinstance(part, Slice) and part.stop > part.start:
                 before = len(draft.deliver)
                 draft.apply_end(part, lambda _: None)
                 order += [entry.offset for entry in draft.deliver[before:]]

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.property.reference_model import IMMUNITY
 from txbridge.core import timer_queue
-from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
-from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.draft import Draft
 from txbridge.core.timer_queue import TimerQueue
 from txbridge.core.transaction_size import Limits
 

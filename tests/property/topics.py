@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txbridge.core import due_work, transaction_size
-from txbridge.core.batch import Batch
+from txbridge.core import transaction_size
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.decision_record import DecisionRecord
-from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.plan import due_work
+from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.draft import Draft
 
 NAMES = Names()
 CHECKPOINT_KEY = NAMES.checkpoint_key(0)

@@ -21,15 +21,16 @@ from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
 from txbridge.client.barrier import Barrier
 from txbridge.core import half_message, parked_table, states
-from txbridge.core.batch import Batch
 from txbridge.core.decision_record import PlainEntries
 from txbridge.core.dedup import DeduplicationWindow
-from txbridge.core.draft import Draft
-from txbridge.core.fresh_halves import FreshHalves
+from txbridge.core.fresh_halves import FreshHalves, Run
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.parked_table import ParkedTable
+from txbridge.core.plan import parts
+from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
 from txbridge.core.transaction_size import Limits, TransactionSize
@@ -46,7 +47,6 @@ from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.takeover import restore
-from txbridge.worker.transaction import records
 from txbridge.worker.transaction.records import Transaction
 from txbridge.worker.transaction.writer import TransactionalWriter
 from txbridge.worker.turn import check_round, committer
@@ -437,7 +437,7 @@ def runs_come_last() -> None:
 
     def last(self, contents):
         draft = contents.draft
-        draft.runs = [(len(draft.deliver), run) for _, run in draft.runs]
+        draft.parts.sort(key=lambda part: isinstance(part, Run))
         produce(self, contents)
 
     Transaction.produce = last
@@ -460,7 +460,7 @@ def copies_across_a_take_over_are_messages() -> None:
 
 def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
-    each, produce, waiting = records.deliveries, Transaction.produce, list[Any]()
+    each, produce, waiting = parts.deliveries, Transaction.produce, list[Any]()
 
     def first_topic(half, partition):
         first, *others = each(half, partition)
@@ -478,14 +478,14 @@ def several_in_two_transactions() -> None:
             self._deliver(*one)
         produce(self, contents)
 
-    records.deliveries = first_topic
+    parts.deliveries = first_topic
     Transaction.produce = others_first
 
 
 def several_change_places() -> None:
     """Of several messages the last is delivered first."""
-    each = records.deliveries
-    records.deliveries = lambda half, partition: reversed(list(each(half, partition)))
+    each = parts.deliveries
+    parts.deliveries = lambda half, partition: reversed(list(each(half, partition)))
 
 
 def held_ones_are_named_as_in_turn() -> None:
@@ -496,17 +496,8 @@ def held_ones_are_named_as_in_turn() -> None:
 
 def several_without_what_is_refused() -> None:
     """One message of several that its topic refuses is left out, and the others are delivered."""
-    deliver_all = Transaction._deliver_all
-
-    def but_for_poison(self, contents, entry, half):
-        each = records.deliveries
-        records.deliveries = lambda *of: (one for one in each(*of) if b"poison" not in (one.value or b""))
-        try:
-            deliver_all(self, contents, entry, half)
-        finally:
-            records.deliveries = each
-
-    Transaction._deliver_all = but_for_poison
+    each = parts.deliveries
+    parts.deliveries = lambda *of: (one for one in each(*of) if b"poison" not in (one.value or b""))
 
 
 def frames_are_a_message() -> None:

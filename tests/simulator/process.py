@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 from confluent_kafka import Consumer, Producer
@@ -17,8 +18,9 @@ from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.draft import Draft
+from txbridge.core.fresh_halves import Run
 from txbridge.core.names import Names
+from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
@@ -48,7 +50,8 @@ class _Metrics:
         return getattr(_metrics(), name)
 
     def committed(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
-        for before, run in draft.runs:
+        runs = [run for run in draft.parts if isinstance(run, Run)]
+        for run in runs:
             self._world.count("run of fresh half messages")
             if len(run.record.entries) > 1:
                 self._world.count("run of several fresh half messages")
@@ -56,11 +59,12 @@ class _Metrics:
                 self._world.count("run that rolls back")
             if len(run.topics) > 1:
                 self._world.count("run for several real topics")
-            if before:
+        for part, behind in pairwise(draft.parts):
+            if isinstance(behind, Run) and not isinstance(part, Run):
                 self._world.count("run behind decisions one by one")
-        if draft.runs and len(draft.deliver) > draft.runs[-1][0]:
-            self._world.count("decisions one by one behind a run")
-        if len(draft.runs) > 1:
+            if isinstance(part, Run) and not isinstance(behind, Run):
+                self._world.count("decisions one by one behind a run")
+        if len(runs) > 1:
             self._world.count("several runs in one transaction")
         _metrics().committed(draft, malformed, seconds, now)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from txbridge.core import due_work
-from txbridge.core.batch import Batch, Part
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
-from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan import due_work
+from txbridge.core.plan.batch import Batch, Slice
+from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 
 #: RocketMQ's times, but only three checks.
@@ -119,9 +119,9 @@ class Partition:
         return self.commit(self.draft(now, *records, **limits))
 
 
-def whole(record: DecisionRecord) -> Part:
+def whole(record: DecisionRecord) -> Slice:
     """All entries of an END record."""
-    return Part(record, 0, len(record.entries))
+    return Slice(record, 0, len(record.entries))
 
 
 def offsets(entries) -> list[int]:

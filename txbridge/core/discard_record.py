@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txbridge.core import names
-from txbridge.core.effects import Abandoned
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, copy_headers
 from txbridge.core.names import Headers
+from txbridge.core.plan.effects import Abandoned
 
 #: Bytes of an error text that are copied into a header.
 _MAX_ERROR = 1_000

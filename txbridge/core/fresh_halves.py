@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txbridge.core import names
 from txbridge.core.decision_record import Decision, DecisionRecord, PlainEntries, Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import (
     LONGEST_NAME,
     PLAIN,
@@ -191,15 +192,22 @@ class Run(NamedTuple):
         births, start = self.fresh.births, self.fresh.start
         return [births[offset - start] for offset in self.commits]
 
-    def copies(self, partition: int) -> Iterator[tuple[str, Any, Any, int, int, list[tuple[str, bytes | None]]]]:
-        """Real topic, value, key, partition (-1: by the key), timestamp and headers of the messages that it commits."""
+    @property
+    def entries(self) -> Sequence[HalfEntry]:
+        return ()
+
+    def halves(self, _bodies: Mapping[int, HalfMessage]) -> Iterator[HalfMessage]:
+        return filter(None, map(self.fresh.open_at, self.commits))
+
+    def copies(self, partition: int, _bodies: Mapping[int, HalfMessage]) -> Iterator[tuple[Any, ...]]:
+        """The records of the messages that it commits, as in `plan.parts`."""
         fresh, name = self.fresh, names.HALF_COORDINATES
         start, births, keys, values = fresh.start, fresh.births, fresh.keys, fresh.values
         for offset in self.commits:
             index = offset - start
             headers = fresh.headers[index]
             copied = [*users_of_plain(headers), headers[-1], (name, coordinates(partition, offset))]
-            yield fresh.envelopes[index].real_topic, values[index], keys[index], -1, births[index], copied
+            yield offset, fresh.envelopes[index].real_topic, values[index], keys[index], -1, births[index], copied
 
 
 def read_plain(

@@ -408,15 +408,6 @@ class Delivery(NamedTuple):
     partition: int | None
     timestamp: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of the user's key, value and headers."""
-        return len(self.key or b"") + len(self.value or b"") + size_of(self.headers[:-_OF_DELIVERY])
-
-
-#: Number of our headers in a delivered message of several. They are the last ones.
-_OF_DELIVERY = 3
-
 
 def deliveries(half: HalfMessage, partition: int) -> Iterator[Delivery]:
     """Records that a commit delivers of a half message with several messages, in their order."""

@@ -19,14 +19,14 @@ from tests.support.partition_builder import (
     offsets,
     resume,
 )
-from txbridge.core import due_work
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.draft import Draft
-from txbridge.core.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.plan import due_work
+from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.states import Outcome, TransactionState
 
 MAX_AGE = 72 * 3_600_000

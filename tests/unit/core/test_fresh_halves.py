@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support.partition_builder import COMMIT, POLICY, id_of
-from txbridge.core.batch import Batch
 from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source, encode_end, parse_end
-from txbridge.core.draft import Draft
 from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.transaction_size import Limits
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, resume
 from txbridge.core import open_counts
 from txbridge.core.decision_record import Source
-from txbridge.core.effects import Decisions
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.open_counts import SLOT_MS
+from txbridge.core.plan.effects import Decisions
 from txbridge.core.states import TransactionState
 
 

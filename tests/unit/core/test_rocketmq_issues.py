@@ -23,7 +23,7 @@ from tests.support.partition_builder import (
 )
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import parse_op
-from txbridge.core.effects import EXPIRED, MAX_CHECKS
+from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.states import Outcome, TransactionState
 
 OBSERVED = CheckPolicy(transaction_timeout=3_000, transaction_check_interval=4_000, transaction_check_max=3)

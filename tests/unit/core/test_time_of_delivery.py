@@ -20,12 +20,12 @@ from tests.support.partition_builder import (
     whole,
 )
 from txbridge.core.decision_record import Source
-from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, delivered_headers, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import Outcome, TransactionState
 
 NOW = 2_000

@@ -18,12 +18,12 @@ from tests.support.partition_builder import (
     resume,
     whole,
 )
-from txbridge.core import due_work
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.plan import due_work
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import Outcome, TransactionState
 
 NOW = 2_000

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.support.partition_builder import Partition
-from txbridge.core.draft import Draft
 from txbridge.core.names import Names
+from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import View

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.partition_builder import half
-from txbridge.core import due_work
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
+from txbridge.core.plan import due_work
+from txbridge.core.plan.draft import Draft
 from txbridge.kafka.environment import Outside
 from txbridge.worker.gates.group_liveness import GroupLiveness
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.effects import InTurn
+from txbridge.core.plan.effects import InTurn
 from txbridge.kafka.environment import Outside
 from txbridge.worker.gates.quarantine import Quarantine
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from txbridge.backoff import Backoff
-from txbridge.core.effects import InTurn
+from txbridge.core.plan.effects import InTurn
 from txbridge.kafka.environment import OUTSIDE, Outside
 
 #: New commits are held this long (s) after a refusal, twice as long after each further one. With less, a topic that

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txbridge.backoff import Backoff
-from txbridge.core.effects import InTurn
 from txbridge.core.half_entry import HalfEntry
+from txbridge.core.plan.effects import InTurn
 from txbridge.kafka.environment import OUTSIDE, Outside
 
 #: Pause between the first two attempts at a topic, and the longest pause. An operator who has raised the topic's limit

@@ -12,9 +12,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
-from txbridge.core.batch import Room
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import CHECK_TOPIC
+from txbridge.core.plan.batch import Room
 from txbridge.core.states import TransactionState
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests

@@ -23,9 +23,9 @@ from prometheus_client.samples import Sample
 
 from txbridge.core.decision_record import Source
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.draft import Draft
-from txbridge.core.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
+from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.states import RefusalReason, TransactionState
 from txbridge.kafka.endtxn_watch import Registrations
 from txbridge.worker.observe.histogram import BulkHistogram
@@ -189,9 +189,7 @@ class WorkerMetrics:
         self._visible.observe_weighted(
             [((now - since) / 1000, number) for since, number in draft.delivered_since.items()]
         )
-        self._finish.observe_milliseconds(
-            [now - born for born in draft.births] + [now - entry.born for entry in draft.deliver]
-        )
+        self._finish.observe_milliseconds([now - born for part in draft.parts for born in part.births])
         self._held.inc(len(draft.held))
         self._scheduled.inc(len(draft.scheduled))
         self._late.observe_milliseconds(
@@ -211,8 +209,8 @@ class WorkerMetrics:
                 self._malformed.inc()
         self._commit.observe(seconds)
         self._commit_messages.observe(
-            sum(map(len, (draft.deliver, draft.rolled_back, draft.held, draft.checks, draft.discards)))
-            + sum(len(run.commits) + len(run.rollbacks) for _, run in draft.runs)
+            sum(map(len, (draft.rolled_back, draft.held, draft.checks, draft.discards)))
+            + sum(len(part.commits) + len(part.rollbacks) for part in draft.parts)
         )
 
     def registered(self, registrations: Registrations) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,17 +11,14 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
 from txbridge.core.discard_record import MalformedRecord, abandoned_headers, given_up_headers
-from txbridge.core.draft import Draft
-from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import (
     HalfMessage,
     check_headers,
-    delivered_headers,
-    delivered_timestamp,
-    deliveries,
     size_of,
 )
 from txbridge.core.names import Headers, Names
+from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.parts import Copy
 from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
@@ -29,8 +26,8 @@ from txbridge.worker.failpoints import fault_point
 from txbridge.worker.transaction.record_failures import CONSEQUENCES, Reports
 
 _OnStored = Callable[[Message], None]
-#: Bytes of a record beyond its size: our headers of a delivered message (up to 100), and lengths.
-_RECORD_ROOM = 150
+#: Bytes of a record beyond its size, for the lengths in it: those of fifty headers, too.
+_RECORD_ROOM = 250
 
 
 class LogMovedError(Exception):
@@ -80,17 +77,13 @@ class Contents:
 
     def records_for(self, topic: str, partition: int) -> Iterator[tuple[bytes | None, int, int]]:
         """Key, timestamp and size of the records that it delivers to this real topic."""
-        for _, run in self.draft.runs:
-            for to, value, key, _, timestamp, headers in run.copies(partition) if topic in run.topics else ():
+        # Of several messages without their sizes: one that is too large holds the others, and only Kafka knows.
+        several = {entry.offset for entry in self.draft.deliver if entry.messages > 1}
+        for part in self.draft.parts:
+            for copy in part.copies(partition, self.bodies) if topic in part.topics else ():
+                offset, to, _, key, _, timestamp, _ = copy
                 if to == topic:
-                    yield key, timestamp, len(key or b"") + len(value or b"") + size_of(headers)
-        for entry in self.draft.deliver:
-            half = self.bodies[entry.offset]
-            if half.messages is None and half.real_topic == topic:
-                yield half.key, delivered_timestamp(half), half.size
-            elif half.messages is not None and topic in entry.topics:
-                # Without their sizes: one that is too large holds the others, and only Kafka knows.
-                yield from ((one.key, one.timestamp, 0) for one in deliveries(half, partition) if one.topic == topic)
+                    yield key, timestamp, 0 if offset in several else _size_of(copy)
 
 
 class Transaction:
@@ -116,13 +109,13 @@ class Transaction:
         Raises TransactionFailedError as soon as the transaction can only be aborted, LogMovedError, KafkaException.
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
-        done = 0
-        for before, run in draft.runs:
-            self._deliver_each(contents, draft.deliver[done:before])
-            for offset, copy in zip(run.commits, run.copies(partition), strict=True):
-                self._deliver(offset, *copy)
-            done = before
-        self._deliver_each(contents, draft.deliver[done:])
+        named, limits = contents.named, contents.limits
+        for part in draft.parts:
+            for copy in part.copies(partition, bodies):
+                if named or copy[1] in limits:
+                    self._deliver_with_report(copy, limits.get(copy[1]))
+                else:
+                    self._deliver(*copy)
         fault_point("commit.real_records")
         for entry in draft.checks:
             half, topic = bodies[entry.offset], names.check(entry.group)
@@ -164,52 +157,21 @@ class Transaction:
                 )
         return None
 
-    def _deliver_each(self, contents: Contents, entries: Iterable[HalfEntry]) -> None:
-        for entry in entries:
-            half = contents.bodies[entry.offset]
-            if half.messages is not None:
-                self._deliver_all(contents, entry, half)
-                continue
-            headers, timestamp = delivered_headers(half, self._partition), delivered_timestamp(half)
-            limit = contents.limits.get(half.real_topic)
-            if limit is None and not contents.named:
-                to = -1 if half.real_partition is None else half.real_partition
-                self._deliver(entry.offset, half.real_topic, half.value, half.key, to, timestamp, headers)
-                continue
-            self._produce(
-                RecordKind.REAL,
-                half.real_topic,
-                half.value,
-                half.key,
-                headers,
-                which=entry.offset,
-                partition=half.real_partition,
-                timestamp=timestamp,
-                limit=limit,
-                size=half.size,
-            )
-
-    def _deliver_all(self, contents: Contents, entry: HalfEntry, half: HalfMessage) -> None:
-        """Produce the messages of one transaction, in their order. If one is refused, all count as refused."""
-        for copy in deliveries(half, self._partition):
-            topic, key, value, headers, partition, timestamp = copy
-            limit = contents.limits.get(topic)
-            if limit is None and not contents.named:
-                to = -1 if partition is None else partition
-                self._deliver(entry.offset, topic, value, key, to, timestamp, headers)
-                continue
-            self._produce(
-                RecordKind.REAL,
-                topic,
-                value,
-                key,
-                headers,
-                which=entry.offset,
-                partition=partition,
-                timestamp=timestamp,
-                limit=limit,
-                size=copy.size,
-            )
+    def _deliver_with_report(self, copy: Copy, limit: int | None) -> None:
+        """Produce a user's message with a report of its own."""
+        offset, topic, value, key, partition, timestamp, headers = copy
+        self._produce(
+            RecordKind.REAL,
+            topic,
+            value,
+            key,
+            headers,
+            which=offset,
+            partition=partition,
+            timestamp=timestamp,
+            limit=limit,
+            size=_size_of(copy),
+        )
 
     # `Any`, because confluent-kafka's types do not know a list whose values are bytes or None only.
     def _deliver(
@@ -341,7 +303,7 @@ class Transaction:
         headers: Headers,
         *,
         which: RecordName = None,
-        partition: int | None = None,
+        partition: int = -1,
         timestamp: int = 0,
         limit: int | None = None,
         size: int = 0,
@@ -356,9 +318,7 @@ class Transaction:
         on_delivery = partial(self.reports.delivered, kind, which, on_stored)
         while True:
             try:
-                self._producer.produce(
-                    topic, value, key, -1 if partition is None else partition, on_delivery, None, timestamp, [*headers]
-                )
+                self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, [*headers])
             except BufferError:
                 self._wait_for_room(kind, topic, which)
             except KafkaException as error:
@@ -372,6 +332,11 @@ class Transaction:
         self._together = {}
         if remaining or not self.reports.are_good:
             raise TransactionFailedError
+
+
+def _size_of(copy: Copy) -> int:
+    _, _, value, key, _, _, headers = copy
+    return len(key or b"") + len(value or b"") + size_of(headers)
 
 
 def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from txbridge import tracing
 from txbridge.core.names import short_id
 from txbridge.worker.transaction.records import Contents
@@ -16,11 +18,7 @@ def delivered(contents: Contents, partition: int, started_ms: int, ended_ms: int
         return
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - an extra
 
-    draft = contents.draft
-    halves = [contents.bodies[entry.offset] for entry in draft.deliver]
-    for _, run in draft.runs:
-        halves += filter(None, map(run.fresh.open_at, run.commits))
-    for half in halves:
+    for half in chain.from_iterable(part.halves(contents.bodies) for part in contents.draft.parts):
         context = tracing.context_of(half.headers)
         if context is None:
             continue

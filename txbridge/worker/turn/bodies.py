@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from txbridge.core import names
-from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, delivered_timestamp, half_headers
+from txbridge.core.plan.draft import Draft
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.worker.gates.topic_health import TopicHealth
 

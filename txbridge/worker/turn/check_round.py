@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txbridge.core import due_work
-from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
+from txbridge.core.plan import due_work
+from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.proven_end import proven_end

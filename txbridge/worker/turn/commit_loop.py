@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from txbridge.core import due_work
-from txbridge.core.batch import Batch, Part, Turn, first_entries, lacks_the_rest
 from txbridge.core.commit_pacing import CommitPacing
 from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.draft import Draft
 from txbridge.core.fresh_halves import Run
+from txbridge.core.plan import due_work
+from txbridge.core.plan.batch import Batch, Slice, Turn, first_entries, lacks_the_rest
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
@@ -259,7 +259,7 @@ class CommitLoop:
                 break
         return turn
 
-    def _part_of(self, record: DecisionRecord, batch: Batch) -> Part | Run | None:
+    def _part_of(self, record: DecisionRecord, batch: Batch) -> Slice | Run | None:
         """The part of an END record that has room, as a run if it is one. None when a run has no room beside others."""
         run = batch.run_of(record) if self._committer.is_clear else None
         if run is not None and self._topics.are_clear(run.topics):
@@ -296,8 +296,8 @@ class CommitLoop:
                     draft.apply_run(part)
                     continue
                 self._enter(part.record)
-                part = Part(part.record, 0, len(part.record.entries))  # noqa: PLW2901 - the same, one by one
-            if isinstance(part, Part):
+                part = Slice(part.record, 0, len(part.record.entries))  # noqa: PLW2901 - the same, one by one
+            if isinstance(part, Slice):
                 draft.apply_end(part, self._topics.obstacle)
             else:
                 draft.skip_end(part.offset + 1)

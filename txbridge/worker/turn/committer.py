@@ -10,9 +10,9 @@ from functools import partial
 from txbridge.backoff import Backoff
 from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
+from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.failures import (

@@ -6,17 +6,17 @@ puts entries back that were taken from the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from itertools import chain
+from collections.abc import Collection
 from typing import Any
 
-from txbridge.core.batch import Part
 from txbridge.core.checkpoint import Position
 from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source
-from txbridge.core.effects import Abandoned, Decisions, Obstacle, Refusal
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan.batch import Slice
+from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
+from txbridge.core.plan.parts import OneByOne, Part
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 
 
@@ -48,11 +48,11 @@ class Draft:
         #: Whether the limit of due messages was reached, so that there may be more.
         self.more_due = False
         self.deliver: list[HalfEntry] = []
-        #: Runs of decisions about fresh half messages, each with the number of entries in `deliver` that were decided
-        #: before.
-        self.runs: list[tuple[int, Run]] = []
-        #: Births (ms) of the messages that runs deliver.
-        self.births: list[int] = []
+        #: Everything that it delivers, in the order of END. The messages that are looked at one by one are in `deliver`
+        #: as well.
+        self.parts: list[Part] = []
+        # The last part, if it takes further entries.
+        self._last: OneByOne | None = None
         self.rolled_back: list[HalfEntry] = []
         self.held: list[HalfEntry] = []
         #: Committed before their time.
@@ -75,7 +75,7 @@ class Draft:
 
     # --- END --------------------------------------------------------------------------------------------------------
 
-    def apply_end(self, part: Part, obstacle: Obstacle) -> None:
+    def apply_end(self, part: Slice, obstacle: Obstacle) -> None:
         """Apply the next entries of END, all of one END record."""
         record, start, stop = part
         is_whole = stop >= len(record.entries)
@@ -108,8 +108,8 @@ class Draft:
         record, commits, rollbacks = run.record, run.commits, run.rollbacks
         self._final.update(dict.fromkeys(commits, TransactionState.COMMITTED))
         self._final.update(dict.fromkeys(rollbacks, TransactionState.ROLLED_BACK))
-        self.runs.append((len(self.deliver), run))
-        self.births += run.births
+        self.parts.append(run)
+        self._last = None
         self.bytes += run.size
         self.entries += len(record.entries)
         self.next_end, self.next_entry = record.offset + 1, 0
@@ -187,6 +187,10 @@ class Draft:
     def add_delivery(self, entry: HalfEntry) -> None:
         self._final[entry.offset] = TransactionState.COMMITTED
         self.deliver.append(entry)
+        if self._last is None:
+            self.parts.append(last := OneByOne())
+            self._last = last
+        self._last.entries.append(entry)
         self.bytes += entry.size
         self.more += entry.messages - 1
 
@@ -307,12 +311,12 @@ class Draft:
     @property
     def delivered(self) -> int:
         """Number of messages that it delivers."""
-        return len(self.deliver) + len(self.births)
+        return sum(len(part.commits) for part in self.parts)
 
     @property
     def real_topics(self) -> set[str]:
-        """Real topics of the messages that it delivers, and of those in its runs."""
-        return set(_topics_of(self.deliver)).union(*(run.topics for _, run in self.runs))
+        """Real topics of its parts."""
+        return set[str]().union(*(part.topics for part in self.parts))
 
     @property
     def size(self) -> int:
@@ -342,15 +346,14 @@ class Draft:
 
         Messages that were decided earlier and had to wait are named apart, because they are out of order.
         """
-        late = list(self._late)
-        commits = [entry.offset for entry in self.deliver if entry.state is TransactionState.PENDING]
+        late = self._late
+        commits = [offset for part in self.parts for offset in part.commits if offset not in late]
         rollbacks = [entry.offset for entry in self.rolled_back]
-        for _, run in self.runs:
-            commits += run.commits
-            rollbacks += run.rollbacks
+        for part in self.parts:
+            rollbacks += part.rollbacks
         named = (
             (Outcome.COMMIT, commits),
-            (Outcome.COMMIT, late),
+            (Outcome.COMMIT, list(late)),
             (Outcome.ROLLBACK, rollbacks),
             (Outcome.DISCARD, [*(entry.offset for entry in self.discards), *self.malformed]),
             (Outcome.ABANDON, [one.entry.offset for one in self.abandoned]),
@@ -368,10 +371,9 @@ class Draft:
             entry = self._changed[check.offset]
             self._changed[check.offset] = entry._replace(next_due=max(entry.next_due, queue.policy.next_check(now)))
         queue.next_end, queue.next_entry = self.next_end, self.next_entry
-        for _, run in self.runs:
-            queue.finish(run.commits, Outcome.COMMIT)
-            queue.finish(run.rollbacks, Outcome.ROLLBACK)
-        queue.finish([entry.offset for entry in self.deliver], Outcome.COMMIT)
+        for part in self.parts:
+            queue.finish(part.commits, Outcome.COMMIT)
+            queue.finish(part.rollbacks, Outcome.ROLLBACK)
         queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
         queue.finish([one.entry.offset for one in self.abandoned], Outcome.ABANDON)
         queue.finish([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)
@@ -383,7 +385,3 @@ class Draft:
         """Drop the draft, which Kafka has not committed. Entries that were taken go back into the schedules."""
         self.queue.timers.put_back(self._taken.values())
         self.queue.timers.put_back_expired(self._taken_for_age)
-
-
-def _topics_of(entries: Iterable[HalfEntry]) -> Iterator[str]:
-    return chain.from_iterable(entry.topics for entry in entries)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from txbridge.core.batch import Room
-from txbridge.core.draft import Draft
-from txbridge.core.effects import EXPIRED, MAX_CHECKS, InTurn, Obstacle
 from txbridge.core.half_entry import HalfEntry
+from txbridge.core.plan.batch import Room
+from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS, InTurn, Obstacle
 from txbridge.core.states import TRANSITIONS, Event, TransactionState
 
 

@@ -23,7 +23,7 @@ Room = Callable[[HalfEntry], bool | None]
 Waiting = Sequence[DecisionRecord | MalformedRecord]
 
 
-class Part(NamedTuple):
+class Slice(NamedTuple):
     """Entries of one END record, from index `start` to before `stop`."""
 
     record: DecisionRecord
@@ -52,7 +52,7 @@ class Batch:
         #: Real topics of the messages that it delivers.
         self.topics: set[str] = set()
 
-    def take(self, record: DecisionRecord) -> Part:
+    def take(self, record: DecisionRecord) -> Slice:
         """Take as many entries as have room. Entries that are applied already are left out."""
         queue, room, limits = self._queue, self._room, self._limits
         find, first_of, topics = queue.entry, queue.first_of, self.topics
@@ -94,7 +94,7 @@ class Batch:
             stop += 1
         self.entries += stop - start + more
         self.bytes, self._has_any = size, has_any
-        return Part(record, start, stop)
+        return Slice(record, start, stop)
 
     def run_of(self, record: DecisionRecord) -> Run | None:
         """The decisions of the record about fresh half messages, if they can be taken as a run.
@@ -141,7 +141,7 @@ class Turn:
     end: int
     #: Time (ms) up to which timers count as due.
     due: int
-    parts: list[Part | Run | MalformedRecord] = field(default_factory=list)
+    parts: list[Slice | Run | MalformedRecord] = field(default_factory=list)
     #: Real topics of the commits.
     topics: AbstractSet[str] = frozenset()
 
