@@ -18,7 +18,7 @@ from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.plan import due_work
-from txbridge.core.plan.batch import Slice
+from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.draft import Draft
 
 MUCH = 10**9

@@ -11,13 +11,14 @@ from txbridge.core import transaction_size
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.decision_record import DecisionRecord
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.plan import due_work
-from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.choice import Choice
 from txbridge.core.plan.draft import Draft
 
 NAMES = Names()
@@ -158,15 +159,17 @@ class Worker:
         draft = Draft(self.queue, now)
         if retry_first:
             due_work.deliver_due(draft, obstacle, obstacle, limits.retries, limits.bytes)
-        batch = Batch(self.queue, transaction_size.Limits(limits.entries, limits.bytes), due=now)
+        choice = Choice(self.queue, transaction_size.Limits(limits.entries, limits.bytes), due=now)
         is_cut = False
         for offset, record in zip(ends, records, strict=True):
             if record is None:
-                is_cut = not batch.take_whole(50)
+                is_cut = not choice.take_malformed(
+                    MalformedRecord(NAMES.end, 0, offset, None, b"x" * 50, (), "malformed")
+                )
                 if not is_cut:
                     draft.skip_end(offset + 1)
             else:
-                part = batch.take(record)
+                part = choice.take(record)
                 is_cut = part.stop < len(record.entries)
                 if part.stop > part.start:
                     draft.apply_end(part, obstacle)

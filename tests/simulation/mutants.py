@@ -29,7 +29,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.plan import parts
-from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.choice import Choice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
@@ -169,11 +169,11 @@ def checkpoint_not_in_the_transaction() -> None:
 
 def held_at_the_limit() -> None:
     """A message without room in the transaction is held. Later ones are delivered, so a small one overtakes it."""
-    init, apply_end = Batch.__init__, Draft.apply_end
+    init, apply_end = Choice.__init__, Draft.apply_end
 
-    def roomy(self, queue, limits, room=None, *, due):
+    def roomy(self, queue, limits, room=None, **others):
         queue.limits = limits
-        init(self, queue, Limits(), room, due=due)
+        init(self, queue, Limits(), room, **others)
 
     def holding(self, part, obstacle):
         def full(entry):
@@ -182,7 +182,7 @@ def held_at_the_limit() -> None:
 
         apply_end(self, part, full)
 
-    Batch.__init__, Draft.apply_end = roomy, holding
+    Choice.__init__, Draft.apply_end = roomy, holding
     # On a slow link no such transaction would succeed. That would be another failure than the one planted here.
     simulation.choose_load = lambda seed: replace(choose_load(seed), link=sys.maxsize)
 
@@ -428,7 +428,7 @@ def a_run_believes_any_id() -> None:
 
 def a_run_may_be_decided_twice() -> None:
     """A run decides again what an earlier END record of the same Kafka transaction has decided."""
-    Batch.run_of = lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
+    Choice.run_of = lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
 
 
 def runs_come_last() -> None:

@@ -7,7 +7,7 @@ from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecor
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan import due_work
-from txbridge.core.plan.batch import Batch, Slice
+from txbridge.core.plan.choice import Choice, Slice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 
@@ -89,9 +89,9 @@ class Partition:
         parks: int = EVERYTHING,
     ) -> Draft:
         draft = Draft(self.queue, now)
-        batch = Batch(self.queue, Limits(self.max_entries, self.max_bytes), due=now)
+        choice = Choice(self.queue, Limits(self.max_entries, self.max_bytes), due=now)
         for record in records:
-            part = batch.take(record)
+            part = choice.take(record)
             if part.stop > part.start:
                 draft.apply_end(part, self.obstacle)
             if part.stop < len(record.entries):

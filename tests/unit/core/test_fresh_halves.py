@@ -10,7 +10,7 @@ from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.plan.batch import Batch
+from txbridge.core.plan.choice import Choice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.transaction_size import Limits
@@ -62,31 +62,31 @@ def test_the_same_id_twice_is_looked_at_one_by_one():
     ],
 )
 def test_what_an_end_record_decides_is_a_run_when_nothing_stands_in_its_way(record, is_run):
-    run = Batch(queue_with(0, 1), Limits(), due=0).run_of(record)
+    run = Choice(queue_with(0, 1), Limits(), due=0).run_of(record)
     assert (run is not None) is is_run
 
 
 def test_a_topic_without_room_does_not_stop_the_runs_of_others():
-    batch = Batch(queue_with(0, 1), Limits(), lambda _: False, due=0)
-    run = batch.run_of(commit(0, 1, 0))
+    choice = Choice(queue_with(0, 1), Limits(), lambda _: False, due=0)
+    run = choice.run_of(commit(0, 1, 0))
     assert run is not None
-    assert batch.take_run(run)
+    assert choice.take_run(run)
 
 
 def test_what_a_run_has_decided_is_decided_once():
     queue = queue_with(0, 1, 2)
-    batch = Batch(queue, Limits(), due=0)
-    first, again = (batch.run_of(commit(number, 1)) for number in (0, 1))
+    choice = Choice(queue, Limits(), due=0)
+    first, again = (choice.run_of(commit(number, 1)) for number in (0, 1))
     assert first is not None
     assert again is not None
-    assert batch.take_run(first)
-    assert batch.run_of(commit(1, 1)) is None
+    assert choice.take_run(first)
+    assert choice.run_of(commit(1, 1)) is None
     draft = Draft(queue, 2_000)
     draft.apply_run(first)
     draft.park(10)
     assert (draft.delivered, draft.watermark, draft.ops()) == (1, 0, [(Outcome.COMMIT, [1])])
     draft.apply(2_000)
-    assert Batch(queue, Limits(), due=0).run_of(commit(1, 1)) is None
+    assert Choice(queue, Limits(), due=0).run_of(commit(1, 1)) is None
     assert (queue.outcome(1), queue.watermark, queue.counts()[TransactionState.PENDING]) == (Outcome.COMMIT, 0, 2)
 
 

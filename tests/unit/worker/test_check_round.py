@@ -8,7 +8,9 @@ from typing import Any
 
 from tests.support.partition_builder import Partition
 from txbridge.core.names import Names
+from txbridge.core.plan.choice import Choice
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.planner import TurnPlanner
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import View
@@ -43,10 +45,12 @@ class Round:
         state: Any = SimpleNamespace(partition=0, queue=self.queue, end_reader=reader)
         #: By topic, why nothing can be written to it.
         self.problems: dict[str, str] = {}
-        topics: Any = SimpleNamespace(quarantine=Quarantine(self.time), problem_of=self.problems.get)
-        self._round = CheckRound(
-            context, state, topics, RefusedChecks(self.time), TransactionSize(Limits(1_000, 1_000_000))
+        quarantine, size = Quarantine(self.time), TransactionSize(Limits(1_000, 1_000_000))
+        topics: Any = SimpleNamespace(
+            quarantine=quarantine, problem_of=self.problems.get, room=None, obstacle=None, obstacle_of_held=None
         )
+        self._round = CheckRound(context, state, topics, RefusedChecks(self.time), size)
+        self._planner = TurnPlanner(self.queue, size, topics, lambda _: None)
 
     def draft_at(self, now: int) -> Draft:
         """The draft of a round at this time (ms)."""
@@ -54,10 +58,12 @@ class Round:
         clock: Any = SimpleNamespace(due=lambda: now)
         self._round.note_what_is_due(clock, 0)
         as_of = self._round.as_of(0)
-        draft = Draft(self.queue, now)
-        if as_of is not None:
-            self._round.check_topics(as_of)
-            self._round.draft(draft, as_of, 1_000)
+        due_round = None if as_of is None else self._round.prepare(as_of)
+        may_discard = Names().discard not in self.problems
+        choice = Choice(self.queue, Limits(), due=now)
+        draft = self._planner.plan(choice, now, due_round, may_discard=may_discard, most_malformed=0)
+        if due_round is not None:
+            self._round.note_plan(due_round, draft)
         return draft
 
 

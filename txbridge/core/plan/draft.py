@@ -14,7 +14,7 @@ from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.batch import Slice
+from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
 from txbridge.core.plan.parts import OneByOne, Part
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
@@ -76,9 +76,9 @@ class Draft:
     # --- END --------------------------------------------------------------------------------------------------------
 
     def apply_end(self, part: Slice, obstacle: Obstacle) -> None:
-        """Apply the next entries of END, all of one END record."""
-        record, start, stop = part
-        is_whole = stop >= len(record.entries)
+        """Apply the next entries of END, all of one END record, one by one."""
+        record, start, stop, _ = part
+        is_whole = part.is_whole
         entries = record.entries if is_whole and not start else record.entries[start:stop]
         # Counted for the part as a whole: this loop runs 60,000 times a second.
         delivered, rolled_back = len(self.deliver), len(self.rolled_back)
@@ -174,15 +174,15 @@ class Draft:
         elif state is TransactionState.SCHEDULED:
             assert entry.deliver_at is not None
             due = entry.deliver_at
-            self.scheduled.append(self.change(entry, state, due, decided=record.offset, error=None, attempts=0))
+            self.scheduled.append(self._change(entry, state, due, decided=record.offset, error=None, attempts=0))
         else:
             anew = {"checks": 0, "resumed": self.now, "reason": None, "discarded_at": None, "error": None}
-            self.resumed.append(self.change(entry, state, self.now, attempts=0, **anew))
+            self.resumed.append(self._change(entry, state, self.now, attempts=0, **anew))
 
     def hold(self, entry: HalfEntry, why: str | None, decided: int | None) -> None:
         """Hold a message that is committed (END offset `decided`) and cannot be delivered now."""
         due = self.queue.policy.retry_refused(self.now, 1)
-        self.held.append(self.change(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
+        self.held.append(self._change(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
 
     def add_delivery(self, entry: HalfEntry) -> None:
         self._final[entry.offset] = TransactionState.COMMITTED
@@ -193,6 +193,32 @@ class Draft:
         self._last.entries.append(entry)
         self.bytes += entry.size
         self.more += entry.messages - 1
+
+    # --- due work ---------------------------------------------------------------------------------------------------
+
+    def note_due(self, *, is_more: bool, left_out: bool) -> None:
+        """Note whether more messages may be due, and whether one had no room."""
+        self.more_due, self.left_out = is_more, left_out
+
+    def check(self, entry: HalfEntry) -> None:
+        """Send a check of a pending message."""
+        due, checks = self.queue.policy.next_check(self.now), entry.checks + 1
+        changed = self._change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
+        # The shell writes a check that was refused before apart from others.
+        self.checks.append(changed._replace(attempts=entry.attempts))
+        self.bytes += entry.size
+
+    def note_unchecked(self, entry: HalfEntry, why: str) -> None:
+        """Put off a check that its topic has refused for the first time. It is not counted."""
+        due = self.queue.policy.retry_refused(self.now, 1)
+        self.unchecked.append(self._change(entry, entry.state, due, error=why, attempts=1))
+
+    def give_up(self, entry: HalfEntry, reason: str) -> None:
+        """Discard a message that nobody has decided."""
+        state = TRANSITIONS[entry.state, Event.GIVE_UP].state
+        due = self.now + self.queue.policy.discard_retention
+        self.discards.append(self._change(entry, state, due, reason=reason))
+        self.bytes += entry.size
 
     # --- HALF --------------------------------------------------------------------------------------------------------
 
@@ -225,7 +251,7 @@ class Draft:
                 if parked == limit or not (old or queue.lags_behind(offset, passed_bytes)):
                     watermark = offset
                     break
-                self.parked.append(self.change(entry, entry.state, entry.next_due))
+                self.parked.append(self._change(entry, entry.state, entry.next_due))
                 parked += 1
             passed_bytes += size
         else:
@@ -277,7 +303,7 @@ class Draft:
         late = offset < self.queue.watermark
         return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE
 
-    def change(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
+    def _change(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
         """Note the new version of an entry. This transaction parks it."""
         changed = entry._replace(state=state, next_due=next_due, parked=True, **other)
         self._changed[entry.offset] = changed

@@ -7,12 +7,33 @@ anew when Kafka has committed the draft, or go back when it is abandoned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.plan.batch import Room
+from txbridge.core.plan.choice import Room
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS, InTurn, Obstacle
-from txbridge.core.states import TRANSITIONS, Event, TransactionState
+from txbridge.core.states import TransactionState
+
+
+@dataclass(frozen=True, slots=True)
+class DueRound:
+    """What a turn may check and discard. END is applied as far as that needs."""
+
+    #: Time (ms) up to which checks, and up to which discards count as due. None: nothing may be discarded.
+    as_of: int
+    discard_as_of: int | None
+    #: Producer groups with checks due, and whether one may be checked now.
+    groups: list[str]
+    may_check: Callable[[str], bool]
+    #: Reason why a check topic does not take a message.
+    obstacle: Obstacle
+    most_checks: int
+    most_discards: int
+    #: Check topics of the live groups.
+    topics: set[str]
+    #: Whether it is for a check topic in quarantine, and must go apart from everything else.
+    is_probe: bool
 
 
 def deliver_due(
@@ -31,16 +52,15 @@ def deliver_due(
     timers = draft.queue.timers
     most = len(draft.deliver) + draft.more + limit
     due = timers.take_timers_due(draft.due, limit)
-    draft.more_due = len(due) == limit
+    left_out = False
     for entry in draft.take(due):
         if entry.state is TransactionState.DISCARDED:
             draft.forget(entry)
             continue
         # After the first message that does not fit, none does. Otherwise small messages would always pass a large one.
         is_much = draft.bytes + entry.size > max_bytes or len(draft.deliver) + draft.more + entry.messages > most
-        fits = not draft.left_out and not (draft.deliver and is_much)
-        draft.left_out = not fits
-        if not fits or (room is not None and room(entry) is False):
+        left_out = left_out or bool(draft.deliver and is_much)
+        if left_out or (room is not None and room(entry) is False):
             # Back into the schedule at once, whatever happens to this transaction.
             draft.let_go(entry)
             timers.put_back((entry,))
@@ -55,6 +75,7 @@ def deliver_due(
             timers.postpone(entry, draft.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
         else:
             draft.hold(entry, why, entry.decided)
+    draft.note_due(is_more=len(due) == limit, left_out=left_out)
 
 
 def send_checks(
@@ -88,25 +109,16 @@ def send_checks(
                 continue
             why = obstacle(entry)
             if why is None:
-                _check(draft, entry)
+                draft.check(entry)
             else:
                 _put_off(draft, entry, why)
     return looked_at
 
 
-def _check(draft: Draft, entry: HalfEntry) -> None:
-    due, checks = draft.queue.policy.next_check(draft.now), entry.checks + 1
-    changed = draft.change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
-    # The shell writes a check that was refused before apart from others.
-    draft.checks.append(changed._replace(attempts=entry.attempts))
-    draft.bytes += entry.size
-
-
 def _put_off(draft: Draft, entry: HalfEntry, why: str) -> None:
     """Try a check later that its topic does not take. It is not counted. From now on OFFSET has the reason."""
     if entry.error is None:
-        due = draft.queue.policy.retry_refused(draft.now, 1)
-        draft.unchecked.append(draft.change(entry, entry.state, due, error=why, attempts=1))
+        draft.note_unchecked(entry, why)
         return
     # OFFSET has a reason already. Back into the schedule at once, whatever happens to this transaction.
     draft.let_go(entry)
@@ -123,19 +135,12 @@ def discard(draft: Draft, as_of: int, limit: int) -> int:
     timers = draft.queue.timers
     exhausted = timers.take_exhausted(as_of, limit)
     for entry in draft.take(exhausted):
-        _give_up(draft, entry, MAX_CHECKS)
+        draft.give_up(entry, MAX_CHECKS)
     expired = timers.take_expired(as_of, limit)
     for entry in expired:
         if draft.take_for_age(entry):
-            _give_up(draft, entry, EXPIRED)
+            draft.give_up(entry, EXPIRED)
         else:
             # Its age goes on counting, whatever this transaction does to it.
             timers.put_back_expired((entry,))
     return len(exhausted) + len(expired)
-
-
-def _give_up(draft: Draft, entry: HalfEntry, reason: str) -> None:
-    state = TRANSITIONS[entry.state, Event.GIVE_UP].state
-    due = draft.now + draft.queue.policy.discard_retention
-    draft.discards.append(draft.change(entry, state, due, reason=reason))
-    draft.bytes += entry.size

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import CHECK_TOPIC
-from txbridge.core.plan.batch import Room
+from txbridge.core.plan.choice import Room
 from txbridge.core.states import TransactionState
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests

@@ -14,7 +14,7 @@ from txbridge.core.decision_record import DecisionEvent, DecisionRecord, parse_e
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.plan.batch import Waiting
+from txbridge.core.plan.choice import Waiting
 from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import copyable_headers, headers_of

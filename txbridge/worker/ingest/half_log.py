@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
+from txbridge.core.plan.choice import Waiting
 from txbridge.kafka.body_cache import mark_of, offset_of, to_half
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
@@ -43,8 +45,6 @@ _LOOK_EVERY_S = 5.0
 _MALFORMED_BYTES = 16 * 1024 * 1024
 #: Most malformed records that one Kafka transaction copies if they have to be read again: their sizes are not known.
 _UNREAD_LIMIT = 10
-
-Batch = Sequence[DecisionRecord | MalformedRecord]
 
 
 class _Proof(NamedTuple):
@@ -209,10 +209,11 @@ class HalfLog:
             copy_of=why.copy_of,
         )
 
-    def malformed_limit(self, limit: int) -> int:
-        """The number of malformed records of HALF, at most `limit`, that one Kafka transaction may copy."""
+    @property
+    def most_malformed(self) -> int:
+        """The number of malformed records of HALF that one Kafka transaction may copy."""
         unread = any(isinstance(record, _Unread) for record in self._malformed.values())
-        return min(limit, _UNREAD_LIMIT) if unread else limit
+        return _UNREAD_LIMIT if unread else sys.maxsize
 
     def load_malformed(self, offsets: Iterable[int]) -> list[MalformedRecord]:
         """The malformed records of HALF at these offsets. Raises TimeoutError, KafkaException."""
@@ -252,7 +253,7 @@ class HalfLog:
             reached = max(reader.position, self._state.checkpoint.read or 0)
             self._state.end_reader.end_from(reached, reader.topic)
 
-    def ready(self, batch: Batch, end_position: int) -> int:
+    def ready(self, records: Waiting, end_position: int) -> int:
         """Read HALF for these END records, and return how many of them, from the first on, can be applied now.
 
         A half message that such a record names is then read, or proven to be absent. END is read up to `end_position`.
@@ -260,9 +261,9 @@ class HalfLog:
         Raises TimeoutError, LogGoneError, KafkaException.
         """
         reader = self._state.half_reader
-        target = max((_highest(record) for record in batch), default=-1) + 1
-        if reader.position >= target or all(self._lowest_unread(record) is None for record in batch):
-            return len(batch)
+        target = max((_highest(record) for record in records), default=-1) + 1
+        if reader.position >= target or all(self._lowest_unread(record) is None for record in records):
+            return len(records)
         until = self._outside.monotonic() + _HALF_SOON_S
         while reader.position < target and not self._state.queue.must_park:
             if self.take_in(HALF_BATCH, _HALF_SOON_S):
@@ -270,12 +271,12 @@ class HalfLog:
             # This limit also holds while messages keep coming: a record that names an absent message must be judged.
             if self._outside.monotonic() >= until:
                 break
-        waits = next((number for number, record in enumerate(batch) if self._lowest_unread(record) is not None), None)
+        waits = next((number for number, record in enumerate(records) if self._lowest_unread(record) is not None), None)
         if waits is None:
-            return len(batch)
+            return len(records)
         if waits or self._state.queue.must_park:
             return waits
-        return self._judge(batch, end_position)
+        return self._judge(records, end_position)
 
     def _lowest_unread(self, record: DecisionRecord | MalformedRecord) -> int | None:
         """The lowest half offset in the record that only reading HALF can explain; None if there is none."""
@@ -292,12 +293,12 @@ class HalfLog:
         )
         return min(unread, default=None)
 
-    def _judge(self, batch: Batch, end_position: int) -> int:
+    def _judge(self, records: Waiting, end_position: int) -> int:
         """Judge records of END, of which the first waits for a half message. Return how many can be applied.
 
         That message is still on its way, or absent.
         """
-        now, first = self._outside.monotonic(), batch[0]
+        now, first = self._outside.monotonic(), records[0]
         if self._waits != first.offset:
             self._waits, self._vain, self._counted_at = first.offset, 0.0, now
         if now - self._asked_at >= _ASK_EVERY_S:
@@ -305,7 +306,7 @@ class HalfLog:
             assert lowest is not None
             self._ask(lowest, end_position)
         judged = 0
-        for record in batch:
+        for record in records:
             unread = self._lowest_unread(record)
             if unread is not None and not self._is_absent(record.offset, unread):
                 break

@@ -1,12 +1,13 @@
-"""The check round of a partition: checks and discards that are due, and when they may go into a draft."""
+"""The check round of a partition: checks and discards that are due, and when they may go into a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.plan import due_work
+from txbridge.core.plan.choice import ROUND_LIMIT
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.due_work import DueRound
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.proven_end import proven_end
@@ -35,15 +36,19 @@ _VAIN_ROUND_S = 0.25
 _PROVE_EVERY_S = 1.0
 #: A majority of the brokers of END answers, except for a moment around an election. A longer absence is logged.
 _UNPROVEN_S = 30.0
-#: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
-ROUND_LIMIT = 1_000
-#: Checks and discards are drafted in steps of this many, until their bodies fill one transaction. While a transaction
-#: must be small, they are drafted one by one.
-_STEP = 10
+
+
+class Horizon(NamedTuple):
+    """What is due, and what has to be applied before."""
+
+    #: A time (ms) at which something was due.
+    due: int
+    #: The end of END as of a later time. A decision below it must stop the check or discard.
+    decisions_stored_to: int
 
 
 class CheckRound:
-    """Decides when something may be checked or discarded, and drafts it. Runs in the owner's thread."""
+    """Decides when something may be checked or discarded. Runs in the owner's thread."""
 
     def __init__(
         self,
@@ -68,11 +73,10 @@ class CheckRound:
         self._probe: tuple[str, int] | None = None
         self._may_probe = True
         self._next_round = 0.0
-        # A time (ms) at which something was due, and the end of END as of a later time.
-        self._due: tuple[int, int] | None = None
+        self._due: Horizon | None = None
         # The same for discards, with a proven end of END.
         self._each_broker = context.each_broker
-        self._proven: tuple[int, int] | None = None
+        self._proven: Horizon | None = None
         self._discard_as_of: int | None = None
         self._next_proof = 0.0
         self._unproven_since: float | None = None
@@ -87,7 +91,7 @@ class CheckRound:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is due whose round is not drafted yet."""
+        """Whether something is due whose round is not planned yet."""
         return self._due is not None
 
     # --- condition of a round ---------------------------------------------------------------------------------------
@@ -111,7 +115,7 @@ class CheckRound:
         if end is None:
             self._watch.round_waits("Kafka has to say where END ends")
         else:
-            self._due = (now, end)
+            self._due = Horizon(now, end)
             self._prove(now)
 
     def _prove(self, now: int) -> None:
@@ -119,13 +123,13 @@ class CheckRound:
         due, monotonic = self._state.queue.timers.next_discard(now), self._outside.monotonic()
         if due is None or due > now or monotonic < self._next_proof:
             return
-        if self._proven is not None and due <= self._proven[0]:
+        if self._proven is not None and due <= self._proven.due:
             return
         with self._each_broker() as brokers:
             end = proven_end(brokers, self._names.end, self._state.partition)
         self._next_proof = self._outside.monotonic() + _PROVE_EVERY_S
         if end is not None:
-            self._proven, self._unproven_since = (now, end), None
+            self._proven, self._unproven_since = Horizon(now, end), None
         elif self._unproven_since is None:
             self._unproven_since = monotonic
         elif monotonic - self._unproven_since > _UNPROVEN_S:
@@ -138,20 +142,22 @@ class CheckRound:
             )
 
     def as_of(self, next_end: int) -> int | None:
-        """The time (ms) up to which a draft that applies END up to `next_end` may check and discard, or None."""
+        """The time (ms) up to which a plan that applies END up to `next_end` may check and discard, or None."""
         if self._due is None:
             return None
-        as_of, end = self._due
-        if end <= next_end:
-            self._discard_as_of = None
-            if self._proven is not None and self._proven[1] <= next_end:
-                self._discard_as_of = self._proven[0]
-            return as_of
-        self._watch.round_waits(f"END has to be applied up to offset {end}, and is up to {self._state.queue.next_end}")
+        due, stored_to = self._due
+        if stored_to <= next_end:
+            proven = self._proven
+            self._discard_as_of = proven.due if proven is not None and proven.decisions_stored_to <= next_end else None
+            return due
+        applied = self._state.queue.next_end
+        self._watch.round_waits(f"END has to be applied up to offset {stored_to}, and is up to {applied}")
         return None
 
-    def check_topics(self, as_of: int) -> set[str]:
-        """Ask about the groups with checks due, and return the check topics of the live ones."""
+    # --- contents of a round ----------------------------------------------------------------------------------------
+
+    def prepare(self, as_of: int) -> DueRound:
+        """Ask about the groups with checks due, and return what may be planned: checks and discards, or a probe."""
         timers = self._state.queue.timers
         self._due_groups = self._groups.attend(
             lambda limit: timers.groups_with_checks_due(as_of, limit),
@@ -159,67 +165,36 @@ class CheckRound:
         )
         topics = {self._names.check(group) for group in self._due_groups if self._groups.is_alive(group)}
         self._probe = self._topics.quarantine.next_checks(topics) if self._may_probe else None
-        return topics
-
-    # --- contents of a round ----------------------------------------------------------------------------------------
-
-    @property
-    def may_discard(self) -> bool:
-        """Whether the discard topic takes copies, as far as is known."""
-        return self._topics.problem_of(self._names.discard) is None
-
-    def draft(self, draft: Draft, as_of: int, most_discards: int) -> None:
-        """Draft discards, at most `most_discards`, and as many checks as the limits allow. Or a probe of one group."""
-        self._due = None
-        discard_as_of = self._discard_as_of
-        self._may_probe = self._probe is None
-        if self._probe is not None:
-            # Nothing else shares the fate of these checks. It has the next round.
-            most_discards, discard_as_of = 0, None
-        elif not self.may_discard:
-            discard_as_of = None
-        if discard_as_of is not None:
-            self._in_steps(draft, lambda step: due_work.discard(draft, discard_as_of, step), most_discards)
-        most_checks = min(ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
-        if self._probe is not None:
-            most_checks = min(most_checks, self._probe[1])
-        may_check, why_not = self._may_check, self._why_not_check
-        self._in_steps(
-            draft,
-            lambda step: due_work.send_checks(draft, as_of, may_check, step, why_not, self._due_groups),
-            most_checks,
+        is_probe, most = self._probe is not None, min(ROUND_LIMIT, self._size.limits.entries)
+        most_checks = min(most, self._check_tokens())
+        return DueRound(
+            as_of,
+            # Nothing else shares the fate of a probe. It has the next round.
+            discard_as_of=None if is_probe else self._discard_as_of,
+            groups=self._due_groups,
+            may_check=self._may_check,
+            obstacle=self._why_not_check,
+            most_checks=most_checks if self._probe is None else min(most_checks, self._probe[1]),
+            most_discards=0 if is_probe else most,
+            topics=topics,
+            is_probe=is_probe,
         )
+
+    def note_plan(self, due_round: DueRound, draft: Draft) -> None:
+        """Note that a round is planned. After one that found nothing to do, the next one may wait."""
+        self._due = None
+        self._may_probe = not due_round.is_probe
         self._tokens -= len(draft.checks)
-        if self._probe is not None:
+        is_full = len(draft.discards) >= due_round.most_discards or len(draft.checks) >= due_round.most_checks > 0
+        if due_round.is_probe or is_full:
             self._next_round = 0.0
-        if len(draft.discards) >= most_discards or len(draft.checks) >= most_checks > 0:
-            self._next_round = 0.0
+        elif not (draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked):
+            self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
         self._watch.round_done(self._why_not_checked())
 
-    def drafted(self, draft: Draft) -> None:
-        """Note that the draft of a round is complete. After a round that found nothing to do, the next one may wait."""
-        if self._probe is None and not (
-            draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked
-        ):
-            self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
-
-    def sent(self, draft: Draft) -> None:
+    def note_sent(self, draft: Draft) -> None:
         """Note that the checks of this draft are committed."""
         self._watch.sent({entry.group for entry in draft.checks})
-
-    def _in_steps(self, draft: Draft, more: Callable[[int], int], limit: int) -> None:
-        """Draft up to `limit` messages in steps, until their bodies, which are all in memory, fill one transaction.
-
-        `more` looks at up to the given number of messages, and returns how many it has looked at.
-        """
-        is_shrunk, most = self._size.is_shrunk, self._size.limits.bytes
-        step, most = (1, most) if is_shrunk else (_STEP, draft.bytes + most)
-        looked_at = 0
-        while looked_at < limit and draft.bytes < most:
-            found = more(min(step, limit - looked_at))
-            if not found:
-                break
-            looked_at += found
 
     def _why_not_checked(self) -> dict[str, str]:
         """Groups with checks due that are not known to be dead, each with the reason why its checks wait."""
@@ -232,11 +207,6 @@ class CheckRound:
             elif (why := self._groups.why_unknown(group)) is not None:
                 waiting[group] = f"it is not known who is alive in the group: {why}"
         return waiting
-
-    @property
-    def is_probe(self) -> bool:
-        """Whether the round is for a check topic in quarantine, and must go apart from everything else."""
-        return self._probe is not None
 
     def _may_check(self, group: str) -> bool:
         topic = self._names.check(group)

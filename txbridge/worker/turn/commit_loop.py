@@ -1,17 +1,12 @@
-"""The commit loop of an owned partition: look, draft, write in one Kafka transaction, apply."""
+"""The commit loop of an owned partition: look, plan, write in one Kafka transaction, apply."""
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
 from txbridge.core.commit_pacing import CommitPacing
-from txbridge.core.decision_record import DecisionRecord
-from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.fresh_halves import Run
-from txbridge.core.plan import due_work
-from txbridge.core.plan.batch import Batch, Slice, Turn, first_entries, lacks_the_rest
-from txbridge.core.plan.draft import Draft
-from txbridge.core.states import TransactionState
+from txbridge.core.plan.choice import ROUND_LIMIT, first_entries, lacks_the_rest
+from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.config import BATCH_BYTES
@@ -22,7 +17,7 @@ from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partition_state import PartitionState
-from txbridge.worker.turn.check_round import ROUND_LIMIT, ROUND_S, CheckRound
+from txbridge.worker.turn.check_round import ROUND_S, CheckRound
 from txbridge.worker.turn.committer import Committer
 
 #: Longest wait for work. HALF is looked at this often, and a due check is noticed after two looks at the latest.
@@ -34,13 +29,6 @@ _LEAST_IDLE_S = 0.005
 _READ_AHEAD_S = 0.05
 #: Wait for the next fetch of HALF if the last one did not reach the end. It answers within milliseconds.
 _NEXT_FETCH_S = 0.01
-#: Most messages that one Kafka transaction parks, 2 MB of records. One turn reads as many, so that undecided messages
-#: do not pile up as objects.
-_PARK_LIMIT = HALF_BATCH
-#: Beside decisions, due held and scheduled messages get at most this part (1/n) of a Kafka transaction. After n - 1
-#: transactions in a row that left some of them out, the next one is theirs alone. So neither waits for the other for
-#: ever.
-_SHARE_OF_DUE = 4
 #: After this long without a write, the checkpoint is moved to the ends of the logs.
 _SETTLE_S = 60.0
 
@@ -61,10 +49,9 @@ class CommitLoop:
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
         self._half = HalfLog(state, context.outside, context.each_broker, self.clock)
         self._committer = Committer(context, state, self._half, self._topics, refused_checks, self._size, self.clock)
+        self._planner = TurnPlanner(state.queue, self._size, self._topics, self._half.enter_fresh)
         # Kafka transactions in a row that left out due held or scheduled messages for lack of room.
         self._left_out = 0
-        # Whether due checks and discards wait for a Kafka transaction of their own.
-        self._round_waits = False
         # Whether the last turn was a probe: decisions have every second turn at least.
         self._has_probed = False
         self._written_at = self._outside.monotonic()
@@ -98,10 +85,8 @@ class CommitLoop:
 
     def prove_ownership(self) -> None:
         """Write the checkpoint in a first transaction. It proves that no other worker has taken the fence meanwhile."""
-        draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
         # As small as possible: a new owner does not know yet how much the link carries.
-        draft.park(0, grown_old=False)
-        if not self._committer.commit(draft, []):
+        if not self._commit_checkpoint():
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
 
     def run(self, decision_log: DecisionLog) -> None:
@@ -109,36 +94,56 @@ class CommitLoop:
 
         Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
-        self._state.queue.note_time(self.clock.now_at_latest())
+        state, planner, clock = self._state, self._planner, self.clock
+        # Look.
+        state.queue.note_time(clock.now_at_latest())
         waiting = decision_log.waiting
         self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(decision_log)
         self._half.look()
-        if waiting and self._left_out >= _SHARE_OF_DUE - 1 and self._deliver_due_alone():
+        if waiting and self._left_out >= SHARE_OF_DUE - 1 and self._deliver_due_alone():
             return
         self._has_probed = not (waiting and self._has_probed) and self._probe_quarantine()
         if self._has_probed:
             return
-        first = first_entries(self._state.queue, waiting, self._size.limits.entries)
+        first = first_entries(state.queue, waiting, self._size.limits.entries)
         ready = self._half.ready(first, decision_log.position)
-        self._round.note_what_is_due(self.clock, decision_log.position)
-        turn = self._next_of(decision_log, None if ready == len(first) else ready)
-        as_of = self._round.as_of(turn.end)
-        if as_of is not None or self._state.queue.must_park:
-            self._half.enter_fresh(self._state.queue.fresh_until(self.clock.now()))
-        self._look_up(turn.topics, as_of)
+        self._round.note_what_is_due(clock, decision_log.position)
+        self._require_the_rest(decision_log)
+        # Plan. Between the choice and the plan, Kafka is asked about what was chosen.
+        choice = planner.choose(
+            waiting,
+            decision_log.position,
+            clock.due(),
+            None if ready == len(first) else ready,
+            may_run=self._committer.is_clear,
+        )
+        as_of = self._round.as_of(choice.end)
+        if as_of is not None or state.queue.must_park:
+            self._half.enter_fresh(state.queue.fresh_until(clock.now()))
+        due_round = None if as_of is None else self._round.prepare(as_of)
+        self._look_up(choice.topics if due_round is None else choice.topics | due_round.topics)
         started = self._outside.monotonic()
-        draft, malformed = self._draft(turn, as_of)
+        draft = planner.plan(
+            choice,
+            clock.now(),
+            due_round,
+            may_discard=self._topics.problem_of(self._context.names.discard) is None,
+            most_malformed=self._half.most_malformed,
+        )
+        if due_round is not None and not planner.round_waits:
+            self._round.note_plan(due_round, draft)
         if draft.is_empty:
-            assert not turn.parts, "an END that was applied waits again"
+            assert choice.is_empty, "an END that was applied waits again"
             draft.abandon()
             if not waiting:
                 self._settle(decision_log.position)
             return
-        malformed = [*self._half.load_malformed(draft.malformed), *malformed]
+        # Write, and apply.
+        malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
         if self._committer.commit(draft, malformed):
             self._written_at = now = self._outside.monotonic()
             self._more = True
-            self._round.sent(draft)
+            self._round.note_sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             decision_log.drop_applied()
             # No rest during a round of checks, or while something waits.
@@ -148,12 +153,8 @@ class CommitLoop:
     def _deliver_due_alone(self) -> bool:
         """Write a Kafka transaction of held and scheduled messages only. False when there was nothing to write."""
         self._left_out = 0
-        limits = self._size.limits
-        self._look_up(set(), None)
-        self._topics.begin_draft()
-        draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
-        self._deliver_due(draft, limits.bytes)
-        draft.park(0)
+        self._look_up(set())
+        draft = self._planner.plan_due_alone(self.clock.now(), self.clock.due())
         if draft.is_empty:
             draft.abandon()
             return False
@@ -169,25 +170,17 @@ class CommitLoop:
             return False
         entries = [entry for offset in probe.offsets if (entry := queue.entry(offset)) is not None]
         topics.look_up({probe.topic}.union(*(entry.topics for entry in entries)))
-        topics.begin_draft()
-        draft = Draft(queue, self.clock.now(), self.clock.due())
-        for entry in entries:
-            is_ready = entry.state is TransactionState.HELD and topics.problem_of_any(entry) is None
-            if draft.deliver and draft.bytes + entry.size > self._size.limits.bytes:
-                break
-            if is_ready and len(draft.deliver) < self._size.limits.entries:
-                draft.add_delivery(entry)
+        draft = self._planner.plan_probe(entries, self.clock.now(), self.clock.due())
         offsets = [entry.offset for entry in draft.deliver]
         if not offsets:
             topics.quarantine.leave(probe.offsets)
             return False
-        draft.park(0)
         if self._committer.commit(draft, [], probe._replace(offsets=offsets)):
             self._written_at = self._outside.monotonic()
         self._more = True
         return True
 
-    # --- before the draft -------------------------------------------------------------------------------------------
+    # --- before the plan --------------------------------------------------------------------------------------------
 
     def _read_ahead(self, decision_log: DecisionLog) -> bool:
         """Read HALF further than decisions need: an undecided message must be known before its check is due.
@@ -220,113 +213,20 @@ class CommitLoop:
             self._level_until = self._outside.monotonic() + ROUND_S
         return True
 
-    def _next_of(self, decision_log: DecisionLog, ready: int | None) -> Turn:
-        """The next entries of END, in order, as many as one Kafka transaction should hold.
-
-        `ready` is the number of records whose half messages are all known. None stands for all that the transaction can
-        hold.
-        """
-        due = self.clock.due()
-        if self._round_waits:
-            return Turn(self._state.queue.next_end if decision_log.waiting else decision_log.position, due)
-        state = self._state
-        queue = state.queue
+    def _require_the_rest(self, decision_log: DecisionLog) -> None:
+        """Require that END still has the record that is applied in part. Raises LogGoneError."""
+        queue = self._state.queue
         if lacks_the_rest(queue, decision_log.waiting):
             raise LogGoneError(
-                f"{self._context.names.end}[{state.partition}] offset {queue.next_end} holds another record than the "
-                f"one of which {queue.next_entry} entries are applied: the log was cut, or deleted and created anew",
+                f"{self._context.names.end}[{self._state.partition}] offset {queue.next_end} holds another record than "
+                f"the one of which {queue.next_entry} entries are applied: the log was cut, or deleted and created "
+                f"anew",
             )
-        self._topics.begin_draft()
-        batch = Batch(queue, self._size.limits, self._topics.room, due=due)
-        most_aside = ROUND_LIMIT
-        turn = Turn(decision_log.position, due, topics=batch.topics)
-        for number, record in enumerate(decision_log.waiting):
-            if number == ready:
-                turn.end = record.offset
-                break
-            if isinstance(record, DecisionRecord):
-                part = self._part_of(record, batch)
-                is_whole = isinstance(part, Run) or (part is not None and part.stop == len(record.entries))
-                if isinstance(part, Run) or (part is not None and part.stop > part.start):
-                    turn.parts.append(part)
-            else:
-                is_whole = most_aside > 0 and batch.take_whole(len(record.value or b""))
-                if is_whole:
-                    turn.parts.append(record)
-                    most_aside -= 1
-            if not is_whole:
-                turn.end = record.offset
-                break
-        return turn
 
-    def _part_of(self, record: DecisionRecord, batch: Batch) -> Slice | Run | None:
-        """The part of an END record that has room, as a run if it is one. None when a run has no room beside others."""
-        run = batch.run_of(record) if self._committer.is_clear else None
-        if run is not None and self._topics.are_clear(run.topics):
-            if batch.take_run(run):
-                return run
-            if not batch.is_empty:
-                return None
-        self._enter(record)
-        return batch.take(record)
-
-    def _enter(self, record: DecisionRecord) -> None:
-        """Make entries of the fresh half messages that a record names, to look at them one by one."""
-        fresh = self._state.queue.fresh
-        named = [offset for offset in record.half_offsets if offset in fresh]
-        if named:
-            self._half.enter_fresh(max(named) + 1)
-
-    def _look_up(self, of_commits: AbstractSet[str], as_of: int | None) -> None:
-        """Ask Kafka about the facts that the draft needs: real topics, and groups with checks due."""
-        topics = of_commits | self._state.queue.timers.topics_of_due_deliveries(self.clock.due(), ROUND_LIMIT)
-        if as_of is not None:
-            topics |= self._round.check_topics(as_of)
-        self._topics.look_up(topics)
-
-    # --- the draft --------------------------------------------------------------------------------------------------
-
-    def _draft(self, turn: Turn, as_of: int | None) -> tuple[Draft, list[MalformedRecord]]:
-        draft = Draft(self._state.queue, self.clock.now(), turn.due)
-        limits = self._size.limits
-        malformed: list[MalformedRecord] = []
-        for part in turn.parts:
-            if isinstance(part, Run):
-                if self._topics.are_clear(part.topics):
-                    draft.apply_run(part)
-                    continue
-                self._enter(part.record)
-                part = Slice(part.record, 0, len(part.record.entries))  # noqa: PLW2901 - the same, one by one
-            if isinstance(part, Slice):
-                draft.apply_end(part, self._topics.obstacle)
-            else:
-                draft.skip_end(part.offset + 1)
-                malformed.append(part)
-        if not self._round_waits:
-            share = limits.bytes // _SHARE_OF_DUE if turn.parts else limits.bytes
-            self._deliver_due(draft, min(limits.bytes, draft.bytes + share))
-        most_aside = min(ROUND_LIMIT, limits.entries)
-        # While transactions must be small, checks and discards go apart from decisions. Otherwise even the smallest one
-        # would hold a decision, a check and a discard, and nothing would show which of them is too much. A probe of a
-        # check topic always goes apart.
-        is_probe = as_of is not None and self._round.is_probe
-        is_apart = (self._size.is_shrunk or is_probe) and draft.bytes > 0
-        self._round_waits = is_apart and as_of is not None
-        if is_apart:
-            as_of, most_aside = None, 0
-        if as_of is not None:
-            self._round.draft(draft, as_of, most_aside)
-        may_copy = not is_probe and self._round.may_discard
-        draft.set_aside_malformed(self._half.malformed_limit(most_aside if may_copy else 0))
-        draft.park(min(_PARK_LIMIT, limits.entries), grown_old=as_of is not None)
-        if as_of is not None:
-            self._round.drafted(draft)
-        return draft, malformed
-
-    def _deliver_due(self, draft: Draft, max_bytes: int) -> None:
-        limit = min(ROUND_LIMIT, self._size.limits.entries)
-        topics = self._topics
-        due_work.deliver_due(draft, topics.obstacle, topics.obstacle_of_held, limit, max_bytes, topics.room)
+    def _look_up(self, topics: AbstractSet[str]) -> None:
+        """Ask Kafka about these topics, and those of due deliveries."""
+        of_due = self._state.queue.timers.topics_of_due_deliveries(self.clock.due(), ROUND_LIMIT)
+        self._topics.look_up(topics | of_due)
 
     # --- at rest ----------------------------------------------------------------------------------------------------
 
@@ -338,9 +238,7 @@ class CommitLoop:
         """
         state = self._state
         if self.clock.should_ask_again:
-            draft = Draft(state.queue, self.clock.now(), self.clock.due())
-            draft.park(0)
-            self._committer.commit(draft, [])
+            self._commit_checkpoint()
             return
         if self._outside.monotonic() - self._written_at < _SETTLE_S:
             return
@@ -351,7 +249,7 @@ class CommitLoop:
         if queue.watermark < queue.read_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):
             return
         self._committer.settle(op_end)
-        draft = Draft(queue, self.clock.now(), self.clock.due())
-        draft.skip_end(end_position)
-        draft.park(0)
-        self._committer.commit(draft, [])
+        self._commit_checkpoint(end_position)
+
+    def _commit_checkpoint(self, end: int = 0) -> bool:
+        return self._committer.commit(self._planner.plan_checkpoint(self.clock.now(), self.clock.due(), end), [])

@@ -1,10 +1,8 @@
-"""Batch: the entries of END for one Kafka transaction, in the order of END. It may end inside a record."""
+"""Choice: the part of END for one Kafka transaction, in the order of END. It may end inside a record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txbridge.core.decision_record import Decision, DecisionRecord, Source
@@ -17,10 +15,11 @@ from txbridge.core.transaction_size import Limits
 #: Function that tells whether its topic has room for one more message. None: it cannot be delivered now, and needs no
 #: room.
 Room = Callable[[HalfEntry], bool | None]
-
-
 #: Records of END that wait to be applied, in its order.
 Waiting = Sequence[DecisionRecord | MalformedRecord]
+#: Most malformed records of END in one Kafka transaction, and messages that one turn checks, discards or retries: one
+#: of moderate size.
+ROUND_LIMIT = 1_000
 
 
 class Slice(NamedTuple):
@@ -29,9 +28,16 @@ class Slice(NamedTuple):
     record: DecisionRecord
     start: int
     stop: int
+    #: All of them as a run, if they were chosen as one.
+    run: Run | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing behind these entries is left of the record."""
+        return self.stop >= len(self.record.entries)
 
 
-class Batch:
+class Choice:
     """Entries in the order of END, up to the first one without room.
 
     The entry of a transaction with several messages counts as that many.
@@ -40,16 +46,22 @@ class Batch:
     `due`: the time (ms) by which the draft decides whether a commit is early.
     """
 
-    def __init__(self, queue: HalfQueue, limits: Limits, room: Room | None = None, *, due: int) -> None:
+    def __init__(
+        self, queue: HalfQueue, limits: Limits, room: Room | None = None, *, due: int, position: int = 0
+    ) -> None:
         self._queue = queue
-        self._due = due
         self._limits = limits
         self._room = room
+        self.due = due
+        #: END offset below which all is applied by the transaction. `position` until something has no room.
+        self.end = position
         self.entries = 0
         self.bytes = 0
         self._decided: set[int] = set()
         self._has_any = False
-        #: Real topics of the messages that it delivers.
+        self.slices: list[Slice] = []
+        self.malformed: list[MalformedRecord] = []
+        #: Real topics of the commits.
         self.topics: set[str] = set()
 
     def take(self, record: DecisionRecord) -> Slice:
@@ -60,6 +72,7 @@ class Batch:
         # max(): a transaction with more messages than there was room for may have gone alone.
         most_entries = max(0, limits.entries - self.entries)
         entries = record.entries[start : start + most_entries]
+        due = self.due
         stop, size, most, has_any = start, self.bytes, limits.bytes, self._has_any
         # Messages beyond one for each entry. The messages of one transaction are never divided.
         more = 0
@@ -69,7 +82,7 @@ class Batch:
             if command.decision is Decision.COMMIT:
                 entry = find(first_of(command.half_offset))
                 # A discarded message counts as well, because an earlier entry may resume it.
-                is_early = entry is not None and entry.deliver_at is not None and entry.deliver_at > self._due
+                is_early = entry is not None and entry.deliver_at is not None and entry.deliver_at > due
                 if entry is not None and not entry.state.is_committed and not is_early:
                     has_room = True if room is None else room(entry)
                     if has_room is not None:
@@ -94,7 +107,10 @@ class Batch:
             stop += 1
         self.entries += stop - start + more
         self.bytes, self._has_any = size, has_any
-        return Slice(record, start, stop)
+        taken = Slice(record, start, stop)
+        if stop > start:
+            self.slices.append(taken)
+        return taken
 
     def run_of(self, record: DecisionRecord) -> Run | None:
         """The decisions of the record about fresh half messages, if they can be taken as a run.
@@ -117,33 +133,27 @@ class Batch:
         self._has_any = True
         self._decided.update(run.commits, run.rollbacks)
         self.topics |= run.topics
+        self.slices.append(Slice(run.record, 0, entries, run))
         return True
 
     @property
     def is_empty(self) -> bool:
         return not self.entries
 
-    def take_whole(self, size: int) -> bool:
-        """Take a malformed record, which goes to the discard topic; False if it has no room."""
-        if self.entries >= self._limits.entries or (self._has_any and self.bytes + size > self._limits.bytes):
+    def take_malformed(self, record: MalformedRecord) -> bool:
+        """Take a record that goes to the discard topic; False if it has no room."""
+        size = len(record.value or b"")
+        if (
+            len(self.malformed) >= ROUND_LIMIT
+            or self.entries >= self._limits.entries
+            or (self._has_any and self.bytes + size > self._limits.bytes)
+        ):
             return False
         self.entries += 1
         self.bytes += size
         self._has_any = True
+        self.malformed.append(record)
         return True
-
-
-@dataclass(slots=True)
-class Turn:
-    """The part of END for the next Kafka transaction."""
-
-    #: END offset below which all is applied by that transaction.
-    end: int
-    #: Time (ms) up to which timers count as due.
-    due: int
-    parts: list[Slice | Run | MalformedRecord] = field(default_factory=list)
-    #: Real topics of the commits.
-    topics: AbstractSet[str] = frozenset()
 
 
 def first_entries(queue: HalfQueue, waiting: Waiting, limit: int) -> Sequence[DecisionRecord | MalformedRecord]:

@@ -1,0 +1,209 @@
+"""TurnPlanner: the plan of each turn of a partition. The shell looks, writes the plan to Kafka, and applies it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+from txbridge.core.decision_record import DecisionRecord
+from txbridge.core.discard_record import MalformedRecord
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan import due_work
+from txbridge.core.plan.choice import ROUND_LIMIT, Choice, Room, Slice, Waiting
+from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.due_work import DueRound
+from txbridge.core.states import TransactionState
+from txbridge.core.transaction_size import TransactionSize
+
+#: Most messages that one Kafka transaction parks, 2 MB of records. One turn reads as many, so that undecided messages
+#: do not pile up as objects.
+PARK_LIMIT = 10_000
+#: Beside decisions, due held and scheduled messages get at most this part (1/n) of a Kafka transaction. After n - 1
+#: transactions in a row that left some of them out, the next one is theirs alone. So neither waits for the other for
+#: ever.
+SHARE_OF_DUE = 4
+#: Checks and discards are planned in steps of this many, until their bodies fill one transaction. While a transaction
+#: must be small, they are planned one by one.
+_STEP = 10
+
+
+class Gates(Protocol):
+    """What is known of the topics: which messages they take now."""
+
+    @property
+    def room(self) -> Room | None:
+        """Function to call for each message before it is chosen; None when there is room for all."""
+
+    def begin_draft(self) -> None:
+        """Begin to count the room that a plan uses up."""
+
+    def are_clear(self, topics: AbstractSet[str]) -> bool:
+        """Whether every fresh message can be delivered to these topics now."""
+
+    def obstacle(self, entry: HalfEntry) -> str | None:
+        """Reason why a newly committed message cannot be delivered now, or None."""
+
+    def obstacle_of_held(self, entry: HalfEntry) -> str | None:
+        """Reason why a held message cannot be delivered now, or None."""
+
+    def problem_of_any(self, entry: HalfEntry) -> str | None:
+        """Reason why nothing can be written to one of its topics, or None."""
+
+
+class TurnPlanner:
+    """Plans the Kafka transactions of one partition. Times are in ms.
+
+    `enter_fresh` makes entries of the fresh half messages below a HALF offset.
+    """
+
+    def __init__(
+        self, queue: HalfQueue, size: TransactionSize, gates: Gates, enter_fresh: Callable[[int], None]
+    ) -> None:
+        self._queue = queue
+        self._size = size
+        self._gates = gates
+        self._enter_fresh = enter_fresh
+        #: Whether due checks and discards wait for a Kafka transaction of their own. It is the next one.
+        self.round_waits = False
+
+    # --- a usual turn: first the part of END is chosen, then Kafka is asked about its topics ------------------------
+
+    def choose(
+        self, waiting: Waiting, position: int, due: int, ready: int | None = None, *, may_run: bool = True
+    ) -> Choice:
+        """The next entries of END, as many as one Kafka transaction should hold. END is read up to `position`.
+
+        `ready` is the number of records whose half messages are all known. None stands for all that the transaction can
+        hold. Without `may_run`, each message is looked at by itself.
+        """
+        queue, limits = self._queue, self._size.limits
+        if self.round_waits:
+            return Choice(queue, limits, due=due, position=queue.next_end if waiting else position)
+        self._gates.begin_draft()
+        choice = Choice(queue, limits, self._gates.room, due=due, position=position)
+        for number, record in enumerate(waiting):
+            if number == ready or not self._choose_from(record, choice, may_run):
+                choice.end = record.offset
+                break
+        return choice
+
+    def _choose_from(self, record: DecisionRecord | MalformedRecord, choice: Choice, may_run: bool) -> bool:
+        """Choose what has room of one record, as a run if it is one. Whether that is all of it."""
+        if not isinstance(record, DecisionRecord):
+            return choice.take_malformed(record)
+        run = choice.run_of(record) if may_run else None
+        if run is not None and self._gates.are_clear(run.topics):
+            if choice.take_run(run):
+                return True
+            if not choice.is_empty:
+                # It has no room beside others.
+                return False
+        self._enter(record)
+        return choice.take(record).is_whole
+
+    def plan(
+        self, choice: Choice, now: int, due_round: DueRound | None, *, may_discard: bool, most_malformed: int
+    ) -> Draft:
+        """The plan for what was chosen, and for what is due.
+
+        `may_discard`: whether the discard topic takes copies. `most_malformed`: of records of HALF.
+        """
+        draft, limits = Draft(self._queue, now, choice.due), self._size.limits
+        for part in choice.slices:
+            self._decide(part, draft)
+        for record in choice.malformed:
+            draft.skip_end(record.offset + 1)
+        if not self.round_waits:
+            share = limits.bytes if choice.is_empty else limits.bytes // SHARE_OF_DUE
+            self._deliver_due(draft, min(limits.bytes, draft.bytes + share))
+        # While transactions must be small, checks and discards go apart from decisions. Otherwise even the smallest one
+        # would hold a decision, a check and a discard, and nothing would show which of them is too much. A probe of a
+        # check topic always goes apart.
+        is_probe = due_round is not None and due_round.is_probe
+        is_apart = (self._size.is_shrunk or is_probe) and draft.bytes > 0
+        self.round_waits = is_apart and due_round is not None
+        if is_apart:
+            due_round, most_malformed = None, 0
+        if due_round is not None:
+            self._plan_round(due_round, draft, may_discard=may_discard)
+        may_copy = may_discard and not is_probe
+        draft.set_aside_malformed(min(most_malformed, ROUND_LIMIT, limits.entries) if may_copy else 0)
+        draft.park(min(PARK_LIMIT, limits.entries), grown_old=due_round is not None)
+        return draft
+
+    def _decide(self, part: Slice, draft: Draft) -> None:
+        if part.run is not None:
+            if self._gates.are_clear(part.run.topics):
+                draft.apply_run(part.run)
+                return
+            self._enter(part.record)
+        draft.apply_end(part, self._gates.obstacle)
+
+    def _enter(self, record: DecisionRecord) -> None:
+        """Make entries of the fresh half messages that a record names, to look at them one by one."""
+        fresh = self._queue.fresh
+        named = [offset for offset in record.half_offsets if offset in fresh]
+        if named:
+            self._enter_fresh(max(named) + 1)
+
+    def _plan_round(self, due_round: DueRound, draft: Draft, *, may_discard: bool) -> None:
+        """Plan discards and checks, as many as the limits allow."""
+        of_discards = due_round.discard_as_of
+        if of_discards is not None and may_discard:
+            self._in_steps(draft, lambda step: due_work.discard(draft, of_discards, step), due_round.most_discards)
+        send = due_work.send_checks
+        self._in_steps(
+            draft,
+            lambda step: send(draft, due_round.as_of, due_round.may_check, step, due_round.obstacle, due_round.groups),
+            due_round.most_checks,
+        )
+
+    def _in_steps(self, draft: Draft, plan_more: Callable[[int], int], limit: int) -> None:
+        """Plan up to `limit` messages in steps, until their bodies, which are all in memory, fill one transaction.
+
+        `plan_more` looks at up to the given number of messages, and returns how many it has looked at.
+        """
+        is_shrunk, most = self._size.is_shrunk, self._size.limits.bytes
+        step, most = (1, most) if is_shrunk else (_STEP, draft.bytes + most)
+        looked_at = 0
+        while looked_at < limit and draft.bytes < most:
+            found = plan_more(min(step, limit - looked_at))
+            if not found:
+                break
+            looked_at += found
+
+    def _deliver_due(self, draft: Draft, max_bytes: int) -> None:
+        gates, limit = self._gates, min(ROUND_LIMIT, self._size.limits.entries)
+        due_work.deliver_due(draft, gates.obstacle, gates.obstacle_of_held, limit, max_bytes, gates.room)
+
+    # --- other turns ------------------------------------------------------------------------------------------------
+
+    def plan_due_alone(self, now: int, due: int) -> Draft:
+        """A plan of held and scheduled messages only."""
+        self._gates.begin_draft()
+        draft = Draft(self._queue, now, due)
+        self._deliver_due(draft, self._size.limits.bytes)
+        draft.park(0)
+        return draft
+
+    def plan_probe(self, entries: Iterable[HalfEntry], now: int, due: int) -> Draft:
+        """A plan of these held messages only, of a topic that has refused some: those whose topics take them."""
+        self._gates.begin_draft()
+        draft, limits = Draft(self._queue, now, due), self._size.limits
+        for entry in entries:
+            is_ready = entry.state is TransactionState.HELD and self._gates.problem_of_any(entry) is None
+            if draft.deliver and draft.bytes + entry.size > limits.bytes:
+                break
+            if is_ready and len(draft.deliver) < limits.entries:
+                draft.add_delivery(entry)
+        draft.park(0)
+        return draft
+
+    def plan_checkpoint(self, now: int, due: int, end: int = 0) -> Draft:
+        """A plan of the checkpoint alone: as small as possible. END has nothing to apply below `end`."""
+        draft = Draft(self._queue, now, due)
+        draft.skip_end(end)
+        draft.park(0)
+        return draft
