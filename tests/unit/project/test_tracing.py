@@ -142,7 +142,9 @@ def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_car
 
 def contents(*headers: tuple[str, bytes | None]) -> SimpleNamespace:
     half = HalfMessage(42, ID, "group", "orders", 0, None, b"x", [("UNIQ_KEY", b"1"), *headers])
-    return SimpleNamespace(draft=SimpleNamespace(deliver=[half], runs=[]), bodies={42: half})
+    return SimpleNamespace(
+        draft=SimpleNamespace(parts=[SimpleNamespace(halves=lambda bodies: bodies.values())]), bodies={42: half}
+    )
 
 
 def contents_of_a_run() -> SimpleNamespace:
@@ -152,7 +154,7 @@ def contents_of_a_run() -> SimpleNamespace:
     assert halves is not None
     value, end_headers = encode_end([DecisionEntry(42, ID, Decision.COMMIT)], "group", Source.CLIENT)
     run = halves.run_of(parse_end(0, value, end_headers))
-    return SimpleNamespace(draft=SimpleNamespace(deliver=[], runs=[(0, run)]), bodies={})
+    return SimpleNamespace(draft=SimpleNamespace(parts=[run]), bodies={})
 
 
 @pytest.mark.parametrize("delivered", [contents(("traceparent", TRACEPARENT)), contents_of_a_run()])
