@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txbridge.errors import UsageError
-from txbridge_rocketmq.codes import RequestError, Response, UnauthenticatedError
+from txbridge_rocketmq.codes import RequestError, ResponseCode, UnauthenticatedError
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
 #: Fields that no client signs: the signature itself, and a mark that newer clients add after signing.
@@ -43,7 +43,7 @@ class AccessKey:
 _NOBODY = AccessKey("", b"\0" * 32, frozenset())
 
 
-class Access:
+class AccessKeys:
     """Checks every request, if there are keys."""
 
     def __init__(self, keys: Mapping[str, AccessKey] | None = None) -> None:
@@ -85,7 +85,7 @@ class Access:
         is_right = hmac.compare_digest(expected(key.secret).encode(), signed.encode())
         if key is _NOBODY or not is_right:
             raise UnauthenticatedError(
-                Response.NO_PERMISSION,
+                ResponseCode.NO_PERMISSION,
                 "the AccessKey is unknown or the Signature is wrong: give the client the keys that the door was given "
                 f"({where})",
             )
@@ -95,7 +95,7 @@ class Access:
 def require_group(key: AccessKey | None, group: str) -> None:
     """Raise RequestError if this key may not speak for this producer group."""
     if key is not None and key.groups is not None and group not in key.groups:
-        raise RequestError(Response.NO_PERMISSION, f"the AccessKey {key.name} may not speak for the group {group}")
+        raise RequestError(ResponseCode.NO_PERMISSION, f"the AccessKey {key.name} may not speak for the group {group}")
 
 
 def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
@@ -105,7 +105,7 @@ def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
     return base64.b64encode(hmac.digest(secret, signed.encode() + body, hashlib.sha1)).decode()
 
 
-def read_keys(path: Path) -> Access:
+def read_keys(path: Path) -> AccessKeys:
     """Read a TOML file with tables `[[key]]`: access_key, secret_key, and groups unless the key may speak for all.
 
     Raises UsageError.
@@ -125,7 +125,7 @@ def read_keys(path: Path) -> Access:
         if key.name in keys:
             raise UsageError(f"{path}: access_key {key.name!r} is there twice")
         keys[key.name] = key
-    return Access(keys)
+    return AccessKeys(keys)
 
 
 def _key_of(table: object, where: str) -> AccessKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Request(IntEnum):
+class RequestCode(IntEnum):
     """Requests that the door knows by name; it serves some, and refuses the others with a sentence."""
 
     SEND_MESSAGE = 10
@@ -41,7 +41,7 @@ class Request(IntEnum):
     POP_MESSAGE = 200050
 
 
-class Response(IntEnum):
+class ResponseCode(IntEnum):
     """Codes of answers. A producer tries again by itself after some of them (docs/rocketmq.md)."""
 
     SUCCESS = 0
@@ -63,35 +63,35 @@ _CONSUME = (
 REFUSALS: dict[int, str] = {
     **dict.fromkeys(
         (
-            Request.PULL_MESSAGE,
-            Request.QUERY_CONSUMER_OFFSET,
-            Request.UPDATE_CONSUMER_OFFSET,
-            Request.SEARCH_OFFSET_BY_TIMESTAMP,
-            Request.GET_MAX_OFFSET,
-            Request.GET_MIN_OFFSET,
-            Request.GET_EARLIEST_MSG_STORETIME,
-            Request.CONSUMER_SEND_MSG_BACK,
-            Request.GET_CONSUMER_LIST_BY_GROUP,
-            Request.LOCK_BATCH_MQ,
-            Request.UNLOCK_BATCH_MQ,
-            Request.CHECK_CLIENT_CONFIG,
-            Request.LITE_PULL_MESSAGE,
-            Request.QUERY_ASSIGNMENT,
-            Request.POP_MESSAGE,
+            RequestCode.PULL_MESSAGE,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            RequestCode.GET_MAX_OFFSET,
+            RequestCode.GET_MIN_OFFSET,
+            RequestCode.GET_EARLIEST_MSG_STORETIME,
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.LOCK_BATCH_MQ,
+            RequestCode.UNLOCK_BATCH_MQ,
+            RequestCode.CHECK_CLIENT_CONFIG,
+            RequestCode.LITE_PULL_MESSAGE,
+            RequestCode.QUERY_ASSIGNMENT,
+            RequestCode.POP_MESSAGE,
         ),
         _CONSUME,
     ),
     **dict.fromkeys(
-        (Request.QUERY_MESSAGE, Request.VIEW_MESSAGE_BY_ID),
+        (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
         "the txbridge door looks no messages up: `txbridge show` does, by the transaction's coordinates",
     ),
-    Request.UPDATE_AND_CREATE_TOPIC: "the txbridge door creates no topics: create the topic in Kafka",
-    Request.RESUME_CHECK_HALF_MESSAGE: "the txbridge door resumes no messages: run `txbridge resume`",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "the txbridge door creates no topics: create the topic in Kafka",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "the txbridge door resumes no messages: run `txbridge resume`",
     **dict.fromkeys(
-        (Request.SEND_REPLY_MESSAGE, Request.SEND_REPLY_MESSAGE_V2),
+        (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
         "the txbridge door has no request-reply messages",
     ),
-    Request.RECALL_MESSAGE: (
+    RequestCode.RECALL_MESSAGE: (
         "the txbridge door recalls none: `txbridge resolve PARTITION:OFFSET abandon` cancels a delayed message"
     ),
 }
@@ -110,7 +110,7 @@ def consumer_refusal() -> str:
 class RequestError(Exception):
     """A request that is answered with this code and remark."""
 
-    def __init__(self, code: Response, remark: str) -> None:
+    def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
@@ -121,7 +121,7 @@ class BodyTooLargeError(RequestError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            Response.MESSAGE_ILLEGAL,
+            ResponseCode.MESSAGE_ILLEGAL,
             f"the body has more than the {limit} bytes that the half topic allows (max_message_size of the topic plan)",
         )
 

@@ -28,7 +28,7 @@ class FrameError(Exception):
 
 
 @dataclass(slots=True)
-class Command:
+class RemotingCommand:
     """A request or a response."""
 
     code: int
@@ -56,7 +56,7 @@ def length_of(prefix: bytes | bytearray, max_frame: int = MAX_FRAME) -> int:
     return int(length)
 
 
-def decode(frame: bytes) -> Command:
+def decode(frame: bytes) -> RemotingCommand:
     """Read a frame without its first four bytes. Raises FrameError and nothing else."""
     if len(frame) < 4:
         raise FrameError("no header")
@@ -72,7 +72,7 @@ def decode(frame: bytes) -> Command:
     raise FrameError(f"serialisation {kind} is neither JSON (0) nor ROCKETMQ (1)")
 
 
-def _decode_json(header: bytes, body: bytes) -> Command:
+def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
         given = json.loads(header)
     except (ValueError, RecursionError):
@@ -90,7 +90,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
     texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items() if one is not None}
     if not all(map(_is_text, [*texts, *texts.values(), remark or ""])):
         raise FrameError("the header holds half of a surrogate pair")
-    return Command(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])
+    return RemotingCommand(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])
 
 
 def _is_text(text: str) -> bool:
@@ -102,7 +102,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _decode_binary(header: bytes, body: bytes) -> Command:
+def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
     try:
         code, language, _, opaque, flag, remark_length = _BINARY_FIXED.unpack_from(header)
         remark, position = _text(header, _BINARY_FIXED.size, remark_length)
@@ -118,7 +118,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
             fields[name], position = _text(header, position + _WORD.size, length)
     except (struct.error, UnicodeDecodeError):
         raise FrameError("the header is not of RocketMQ's binary form") from None
-    return Command(code, opaque, flag, remark or None, fields, body, str(language))
+    return RemotingCommand(code, opaque, flag, remark or None, fields, body, str(language))
 
 
 def _text(header: bytes, start: int, length: int) -> tuple[str, int]:
@@ -128,7 +128,11 @@ def _text(header: bytes, start: int, length: int) -> tuple[str, int]:
 
 
 def response(
-    request: Command, code: int, remark: str | None = None, fields: Mapping[str, str] | None = None, body: bytes = b""
+    request: RemotingCommand,
+    code: int,
+    remark: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    body: bytes = b"",
 ) -> bytes:
     """The frame of an answer. It is JSON whatever form the request has, as with RocketMQ's brokers.
 

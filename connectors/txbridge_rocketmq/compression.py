@@ -9,7 +9,7 @@ from typing import Protocol
 
 import lz4.frame
 
-from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, Response
+from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, ResponseCode
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -21,7 +21,7 @@ COMPRESSED = 1
 _KIND_SHIFT, _KIND_MASK = 8, 7
 
 
-class _Stream(Protocol):
+class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
     @property
@@ -31,14 +31,14 @@ class _Stream(Protocol):
     def unused_data(self) -> bytes | None: ...
 
 
-def _zlib() -> _Stream:
+def _zlib() -> _Decompressor:
     # The header shows the format: zlib's, which remoting clients send, or gzip's, which gRPC clients may send.
     return zlib.decompressobj(zlib.MAX_WBITS | 32)
 
 
 #: Decompressors by the kind in the system flag. Clients that know only ZLIB send 0. None of them makes more output than
 #: it is asked for. ZSTD's library bounds the window (128 MiB), and touches only as much of it as output has filled.
-_STREAMS: dict[int, Callable[[], _Stream]] = {
+_STREAMS: dict[int, Callable[[], _Decompressor]] = {
     0: _zlib,
     1: lz4.frame.LZ4FrameDecompressor,
     2: zstd.ZstdDecompressor,
@@ -58,18 +58,18 @@ def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
     make = _STREAMS.get(kind)
     if make is None:
         raise RequestError(
-            Response.MESSAGE_ILLEGAL,
+            ResponseCode.MESSAGE_ILLEGAL,
             f"the body has a compression of kind {kind}, and the txbridge door reads LZ4 (1), ZSTD (2) and ZLIB (3)",
         )
     stream = make()
     try:
         text = stream.decompress(body, limit + 1)
     except _UNREADABLE as error:
-        raise RequestError(Response.MESSAGE_ILLEGAL, f"the compressed body cannot be read: {error}") from None
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"the compressed body cannot be read: {error}") from None
     if len(text) > limit:
         raise BodyTooLargeError(limit)
     if not stream.eof:
-        raise RequestError(Response.MESSAGE_ILLEGAL, "the compressed body is cut off")
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the compressed body is cut off")
     if stream.unused_data:
-        raise RequestError(Response.MESSAGE_ILLEGAL, "something follows the compressed body")
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "something follows the compressed body")
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.codes import RequestError, ResponseCode
 
 LEVEL, DELIVER_MS, DELAY_SEC, DELAY_MS = "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"
 #: Properties that ask for a delay, in the order in which RocketMQ reads them. The first that is there counts.
@@ -25,7 +25,7 @@ def time_of_delivery(properties: Mapping[str, str], now: int) -> int | None:
         if text is None:
             continue
         if _NUMBER.fullmatch(text) is None:
-            raise RequestError(Response.MESSAGE_ILLEGAL, f"{name} is no delay: {text[:40]!r}")
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"{name} is no delay: {text[:40]!r}")
         number = int(text)
         if name == LEVEL:
             if not number:
@@ -43,5 +43,5 @@ def refuse_in_batch(properties: Mapping[str, str]) -> None:
     found = next((name for name in DELAYS if properties.get(name, "0") != "0"), None)
     if found is not None:
         raise RequestError(
-            Response.MESSAGE_ILLEGAL, f"a message of a batch has no delay: send that with {found} by itself"
+            ResponseCode.MESSAGE_ILLEGAL, f"a message of a batch has no delay: send that with {found} by itself"
         )

@@ -13,15 +13,15 @@ from txbridge.core.names import is_topic, short_id
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.codes import RequestError, Response
-from txbridge_rocketmq.ends import Ends
-from txbridge_rocketmq.groups import Groups, Join, Member, Question
-from txbridge_rocketmq.memory import Memory
-from txbridge_rocketmq.metrics import Metrics
+from txbridge_rocketmq.codes import RequestError, ResponseCode
+from txbridge_rocketmq.decision_outlet import DecisionOutlet
+from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.groups import ClientCheck, GroupMember, Groups, Join
+from txbridge_rocketmq.memory import RequestMemory
 from txbridge_rocketmq.outlet import Outlet
-from txbridge_rocketmq.requests import End
+from txbridge_rocketmq.requests import ClientDecision
 from txbridge_rocketmq.sends import Sends, no_topic
-from txbridge_rocketmq.setting import Setting
+from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import LookUps, Topics
 
 T = TypeVar("T")
@@ -34,20 +34,20 @@ class Door:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: DoorSetting,
         records: Outlet,
-        ends: Ends,
+        ends: DecisionOutlet,
         topics: Topics,
         group_look_ups: LookUps,
         join: Join,
-        metrics: Metrics,
+        metrics: DoorMetrics,
         *,
         memory: int,
         max_groups: int,
     ) -> None:
         self.setting = setting
         self.metrics = metrics
-        self.memory = Memory(memory)
+        self.memory = RequestMemory(memory)
         self.groups = Groups(group_look_ups, setting.names.check, join, self._ask, metrics, max_groups)
         self.sends = Sends(setting, records, ends, topics, metrics, self.groups.transactional)
         self._ends = ends
@@ -64,14 +64,14 @@ class Door:
     async def queues(self, topic: str, peer: str) -> int:
         """Number of queues of a topic that this client is told. Raises RequestError and NoAnswerError."""
         if not topic:
-            raise RequestError(Response.INVALID_PARAMETER, "topic is missing")
+            raise RequestError(ResponseCode.INVALID_PARAMETER, "topic is missing")
         known = is_topic(topic) and not self.setting.names.is_forbidden(topic)
         count = await self._topics.partitions(topic, peer) if known else 0
         if not count:
             raise no_topic(topic)
         return min(count, identity.LARGEST_PARTITION + 1)
 
-    def introduce(self, member: Member, names: Iterable[str], key: AccessKey | None) -> None:
+    def introduce(self, member: GroupMember, names: Iterable[str], key: AccessKey | None) -> None:
         """Set the groups of a member.
 
         Raises RequestError if a group is refused. The member gets the others all the same, so that a refused group does
@@ -90,13 +90,13 @@ class Door:
         if problem is not None:
             raise problem
 
-    async def end(self, end: End, key: AccessKey | None) -> None:
+    async def end(self, end: ClientDecision, key: AccessKey | None) -> None:
         """Send a decision, and wait until Kafka has it. Raises RequestError."""
         require_group(key, end.group)
         mapping.check_group(end.group, self.setting.names)
         if end.half_partition >= self.setting.partitions:
             raise RequestError(
-                Response.SYSTEM_ERROR, "Find prepared transaction message failed: no such half partition"
+                ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: no such half partition"
             )
         transaction = identity.transaction_id(self.setting.secret, end.group, end.uniq_key)
         entry = DecisionEntry(end.half_offset, transaction, end.decision, end.check_times, end.remark)
@@ -104,9 +104,9 @@ class Door:
         reason = await self._ends.submit(end.group, end.half_partition, source, entry)
         if reason is not None:
             self.metrics.ends_lost.inc()
-            raise RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the END: {reason}")
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the END: {reason}")
 
-    def _ask(self, group: str, request: CheckRequest, members: list[Member]) -> None:
+    def _ask(self, group: str, request: CheckRequest, members: list[GroupMember]) -> None:
         """Ask one of the members, preferably the one that has sent the message."""
         message, secret = request.message, self.setting.secret
         uniq_key = mapping.uniq_key_of(message)
@@ -129,7 +129,7 @@ class Door:
             self.metrics.checks.labels("not_sent").inc()
             _log.warning("check_not_sent", group=group, reason="no connection of the group takes anything")
             return
-        chosen.check(Question(group, uniq_key, message))
+        chosen.check(ClientCheck(group, uniq_key, message))
         self.metrics.checks.labels("sent").inc()
 
     def _commit_delayed(self, group: str, message: MessageExt) -> None:

@@ -30,21 +30,21 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
 from txbridge.proof import PROOF_EVERY_S, Proof
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
-from txbridge.web.server import Web
-from txbridge_rocketmq.connection import Connection
+from txbridge.web.web_server import WebServer
+from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
-from txbridge_rocketmq.ends import Ends
+from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorOptions
 from txbridge_rocketmq.identity import LARGEST_PARTITION
-from txbridge_rocketmq.metrics import Metrics
-from txbridge_rocketmq.options import DoorOptions
 from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.remoting import Remoting
-from txbridge_rocketmq.server import Server
-from txbridge_rocketmq.setting import Setting
+from txbridge_rocketmq.remoting_connection import DoorConnection
+from txbridge_rocketmq.remoting_server import RemotingServer
+from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import LookUps, Topics, look_up
 
 if TYPE_CHECKING:
-    from txbridge_rocketmq.grpc_service import Listener
+    from txbridge_rocketmq.grpc_service import GrpcServer
 
 #: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
 #: client when many callers wait.
@@ -103,7 +103,7 @@ async def _serve(
         return len(found.partitions) if found.error is None else found.error
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    metrics, watch, alive = Metrics(), TopicWatch(names, layout.partitions), Proof()
+    metrics, watch, alive = DoorMetrics(), TopicWatch(names, layout.partitions), Proof()
     requests = ControllerRequests(
         lambda: kafka_config.create(AdminClient, {"logger": librdkafka_logger(), **kafka_config.admin_config(user)})
     )
@@ -127,13 +127,13 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
 
-        server = Server(options.max_connections, options.tls)
+        server = RemotingServer(options.max_connections, options.tls)
         port = server.listen(options.host, options.port)
         if options.old_port:
             server.listen(options.host, port - 2)
         rpc, rpc_port = _listen_for_rpc(options, layout)
         door = Door(
-            Setting(
+            DoorSetting(
                 names=names,
                 partitions=layout.partitions,
                 limits=Limits.of(layout, settings.timer_max_delay),
@@ -144,7 +144,7 @@ async def _serve(
                 obstacle=lambda: watch.refusal,
             ),
             records,
-            Ends(end_outlet, names.end, f"door {socket.gethostname()}@{os.getpid()}"),
+            DecisionOutlet(end_outlet, names.end, f"door {socket.gethostname()}@{os.getpid()}"),
             topics,
             LookUps(partial(look_up, requests), 1),
             partial(_join, user, names, layout, kafka, admin),
@@ -161,7 +161,7 @@ async def _serve(
         at_end.callback(server.close)
         if web is not None:
             web.start()
-        server.start(partial(Connection, remoting), remoting.connections)
+        server.start(partial(DoorConnection, remoting), remoting.connections)
         if rpc is not None:
             await rpc.start(door)
         at_end.callback(asyncio.create_task(_watch(kafka, watch, look_at_half)).cancel)
@@ -181,20 +181,22 @@ async def _serve(
     _log.info("door_stopped")
 
 
-def _web(options: DoorOptions, metrics: Metrics, alive: Proof, reasons: Callable[[], list[str]]) -> Web | None:
+def _web(
+    options: DoorOptions, metrics: DoorMetrics, alive: Proof, reasons: Callable[[], list[str]]
+) -> WebServer | None:
     if not options.metrics_port:
         return None
     questions = {"/livez": lambda: _not_alive(alive), "/readyz": reasons}
-    return Web(options.metrics_host, options.metrics_port, metrics.registry, questions)
+    return WebServer(options.metrics_host, options.metrics_port, metrics.registry, questions)
 
 
-def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[Listener | None, int | None]:
+def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[GrpcServer | None, int | None]:
     if options.grpc is None:
         return None, None
     # Imported only if it is needed: it takes 30 MiB.
-    from txbridge_rocketmq.grpc_service import Listener  # noqa: PLC0415
+    from txbridge_rocketmq.grpc_service import GrpcServer  # noqa: PLC0415
 
-    rpc = Listener(options.max_connections, layout.max_message_size)
+    rpc = GrpcServer(options.max_connections, layout.max_message_size)
     return rpc, rpc.listen(*options.grpc, options.pem)
 
 

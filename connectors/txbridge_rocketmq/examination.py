@@ -15,9 +15,9 @@ from typing import Any
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, warning
 from txbridge.errors import UsageError
 from txbridge_rocketmq.access import ACCESS_KEY, SIGNATURE, AccessKey, signature
-from txbridge_rocketmq.codes import Request, Response
-from txbridge_rocketmq.command import Command, FrameError, decode, length_of, request
-from txbridge_rocketmq.options import DoorOptions, door_options
+from txbridge_rocketmq.codes import RequestCode, ResponseCode
+from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, request
+from txbridge_rocketmq.door_options import DoorOptions, door_options
 from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
 
 #: A door answers in milliseconds; a client gives up after three seconds.
@@ -79,11 +79,11 @@ def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) ->
         fields[SIGNATURE] = signature(key.secret, fields, b"")
     try:
         with _connected(address) as wire:
-            wire.sendall(request(Request.GET_ROUTEINFO_BY_TOPIC, 1, fields))
+            wire.sendall(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, fields))
             answer = decode(_exactly(wire, length_of(_exactly(wire, 4))))
     except (OSError, FrameError) as error:
         return _silent(address, error)
-    if answer.code == Response.NO_PERMISSION:
+    if answer.code == ResponseCode.NO_PERMISSION:
         return problem(Check.DOOR, f"{address} refuses the AccessKey: {answer.remark}", "give all doors the same keys")
     told = _addresses(answer)
     if told is None:
@@ -97,11 +97,11 @@ def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) ->
     return ok(Check.DOOR, f"{address} answers, and sends clients to {', '.join(told)}")
 
 
-def _addresses(answer: Command) -> list[str] | None:
+def _addresses(answer: RemotingCommand) -> list[str] | None:
     """The addresses in a door's route; None if the route is not a door's."""
     try:
         brokers = json.loads(answer.body)["brokerDatas"]
-        if answer.code == Response.SUCCESS and all(one["cluster"] == CLUSTER for one in brokers):
+        if answer.code == ResponseCode.SUCCESS and all(one["cluster"] == CLUSTER for one in brokers):
             return [one["brokerAddrs"]["0"] for one in brokers]
     except (ValueError, KeyError, TypeError):
         pass

@@ -17,7 +17,7 @@ from txbridge.client.message import MessageExt
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import UnwantedError
 from txbridge.log import get_logger
-from txbridge_rocketmq.metrics import Metrics
+from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.topics import MAX_NAMES, LookUps, NoAnswerError
 
 #: Seconds between two look-ups of a group of plain producers, of which another door may have created the check topic.
@@ -43,7 +43,7 @@ _log = get_logger("txbridge.rocketmq")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ClientCheck:
     """A check for one client: what became of its local transaction?"""
 
     group: str
@@ -52,7 +52,7 @@ class Question:
     message: MessageExt
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     """A client that can be asked about the transactions of its groups."""
 
     groups: frozenset[str]
@@ -65,10 +65,10 @@ class Member(Protocol):
     @property
     def takes_checks(self) -> bool: ...
 
-    def check(self, question: Question) -> None: ...
+    def check(self, question: ClientCheck) -> None: ...
 
 
-class Membership(Protocol):
+class GroupMembership(Protocol):
     """A consumer of a group's checks."""
 
     def stop(self) -> None:
@@ -83,17 +83,17 @@ class Membership(Protocol):
 #: Takes a check, and the function to call when it is settled. Called in the consumer's thread.
 Taker = Callable[[CheckRequest, Callable[[], None]], None]
 #: Joins a group; blocks until it is a member, or the function returns true. Raises TxBridgeError.
-Join = Callable[[str, Taker, Callable[[], bool]], Membership]
+Join = Callable[[str, Taker, Callable[[], bool]], GroupMembership]
 #: Sends a check of a group to one of these members, which are in the order in which they are preferred.
-Ask = Callable[[str, CheckRequest, list[Member]], None]
+Ask = Callable[[str, CheckRequest, list[GroupMember]], None]
 
 
 @dataclass(slots=True)
-class _Group:
-    members: dict[Member, None] = field(default_factory=dict)
+class _ConnectedGroup:
+    members: dict[GroupMember, None] = field(default_factory=dict)
     is_transactional: bool = False
     looked: float = -_LOOK_EVERY_S
-    membership: Membership | None = None
+    membership: GroupMembership | None = None
     task: asyncio.Task[None] | None = None
     #: Checks that came when no member was left. They are dropped when the door leaves, so that other doors get them.
     waiting: list[tuple[CheckRequest, Callable[[], None]]] = field(default_factory=list)
@@ -104,7 +104,13 @@ class Groups:
     """The connected groups of a door, for the event loop only. Joining and leaving run in threads."""
 
     def __init__(
-        self, look_ups: LookUps, check_topic: Callable[[str], str], join: Join, ask: Ask, metrics: Metrics, most: int
+        self,
+        look_ups: LookUps,
+        check_topic: Callable[[str], str],
+        join: Join,
+        ask: Ask,
+        metrics: DoorMetrics,
+        most: int,
     ) -> None:
         self._look_ups = look_ups
         self._check_topic = check_topic
@@ -112,7 +118,7 @@ class Groups:
         self._ask = ask
         self._metrics = metrics
         self._most = most
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _ConnectedGroup] = {}
         #: Groups that are to be looked up. Few requests serve many: clients may have any number of groups.
         self._unseen: dict[str, None] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -125,13 +131,13 @@ class Groups:
         self._closing = asyncio.Event()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txbridge-groups")
 
-    def introduce(self, member: Member, names: frozenset[str]) -> None:
+    def introduce(self, member: GroupMember, names: frozenset[str]) -> None:
         """Set the groups of a member. Clients repeat this every half minute or more often."""
         for gone in member.groups - names:
             self._leave(member, gone)
         member.groups = self._admitted(names)
         for name in member.groups:
-            group = self._groups.setdefault(name, _Group())
+            group = self._groups.setdefault(name, _ConnectedGroup())
             group.members[member] = None
             if name in self._known:
                 group.is_transactional = True
@@ -160,13 +166,13 @@ class Groups:
         known = {name for name in names if name in self._groups or name in self._known}
         return frozenset(known | set(sorted(names - known)[: max(0, room)]))
 
-    def forget(self, member: Member, name: str) -> None:
+    def forget(self, member: GroupMember, name: str) -> None:
         """Remove the member from one group, whose producer has unregistered."""
         if name in member.groups:
             member.groups -= {name}
             self._leave(member, name)
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: GroupMember) -> None:
         """Remove the member from all its groups."""
         for name in member.groups:
             self._leave(member, name)
@@ -197,7 +203,7 @@ class Groups:
         self._look_ups.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _leave(self, member: Member, name: str) -> None:
+    def _leave(self, member: GroupMember, name: str) -> None:
         group = self._groups[name]
         group.members.pop(member, None)
         self._settle(name, group)
@@ -221,7 +227,7 @@ class Groups:
         finally:
             self._looking = None
 
-    def _settle(self, name: str, group: _Group) -> None:
+    def _settle(self, name: str, group: _ConnectedGroup) -> None:
         """Let the door join or leave the group if it has to."""
         if group.task is None:
             if self._wants(group) == (group.membership is not None):
@@ -229,10 +235,10 @@ class Groups:
                 return
             group.task = self._spawn(self._reconcile(name, group))
 
-    def _wants(self, group: _Group) -> bool:
+    def _wants(self, group: _ConnectedGroup) -> bool:
         return group.is_transactional and bool(group.members) and not self._closing.is_set()
 
-    async def _reconcile(self, name: str, group: _Group) -> None:
+    async def _reconcile(self, name: str, group: _ConnectedGroup) -> None:
         try:
             while self._wants(group) != (group.membership is not None):
                 if group.membership is not None:
@@ -246,7 +252,7 @@ class Groups:
             group.task = None
         self._clean(name, group)
 
-    async def _become_member(self, name: str, group: _Group) -> None:
+    async def _become_member(self, name: str, group: _ConnectedGroup) -> None:
         loop = asyncio.get_running_loop()
 
         def take(request: CheckRequest, settled: Callable[[], None]) -> None:
@@ -270,7 +276,7 @@ class Groups:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 
-    async def _part(self, name: str, group: _Group) -> None:
+    async def _part(self, name: str, group: _ConnectedGroup) -> None:
         membership, group.membership = group.membership, None
         assert membership is not None
         await asyncio.get_running_loop().run_in_executor(self._threads, membership.close, _LEAVE_GROUP_S)
@@ -279,16 +285,16 @@ class Groups:
         self._metrics.groups.dec()
         _log.info("group_left", group=name)
 
-    def _clean(self, name: str, group: _Group) -> None:
+    def _clean(self, name: str, group: _ConnectedGroup) -> None:
         if not group.members and group.membership is None and group.task is None:
             self._groups.pop(name, None)
             self._unseen.pop(name, None)
 
-    def _take(self, name: str, group: _Group, request: CheckRequest, settled: Callable[[], None]) -> None:
+    def _take(self, name: str, group: _ConnectedGroup, request: CheckRequest, settled: Callable[[], None]) -> None:
         group.waiting.append((request, settled))
         self._hand_out(name, group)
 
-    def _hand_out(self, name: str, group: _Group) -> None:
+    def _hand_out(self, name: str, group: _ConnectedGroup) -> None:
         while group.waiting and group.members:
             request, settled = group.waiting.pop(0)
             members = list(group.members)

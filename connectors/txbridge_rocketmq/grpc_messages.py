@@ -11,13 +11,13 @@ from typing import Any
 from txbridge.core.decision_record import Decision
 from txbridge.core.names import CHECK_IMMUNITY_TIME
 from txbridge_rocketmq import identity, mapping, routes
-from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, Response, UnauthenticatedError
+from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, ResponseCode, UnauthenticatedError
 from txbridge_rocketmq.compression import COMPRESSED
 from txbridge_rocketmq.delays import DELAYS, DELIVER_MS
-from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_protocol import definition, service
 from txbridge_rocketmq.message import address_of, text_of
-from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY, End, Send
+from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY, ClientDecision, SendRequest
 
 Code = definition.Code
 _TAGS, _TRACE = "TAGS", "__TRACE_CONTEXT"
@@ -39,14 +39,14 @@ _TYPES = (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANS
 #: System flags by the encoding of a body. gRPC's protocol has no LZ4 and no ZSTD.
 _SYS_FLAGS = {definition.ENCODING_UNSPECIFIED: 0, definition.IDENTITY: 0, definition.GZIP: COMPRESSED}
 _CODES = {
-    Response.SYSTEM_ERROR: Code.INTERNAL_SERVER_ERROR,
-    Response.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
-    Response.REQUEST_CODE_NOT_SUPPORTED: Code.UNSUPPORTED,
-    Response.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
-    Response.SERVICE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
-    Response.NO_PERMISSION: Code.FORBIDDEN,
-    Response.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
-    Response.INVALID_PARAMETER: Code.BAD_REQUEST,
+    ResponseCode.SYSTEM_ERROR: Code.INTERNAL_SERVER_ERROR,
+    ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.UNSUPPORTED,
+    ResponseCode.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
+    ResponseCode.SERVICE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+    ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
+    ResponseCode.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
+    ResponseCode.INVALID_PARAMETER: Code.BAD_REQUEST,
 }
 
 
@@ -54,7 +54,7 @@ class RpcError(RequestError):
     """A request that is answered with a code that gRPC alone has."""
 
     def __init__(self, status: int, remark: str) -> None:
-        super().__init__(Response.MESSAGE_ILLEGAL, remark)
+        super().__init__(ResponseCode.MESSAGE_ILLEGAL, remark)
         self.status = status
 
 
@@ -85,7 +85,7 @@ def topic_of(resource: Any) -> str:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def send_of(message: Any) -> tuple[Send, bytes]:
+def send_of(message: Any) -> tuple[SendRequest, bytes]:
     """Read a message of a SendMessage: the request, and the body. Raises RequestError."""
     system = message.system_properties
     topic = topic_of(message.topic)
@@ -113,7 +113,7 @@ def send_of(message: Any) -> tuple[Send, bytes]:
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a transactional message has no message group, as in RocketMQ"
             )
         properties |= {TRAN_MSG: "true", PGROUP: topic}
-    send = Send(
+    send = SendRequest(
         # As in RocketMQ's proxy: producers of gRPC have no groups.
         group=topic,
         topic=topic,
@@ -169,7 +169,7 @@ _DECISIONS = {
 }
 
 
-def end_of(request: Any, secret: bytes) -> End:
+def end_of(request: Any, secret: bytes) -> ClientDecision:
     """Read an EndTransaction. Raises RequestError.
 
     Only a client that has sent the message, or was asked about it, knows the transaction id. Others cannot guess it.
@@ -189,10 +189,10 @@ def end_of(request: Any, secret: bytes) -> End:
     partition, offset = identity.unpacked(int(found[2], 16))
     is_answer = request.source == definition.SOURCE_SERVER_CHECK
     check_times = int(found[3], 16) if is_answer else 0
-    return End(topic, request.message_id, partition, offset, decision, is_answer, check_times or None, None)
+    return ClientDecision(topic, request.message_id, partition, offset, decision, is_answer, check_times or None, None)
 
 
-def orphan_of(question: Question, transaction: str) -> Any:
+def orphan_of(question: ClientCheck, transaction: str) -> Any:
     """The command that asks a client about its transaction."""
     message = question.message
     properties = mapping.properties_of(message.headers)

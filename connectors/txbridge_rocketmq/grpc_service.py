@@ -13,7 +13,14 @@ from google.protobuf.message import DecodeError
 from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
 from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.codes import Request, RequestError, Response, UnauthenticatedError, consumer_refusal, refusal
+from txbridge_rocketmq.codes import (
+    RequestCode,
+    RequestError,
+    ResponseCode,
+    UnauthenticatedError,
+    consumer_refusal,
+    refusal,
+)
 from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.grpc_messages import (
@@ -29,9 +36,9 @@ from txbridge_rocketmq.grpc_messages import (
     topic_of,
 )
 from txbridge_rocketmq.grpc_protocol import SERVICE, definition, service
-from txbridge_rocketmq.grpc_streams import Stream, Streams
-from txbridge_rocketmq.requests import Send
-from txbridge_rocketmq.sends import Stored, as_request_error
+from txbridge_rocketmq.grpc_streams import TelemetryStream, TelemetryStreams
+from txbridge_rocketmq.requests import SendRequest
+from txbridge_rocketmq.sends import StoredRecord, as_request_error
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -80,7 +87,7 @@ REFUSALS: dict[str, str] = {
         ),
         consumer_refusal(),
     ),
-    "RecallMessage": refusal(Request.RECALL_MESSAGE),
+    "RecallMessage": refusal(RequestCode.RECALL_MESSAGE),
 }
 
 #: Serves a request. Takes the request, the caller, and the caller's access key.
@@ -99,13 +106,13 @@ class _Caller:
         self.peer = peer_of(context.peer())
 
 
-class Service:
+class GrpcService:
     """The gRPC service of a door, for the event loop only."""
 
     def __init__(self, door: Door, *, max_streams: int) -> None:
         self._door = door
         self._setting = door.setting
-        self._streams = Streams(door, max_streams)
+        self._streams = TelemetryStreams(door, max_streams)
         self._unreceived: Counter[str] = Counter()
         served: dict[str, _Handler] = {
             "QueryRoute": self._query_route,
@@ -224,7 +231,7 @@ class Service:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"the header x-mq-client-id is missing, or has more than {_LONGEST_CLIENT_ID} characters",
             )
-        stream = Stream(caller.client_id, key, caller.peer, self._setting.secret)
+        stream = TelemetryStream(caller.client_id, key, caller.peer, self._setting.secret)
         if not self._streams.open(stream):
             self._count("Telemetry", Code.TOO_MANY_REQUESTS)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients: see --max-connections")
@@ -258,7 +265,7 @@ class Service:
             reading.cancel()
             self._streams.close(stream)
 
-    async def _read(self, stream: Stream, requests: Any) -> str | None:
+    async def _read(self, stream: TelemetryStream, requests: Any) -> str | None:
         """Read the stream until the client ends it. If the door has to end it, return the reason."""
         async for content in requests:
             command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
@@ -302,9 +309,9 @@ class Service:
             status=_OK, message_id=stored.uniq_key, transaction_id=which, offset=stored.offset
         )
 
-    async def _store(self, send: Send, body: bytes, size: int, caller: _Caller) -> Stored:
+    async def _store(self, send: SendRequest, body: bytes, size: int, caller: _Caller) -> StoredRecord:
         if not self._door.memory.try_take(size):
-            raise RequestError(Response.SYSTEM_BUSY, "too many messages wait for Kafka: send again later")
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many messages wait for Kafka: send again later")
         try:
             [stored] = await self._door.sends.send(send, body, caller.peer)
         finally:
@@ -322,7 +329,7 @@ class Service:
 _OK = definition.Status(code=Code.OK, message="OK")
 
 
-def _parsed(request: Any, content: bytes, name: str, caller: _Caller | Stream) -> Any:
+def _parsed(request: Any, content: bytes, name: str, caller: _Caller | TelemetryStream) -> Any:
     """Parse a request. Raises RequestError if the bytes are no such request."""
     try:
         return request.FromString(content)
@@ -333,11 +340,11 @@ def _parsed(request: Any, content: bytes, name: str, caller: _Caller | Stream) -
         ) from None
 
 
-class Listener:
+class GrpcServer:
     """The server of the service, for the event loop only."""
 
     def __init__(self, most: int, max_body: int) -> None:
-        self._served: Service | None = None
+        self._served: GrpcService | None = None
         self._most = most
         self._max_message = max(_LEAST_MESSAGE, max_body + _MORE_THAN_BODY)
         self._server = self._make()
@@ -379,7 +386,7 @@ class Listener:
         return bound
 
     async def start(self, door: Door) -> None:
-        self._served = Service(door, max_streams=self._most)
+        self._served = GrpcService(door, max_streams=self._most)
         await self._start()
         self._watching = asyncio.create_task(self._watch())
 

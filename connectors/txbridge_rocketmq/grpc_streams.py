@@ -11,7 +11,7 @@ from txbridge_rocketmq import identity
 from txbridge_rocketmq.access import AccessKey
 from txbridge_rocketmq.codes import RequestError
 from txbridge_rocketmq.door import Door
-from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import orphan_of
 
 #: Maximum of commands that a client has not taken. Beyond it another client of the group is asked.
@@ -24,7 +24,7 @@ _MAX_EARLY = 10_000
 _log = get_logger("txbridge.rocketmq")
 
 
-class Stream:
+class TelemetryStream:
     """One client's telemetry stream, for the event loop only."""
 
     def __init__(self, client_id: str, key: AccessKey | None, peer: str, secret: bytes) -> None:
@@ -41,7 +41,7 @@ class Stream:
     def takes_checks(self) -> bool:
         return not self._waiting.full()
 
-    def check(self, question: Question) -> None:
+    def check(self, question: ClientCheck) -> None:
         transaction = identity.transaction_id(self._secret, question.group, question.uniq_key)
         self.tell(orphan_of(question, transaction))
 
@@ -61,18 +61,18 @@ class Stream:
         return await self._waiting.get()
 
 
-class Streams:
+class TelemetryStreams:
     """All telemetry streams of a door."""
 
     def __init__(self, door: Door, most: int) -> None:
         self._door = door
         self._most = most
-        self._streams: dict[str, list[Stream]] = {}
+        self._streams: dict[str, list[TelemetryStream]] = {}
         self._count = 0
         self._early: OrderedDict[str, set[str]] = OrderedDict()
         self._early_topics = 0
 
-    def open(self, stream: Stream) -> bool:
+    def open(self, stream: TelemetryStream) -> bool:
         """Add a stream; whether there is room for it."""
         if self._count >= self._most:
             _log.warning("stream_refused", most=self._most)
@@ -85,7 +85,7 @@ class Streams:
             self.add(stream, early)
         return True
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: TelemetryStream) -> None:
         of_client = self._streams[stream.client_id]
         of_client.remove(stream)
         if not of_client:
@@ -94,7 +94,7 @@ class Streams:
         self._door.metrics.streams.set(self._count)
         self._door.groups.drop(stream)
 
-    def add(self, stream: Stream, topics: set[str]) -> None:
+    def add(self, stream: TelemetryStream, topics: set[str]) -> None:
         """Add topics that the client has named."""
         stream.topics |= set(sorted(topics)[: max(0, _MAX_TOPICS - len(stream.topics))])
         self._introduce(stream)
@@ -131,7 +131,7 @@ class Streams:
             for stream in of_client:
                 stream.end()
 
-    def _introduce(self, stream: Stream) -> None:
+    def _introduce(self, stream: TelemetryStream) -> None:
         try:
             self._door.introduce(stream, stream.topics, stream.key)
         except RequestError as error:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 
-from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.message import Address
 
 #: Bits of the half offset in the number that a client takes for an offset of the commit log. The partition is above
@@ -56,7 +56,7 @@ def packed(partition: int, offset: int) -> int:
 def unpacked(number: int) -> tuple[int, int]:
     """Return partition (or number of a check) and offset. Raises RequestError."""
     if not 0 <= number < 2**63:
-        raise RequestError(Response.SYSTEM_ERROR, "Find prepared transaction message failed: no such offset")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: no such offset")
     return number >> _OFFSET_BITS, number & _LARGEST_OFFSET
 
 

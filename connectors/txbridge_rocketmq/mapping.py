@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from txbridge.client.message import Limits, Message, MessageExt, check_limits, check_message
 from txbridge.core.names import CHECK_IMMUNITY_TIME, CHECK_TIMES, Names, is_group, is_reserved_header, is_topic
 from txbridge.errors import UsageError
-from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.delays import DELAYS, DELIVER_MS, time_of_delivery
 from txbridge_rocketmq.identity import packed
 from txbridge_rocketmq.message import Address, StoredMessage, parse_address
@@ -77,7 +77,7 @@ def record_of(
         check_message(message, Names())
         check_limits(message, limits)
     except UsageError as error:
-        raise RequestError(Response.MESSAGE_ILLEGAL, str(error)) from None
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     return message
 
 
@@ -90,7 +90,7 @@ def check_group(group: str, names: Names) -> None:
     """Raise RequestError for a producer group that the protocol does not take."""
     if not is_group(group) or not is_topic(names.check(group)):
         raise RequestError(
-            Response.INVALID_PARAMETER,
+            ResponseCode.INVALID_PARAMETER,
             f"{group[:80]!r} cannot be a producer group here: it takes 1 to 200 characters of A-Z a-z 0-9 . _ -",
         )
 
@@ -99,11 +99,11 @@ def check_topic(topic: str, names: Names) -> None:
     """Raise RequestError for a topic that Kafka does not take, or that clients may not write to."""
     if not is_topic(topic):
         raise RequestError(
-            Response.TOPIC_NOT_EXIST,
+            ResponseCode.TOPIC_NOT_EXIST,
             f"{topic[:80]!r} cannot be a topic of Kafka: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
         )
     if names.is_forbidden(topic):
-        raise RequestError(Response.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
 
 def properties_of(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:

@@ -35,7 +35,7 @@ class Receiver(Protocol):
         ...
 
 
-class Memory:
+class RequestMemory:
     """Limits on the bytes of requests of all connections together, for the event loop only.
 
     A request that is complete takes memory until it is answered. If there is none, the request waits, and the hosts

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.codes import RequestError, ResponseCode
 
 #: Largest encoded properties of a message, in bytes: RocketMQ stores their length in a short.
 MAX_PROPERTIES = 32_767
@@ -30,7 +30,7 @@ Address = tuple[IPv4Address | IPv6Address, int]
 def parse_properties(text: str) -> dict[str, str]:
     """Read `name 0x01 value 0x02 ...`. An entry without a value is left out, as in RocketMQ."""
     if len(text) > MAX_PROPERTIES or len(text.encode()) > MAX_PROPERTIES:
-        raise RequestError(Response.MESSAGE_ILLEGAL, f"the properties take more than {MAX_PROPERTIES} bytes")
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"the properties take more than {MAX_PROPERTIES} bytes")
     found: dict[str, str] = {}
     for entry in text.split("\x02"):
         name, separator, value = entry.partition("\x01")
@@ -131,7 +131,9 @@ def parse_batch(body: bytes) -> Iterator[BatchedMessage]:
     while position < len(body):
         count += 1
         if count > MAX_BATCH:
-            raise RequestError(Response.MESSAGE_ILLEGAL, f"a batch has at most {MAX_BATCH} messages: send smaller ones")
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL, f"a batch has at most {MAX_BATCH} messages: send smaller ones"
+            )
         try:
             size, _, _, flag, length = _BATCHED.unpack_from(body, position)
             start = position + _BATCHED.size
@@ -147,4 +149,4 @@ def parse_batch(body: bytes) -> Iterator[BatchedMessage]:
 
 
 def _no_batch() -> RequestError:
-    return RequestError(Response.MESSAGE_ILLEGAL, "the body is not the batch of messages that it claims to be")
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, "the body is not the batch of messages that it claims to be")

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping, routes
 from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.codes import Request, RequestError, Response, consumer_refusal, refusal
-from txbridge_rocketmq.command import MAX_FRAME, Command, oneway
-from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.codes import RequestCode, RequestError, ResponseCode, consumer_refusal, refusal
+from txbridge_rocketmq.command import MAX_FRAME, RemotingCommand, oneway
 from txbridge_rocketmq.door import Door
-from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.groups import ClientCheck
+from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.requests import parse_end, parse_send
-from txbridge_rocketmq.sends import Stored, as_request_error
+from txbridge_rocketmq.sends import StoredRecord, as_request_error
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -35,15 +35,15 @@ class Remoting:
         self._metrics = door.metrics
         self.memory = door.memory
         self.max_frame = MAX_FRAME
-        self.connections: set[Connection] = set()
-        self._handlers: dict[int, Callable[[Connection, Command, AccessKey | None], Awaitable[None]]] = {
-            Request.SEND_MESSAGE: self._send,
-            Request.SEND_MESSAGE_V2: self._send,
-            Request.SEND_BATCH_MESSAGE: self._send,
-            Request.END_TRANSACTION: self._end,
-            Request.HEART_BEAT: self._heartbeat,
-            Request.UNREGISTER_CLIENT: self._unregister,
-            Request.GET_ROUTEINFO_BY_TOPIC: self._route,
+        self.connections: set[DoorConnection] = set()
+        self._handlers: dict[int, Callable[[DoorConnection, RemotingCommand, AccessKey | None], Awaitable[None]]] = {
+            RequestCode.SEND_MESSAGE: self._send,
+            RequestCode.SEND_MESSAGE_V2: self._send,
+            RequestCode.SEND_BATCH_MESSAGE: self._send,
+            RequestCode.END_TRANSACTION: self._end,
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
         }
 
     @property
@@ -53,11 +53,11 @@ class Remoting:
 
     # --- events of a connection ---------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: DoorConnection) -> None:
         self.connections.add(connection)
         self._metrics.connections.set(len(self.connections))
 
-    def closed(self, connection: Connection, reason: str | None) -> None:
+    def closed(self, connection: DoorConnection, reason: str | None) -> None:
         self.connections.discard(connection)
         self._metrics.connections.set(len(self.connections))
         if reason is not None:
@@ -66,21 +66,21 @@ class Remoting:
 
     def answered(self, request: int, code: int) -> None:
         # A client may send any code. Only known ones become a label.
-        name = Request(request).name if request in _REQUESTS else "(other)"
-        self._metrics.requests.labels(name, Response(code).name).inc()
+        name = RequestCode(request).name if request in _REQUESTS else "(other)"
+        self._metrics.requests.labels(name, ResponseCode(code).name).inc()
 
-    def handle(self, connection: Connection, command: Command) -> None:
+    def handle(self, connection: DoorConnection, command: RemotingCommand) -> None:
         """Serve one request; never raises. Requests begin in the order of these calls."""
         # A response is the answer to a check, which no client sends.
         if not command.is_response:
             self._door.spawn(self._serve(connection, command, connection.begin()))
 
-    async def _serve(self, connection: Connection, command: Command, finish: Callable[[], None]) -> None:
+    async def _serve(self, connection: DoorConnection, command: RemotingCommand, finish: Callable[[], None]) -> None:
         handler = self._handlers.get(command.code)
         try:
             key = self._door.setting.access.check(command.fields, command.body)
             if handler is None:
-                raise RequestError(Response.REQUEST_CODE_NOT_SUPPORTED, refusal(command.code))  # noqa: TRY301
+                raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, refusal(command.code))  # noqa: TRY301
             await handler(connection, command, key)
         except Exception as error:  # noqa: BLE001  one request must not end the door
             _refuse(connection, command, as_request_error(error, str(command.code), connection.peer))
@@ -89,41 +89,41 @@ class Remoting:
 
     # --- routes and heartbeats ----------------------------------------------------------------------------------------
 
-    async def _route(self, connection: Connection, command: Command, _key: AccessKey | None) -> None:
+    async def _route(self, connection: DoorConnection, command: RemotingCommand, _key: AccessKey | None) -> None:
         topic = command.fields.get("topic", "")
         # A client asks for the default topic to learn an address, if it knows no topic or its topic does not exist.
         count = (
             routes.DEFAULT_QUEUES if topic == routes.DEFAULT_TOPIC else await self._door.queues(topic, connection.peer)
         )
-        connection.respond(command, Response.SUCCESS, body=routes.route(self.addresses, count))
+        connection.respond(command, ResponseCode.SUCCESS, body=routes.route(self.addresses, count))
 
-    async def _heartbeat(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+    async def _heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         producers, has_consumers = _introduced(command.body)
         self._door.introduce(connection, producers - {_INNER_GROUP}, key)
         if has_consumers:
             # Its producers are served all the same.
-            raise RequestError(Response.NO_PERMISSION, consumer_refusal())
-        connection.respond(command, Response.SUCCESS)
+            raise RequestError(ResponseCode.NO_PERMISSION, consumer_refusal())
+        connection.respond(command, ResponseCode.SUCCESS)
 
-    async def _unregister(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+    async def _unregister(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         if group := command.fields.get("producerGroup"):
             require_group(key, group)
             self._door.groups.forget(connection, group)
-        connection.respond(command, Response.SUCCESS)
+        connection.respond(command, ResponseCode.SUCCESS)
 
     # --- messages, decisions and checks -------------------------------------------------------------------------------
 
-    async def _send(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+    async def _send(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         send = parse_send(command)
         require_group(key, send.group)
         stored = await self._door.sends.send(send, command.body, connection.peer)
-        connection.respond(command, Response.SUCCESS, fields=_told(connection, stored, send.is_batch))
+        connection.respond(command, ResponseCode.SUCCESS, fields=_told(connection, stored, send.is_batch))
 
-    async def _end(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+    async def _end(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         await self._door.end(parse_end(command), key)
-        connection.respond(command, Response.SUCCESS)
+        connection.respond(command, ResponseCode.SUCCESS)
 
-    def check(self, connection: Connection, question: Question) -> None:
+    def check(self, connection: DoorConnection, question: ClientCheck) -> None:
         """Ask the client of the connection for the outcome of its local transaction."""
         message, uniq_key = question.message, question.uniq_key
         stored = mapping.checked(message, question.group, connection.local)
@@ -138,22 +138,22 @@ class Remoting:
             "bname": routes.broker_name(self.addresses[0]),
         }
         body = stored.encode()
-        connection.ask(lambda opaque: oneway(Request.CHECK_TRANSACTION_STATE, opaque, fields, body))
+        connection.ask(lambda opaque: oneway(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, body))
 
     def close(self) -> None:
         for connection in list(self.connections):
             connection.close()
 
 
-_REQUESTS = frozenset(Request)
+_REQUESTS = frozenset(RequestCode)
 
 
-def _refuse(connection: Connection, command: Command, error: RequestError) -> None:
+def _refuse(connection: DoorConnection, command: RemotingCommand, error: RequestError) -> None:
     _log.debug("request_refused", peer=connection.peer, request=command.code, code=error.code, remark=error.remark)
     connection.respond(command, error.code, error.remark)
 
 
-def _told(connection: Connection, stored: list[Stored], is_batch: bool) -> dict[str, str]:
+def _told(connection: DoorConnection, stored: list[StoredRecord], is_batch: bool) -> dict[str, str]:
     """Fields of the answer for stored messages."""
     first = stored[0]
     ids = [identity.message_id(connection.local, identity.packed(one.partition, one.offset)) for one in stored]
@@ -171,13 +171,13 @@ def _told(connection: Connection, stored: list[Stored], is_batch: bool) -> dict[
 def _introduced(body: bytes) -> tuple[frozenset[str], bool]:
     """The producer groups of a heartbeat, and whether it has consumers. Raises RequestError."""
     if len(body) > _MAX_HEARTBEAT:
-        raise RequestError(Response.INVALID_PARAMETER, f"a heartbeat has at most {_MAX_HEARTBEAT // 1024} KiB")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"a heartbeat has at most {_MAX_HEARTBEAT // 1024} KiB")
     try:
         given = json.loads(body)
         producers = [one["groupName"] for one in given.get("producerDataSet") or ()]
         has_consumers = bool(given.get("consumerDataSet"))
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
-        raise RequestError(Response.INVALID_PARAMETER, "the heartbeat is not RocketMQ's JSON") from None
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "the heartbeat is not RocketMQ's JSON") from None
     if not all(isinstance(one, str) for one in producers) or len(producers) > _MAX_GROUPS:
-        raise RequestError(Response.INVALID_PARAMETER, f"a heartbeat names at most {_MAX_GROUPS} producer groups")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"a heartbeat names at most {_MAX_GROUPS} producer groups")
     return frozenset(producers), has_consumers

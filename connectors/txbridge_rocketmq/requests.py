@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txbridge.core.decision_record import Decision
-from txbridge_rocketmq.codes import Request, RequestError, Response
-from txbridge_rocketmq.command import Command
+from txbridge_rocketmq.codes import RequestCode, RequestError, ResponseCode
+from txbridge_rocketmq.command import RemotingCommand
 from txbridge_rocketmq.identity import unpacked
 from txbridge_rocketmq.message import PREPARED, TRANSACTION_MASK, parse_properties
 
@@ -28,7 +28,7 @@ TRAN_MSG, PGROUP, UNIQ_KEY = "TRAN_MSG", "PGROUP", "UNIQ_KEY"
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendRequest:
     """A message, or a batch of them."""
 
     group: str
@@ -49,7 +49,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ClientDecision:
     """The decision about a local transaction."""
 
     group: str
@@ -64,12 +64,12 @@ class End:
     remark: str | None
 
 
-def parse_send(command: Command) -> Send:
+def parse_send(command: RemotingCommand) -> SendRequest:
     """Read a SEND. Raises RequestError."""
-    short = command.code != Request.SEND_MESSAGE
+    short = command.code != RequestCode.SEND_MESSAGE
     fields = {long: command.fields.get(_SHORT[long] if short else long, "") for long in _SHORT}
-    is_batch = command.code == Request.SEND_BATCH_MESSAGE or fields["batch"] == "true"
-    send = Send(
+    is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or fields["batch"] == "true"
+    send = SendRequest(
         group=_text(fields, "producerGroup"),
         topic=_text(fields, "topic"),
         queue_id=_number(fields, "queueId"),
@@ -80,15 +80,15 @@ def parse_send(command: Command) -> Send:
         is_batch=is_batch,
     )
     if not -(2**31) <= send.flag < 2**31 or not 0 <= send.sys_flag < 2**31:
-        raise RequestError(Response.INVALID_PARAMETER, "flag and sysFlag are numbers of 32 bits")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "flag and sysFlag are numbers of 32 bits")
     if not command.body:
-        raise RequestError(Response.MESSAGE_ILLEGAL, "the body is empty")
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the body is empty")
     if is_batch and send.is_transactional:
-        raise RequestError(Response.MESSAGE_ILLEGAL, "a batch cannot be transactional")
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be transactional")
     if send.sys_flag & TRANSACTION_MASK and not send.is_transactional:
         kind = "PREPARED" if send.sys_flag & TRANSACTION_MASK == PREPARED else "COMMIT or ROLLBACK"
         raise RequestError(
-            Response.MESSAGE_ILLEGAL,
+            ResponseCode.MESSAGE_ILLEGAL,
             f"sysFlag says {kind}, but the property {TRAN_MSG} is not true: nobody would see it",
         )
     return send
@@ -97,32 +97,32 @@ def parse_send(command: Command) -> Send:
 _DECISIONS = {decision.value: decision for decision in Decision}
 
 
-def parse_end(command: Command) -> End:
+def parse_end(command: RemotingCommand) -> ClientDecision:
     """Read an END_TRANSACTION. Raises RequestError."""
     fields = command.fields
     decision = _DECISIONS.get(_number(fields, "commitOrRollback"))
     if decision is None:
-        raise RequestError(Response.SYSTEM_ERROR, "commitOrRollback field wrong: 8, 12 or 0 is expected")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong: 8, 12 or 0 is expected")
     uniq_key = fields.get("transactionId") or fields.get("msgId", "")
     if not uniq_key:
-        raise RequestError(Response.INVALID_PARAMETER, "transactionId and msgId are missing")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "transactionId and msgId are missing")
     partition, offset = unpacked(_number(fields, "commitLogOffset"))
     is_answer = fields.get("fromTransactionCheck", "").lower() == "true"
     check_times, same_offset = unpacked(_number(fields, "tranStateTableOffset"))
     if same_offset != offset or (check_times and not is_answer):
-        raise RequestError(Response.SYSTEM_ERROR, "The transaction state table offset wrong")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     group = _text(fields, "producerGroup")
-    return End(group, uniq_key, partition, offset, decision, is_answer, check_times or None, command.remark)
+    return ClientDecision(group, uniq_key, partition, offset, decision, is_answer, check_times or None, command.remark)
 
 
 def _text(fields: Mapping[str, str], name: str) -> str:
     if not fields.get(name):
-        raise RequestError(Response.INVALID_PARAMETER, f"{name} is missing")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name} is missing")
     return fields[name]
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:
     text = _text(fields, name)
     if _NUMBER.match(text) is None:
-        raise RequestError(Response.INVALID_PARAMETER, f"{name} is no number: {text[:40]!r}")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name} is no number: {text[:40]!r}")
     return int(text)

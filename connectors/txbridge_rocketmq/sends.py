@@ -17,16 +17,16 @@ from txbridge.core.half_message import half_headers
 from txbridge.core.names import Headers
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
-from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.compression import decompressed
+from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.delays import refuse_in_batch
-from txbridge_rocketmq.ends import Ends
+from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.message import encode_properties, parse_batch
-from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.outlet import Outlet, Report
-from txbridge_rocketmq.requests import PGROUP, UNIQ_KEY, Send
-from txbridge_rocketmq.setting import Setting
+from txbridge_rocketmq.requests import PGROUP, UNIQ_KEY, SendRequest
+from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
 #: RocketMQ's limit of properties is 32,767 bytes, and a check adds some of its own.
@@ -36,7 +36,7 @@ _log = get_logger("txbridge.rocketmq")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """A message that Kafka has."""
 
     #: The client's id of the message; empty if it gave none.
@@ -55,11 +55,11 @@ class Sends:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: DoorSetting,
         records: Outlet,
-        ends: Ends,
+        ends: DecisionOutlet,
         topics: Topics,
-        metrics: Metrics,
+        metrics: DoorMetrics,
         transactional: Callable[[str], None],
     ) -> None:
         """`transactional` is called with the group of each transactional message."""
@@ -72,7 +72,7 @@ class Sends:
         #: Number of messages of a topic that wait until Kafka has answered for it. Later messages wait behind them.
         self._later: Counter[str] = Counter()
 
-    async def send(self, send: Send, body: bytes, peer: str) -> list[Stored]:
+    async def send(self, send: SendRequest, body: bytes, peer: str) -> list[StoredRecord]:
         """Send a message or a batch, and wait for Kafka. Messages leave in the order in which this is called.
 
         Raises RequestError and NoAnswerError.
@@ -81,7 +81,7 @@ class Sends:
         mapping.check_group(send.group, self._setting.names)
         mapping.check_topic(send.topic, self._setting.names)
         if obstacle := self._setting.obstacle():
-            raise RequestError(Response.SERVICE_NOT_AVAILABLE, obstacle)
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, obstacle)
         partitions = self._topics.known(send.topic)
         if partitions is None or send.topic in self._later:
             partitions = await self._partitions_of(send.topic, peer)
@@ -89,7 +89,7 @@ class Sends:
             raise no_topic(send.topic)
         if send.queue_id >= partitions:
             raise RequestError(
-                Response.INVALID_PARAMETER,
+                ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{send.queue_id}] is illegal, the topic has {partitions} partitions",
             )
         stored = self._begin(send, body, peer)
@@ -107,7 +107,7 @@ class Sends:
             if not self._later[topic]:
                 del self._later[topic]
 
-    def _begin(self, send: Send, body: bytes, peer: str) -> Coroutine[Any, Any, list[Stored]]:
+    def _begin(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
         """Hand the records to the producer, and return what waits for Kafka. Raises RequestError."""
         if send.is_batch:
             return self._begin_batch(send, body, peer)
@@ -125,16 +125,16 @@ class Sends:
         return self._await_plain(uniq_key, self._send_record(message))
 
     @staticmethod
-    async def _await_plain(uniq_key: str, record: asyncio.Future[Report]) -> list[Stored]:
+    async def _await_plain(uniq_key: str, record: asyncio.Future[Report]) -> list[StoredRecord]:
         return [_stored(uniq_key, await record)]
 
-    def _begin_batch(self, send: Send, body: bytes, peer: str) -> Coroutine[Any, Any, list[Stored]]:
+    def _begin_batch(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
         messages = []
         for one in parse_batch(decompressed(body, send.sys_flag, MAX_FRAME)):
             refuse_in_batch(one.properties)
             messages.append(self._message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
-            raise RequestError(Response.MESSAGE_ILLEGAL, "the batch is empty")
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         records = [self._send_record(messages[0])]
         refusal = None
         try:
@@ -144,7 +144,7 @@ class Sends:
         return self._await_batch(records, refusal)
 
     @staticmethod
-    async def _await_batch(records: list[asyncio.Future[Report]], refusal: RequestError | None) -> list[Stored]:
+    async def _await_batch(records: list[asyncio.Future[Report]], refusal: RequestError | None) -> list[StoredRecord]:
         # In spite of an error some may be stored: the client sends all of them again.
         reports = await asyncio.gather(*records)
         if refusal is not None:
@@ -165,25 +165,26 @@ class Sends:
                 topic, message.value, message.key, headers, partition=partition, timestamp=timestamp
             )
         except BufferError:
-            raise RequestError(Response.SYSTEM_BUSY, "too many messages wait for Kafka: send again later") from None
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many messages wait for Kafka: send again later") from None
 
     @staticmethod
-    def _require_checkable(send: Send) -> None:
+    def _require_checkable(send: SendRequest) -> None:
         """Raise RequestError if the client could not be asked about this transaction."""
         group = send.properties.get(PGROUP, send.group)
         if group != send.group:
             raise RequestError(
-                Response.MESSAGE_ILLEGAL, f"the property PGROUP is {group[:80]!r}, the producer group {send.group!r}"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the property PGROUP is {group[:80]!r}, the producer group {send.group!r}",
             )
         if len(encode_properties(send.properties).encode()) > _MAX_CHECKED_PROPERTIES:
             raise RequestError(
-                Response.MESSAGE_ILLEGAL,
+                ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties take more than {_MAX_CHECKED_PROPERTIES} bytes, and a check adds some of its own",
             )
 
     async def _await_delayed(
-        self, send: Send, uniq_key: str, transaction: str, record: asyncio.Future[Report]
-    ) -> list[Stored]:
+        self, send: SendRequest, uniq_key: str, transaction: str, record: asyncio.Future[Report]
+    ) -> list[StoredRecord]:
         """Commit a message without a local transaction for later delivery, once its half message is stored.
 
         The answer comes when Kafka has both. A client without an answer sends the message again with the same UNIQ_KEY.
@@ -195,13 +196,13 @@ class Sends:
         reason = await self._ends.submit(send.group, half.partition, Source.CLIENT, entry)
         if reason is not None:
             text = f"Kafka has not taken the commit of the delayed message: {reason}"
-            raise RequestError(Response.SERVICE_NOT_AVAILABLE, text)
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
         return [replace(half, transaction="")]
 
-    def _send_half(self, send: Send, message: Message, transaction: str) -> asyncio.Future[Report]:
+    def _send_half(self, send: SendRequest, message: Message, transaction: str) -> asyncio.Future[Report]:
         if not self._ends.has_room:
             raise RequestError(
-                Response.SYSTEM_BUSY, f"more than {self._ends.unsettled} decisions wait for Kafka: send again later"
+                ResponseCode.SYSTEM_BUSY, f"more than {self._ends.unsettled} decisions wait for Kafka: send again later"
             )
         headers = half_headers(
             message.headers,
@@ -218,15 +219,15 @@ class Sends:
         return self._produce(self._setting.names.half, message, headers, partition=partition)
 
     async def _await_half(
-        self, send: Send, uniq_key: str, transaction: str, record: asyncio.Future[Report]
-    ) -> list[Stored]:
+        self, send: SendRequest, uniq_key: str, transaction: str, record: asyncio.Future[Report]
+    ) -> list[StoredRecord]:
         error, partition, offset = await record
         if error is not None or not (0 <= partition < self._setting.partitions and offset >= 0):
             raise _not_stored(error)
-        return [Stored(uniq_key, transaction, max(send.queue_id, 0), partition, offset)]
+        return [StoredRecord(uniq_key, transaction, max(send.queue_id, 0), partition, offset)]
 
     def _message(
-        self, send: Send, properties: dict[str, str], body: bytes, sys_flag: int, flag: int, peer: str
+        self, send: SendRequest, properties: dict[str, str], body: bytes, sys_flag: int, flag: int, peer: str
     ) -> Message:
         return mapping.record_of(
             send.topic,
@@ -241,19 +242,19 @@ class Sends:
         )
 
 
-def _uniq_key_of(send: Send) -> str:
+def _uniq_key_of(send: SendRequest) -> str:
     """The client's id of the message. A message without one gets one, as from a broker of RocketMQ."""
     if not send.properties.get(UNIQ_KEY):
         send.properties[UNIQ_KEY] = identity.new_uniq_key()
     return send.properties[UNIQ_KEY]
 
 
-def _stored(uniq_key: str, report: Report) -> Stored:
+def _stored(uniq_key: str, report: Report) -> StoredRecord:
     error, partition, offset = report
     if error is not None:
         raise _not_stored(error)
     # A message id has room for this many partitions. A topic with more still gets messages in all of them.
-    return Stored(uniq_key, "", partition, min(max(partition, 0), identity.LARGEST_PARTITION), max(offset, 0))
+    return StoredRecord(uniq_key, "", partition, min(max(partition, 0), identity.LARGEST_PARTITION), max(offset, 0))
 
 
 def as_request_error(error: Exception, request: str, peer: str) -> RequestError:
@@ -261,15 +262,15 @@ def as_request_error(error: Exception, request: str, peer: str) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, NoAnswerError):
-        return RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka does not answer: {error}")
+        return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"Kafka does not answer: {error}")
     _log.error("request_failed", peer=peer, request=request, exc_info=error)
-    return RequestError(Response.SYSTEM_ERROR, f"the txbridge door failed: {type(error).__name__}")
+    return RequestError(ResponseCode.SYSTEM_ERROR, f"the txbridge door failed: {type(error).__name__}")
 
 
 def no_topic(topic: str) -> RequestError:
     """The error for a topic that Kafka does not have."""
     return RequestError(
-        Response.TOPIC_NOT_EXIST,
+        ResponseCode.TOPIC_NOT_EXIST,
         f"No topic route info in name server for the topic: {topic}\nCreate the topic in Kafka: the txbridge door "
         "creates none.",
     )
@@ -277,15 +278,15 @@ def no_topic(topic: str) -> RequestError:
 
 #: Codes for errors of Kafka after which sending again does not help.
 _CODES = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART: Response.TOPIC_NOT_EXIST,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: Response.NO_PERMISSION,
-    KafkaError.MSG_SIZE_TOO_LARGE: Response.MESSAGE_ILLEGAL,
-    KafkaError.INVALID_RECORD: Response.MESSAGE_ILLEGAL,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: ResponseCode.TOPIC_NOT_EXIST,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ResponseCode.NO_PERMISSION,
+    KafkaError.MSG_SIZE_TOO_LARGE: ResponseCode.MESSAGE_ILLEGAL,
+    KafkaError.INVALID_RECORD: ResponseCode.MESSAGE_ILLEGAL,
 }
 
 
 def _not_stored(error: KafkaError | None) -> RequestError:
     if error is None:
-        return RequestError(Response.SERVICE_NOT_AVAILABLE, "Kafka did not tell its offset: send again")
-    code = _CODES.get(error.code(), Response.SERVICE_NOT_AVAILABLE)
+        return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Kafka did not tell its offset: send again")
+    code = _CODES.get(error.code(), ResponseCode.SERVICE_NOT_AVAILABLE)
     return RequestError(code, f"Kafka has not taken the message: {error.str()}")

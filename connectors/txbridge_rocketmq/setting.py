@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from txbridge.client.message import Limits
 from txbridge.core.names import Names
-from txbridge_rocketmq.access import Access
+from txbridge_rocketmq.access import AccessKeys
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DoorSetting:
     """Settings of a door, which do not change while it runs."""
 
     names: Names
@@ -23,6 +23,6 @@ class Setting:
     addresses: tuple[str, ...]
     #: The same for gRPC.
     grpc_addresses: tuple[str, ...]
-    access: Access
+    access: AccessKeys
     #: Returns the reason why nothing may be sent; empty if there is none.
     obstacle: Callable[[], str]

@@ -17,7 +17,7 @@ from txbridge_sqlalchemy.inbox_table import (
     inbox_metadata,
     purge_inbox,
 )
-from txbridge_sqlalchemy.listener import SqlTransactionListener
+from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
 from txbridge_sqlalchemy.work import LostTransactionError
 

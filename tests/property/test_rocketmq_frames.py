@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq.codes import RequestError
-from txbridge_rocketmq.command import Command, FrameError, decode
+from txbridge_rocketmq.command import FrameError, RemotingCommand, decode
 from txbridge_rocketmq.compression import decompressed
-from txbridge_rocketmq.connection import Connection
-from txbridge_rocketmq.memory import Memory
+from txbridge_rocketmq.memory import RequestMemory
 from txbridge_rocketmq.message import parse_batch, parse_properties
+from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.requests import parse_end, parse_send
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "rocketmq_frames.json").read_text())
@@ -54,21 +54,21 @@ class Wire(asyncio.Transport):
 
 class Handler:
     def __init__(self, memory: int) -> None:
-        self.memory = Memory(memory)
+        self.memory = RequestMemory(memory)
         self.max_frame = 1024 * 1024
-        self.seen: list[Command] = []
+        self.seen: list[RemotingCommand] = []
         self.unfinished: list[Callable[[], None]] = []
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: DoorConnection) -> None:
         pass
 
-    def closed(self, connection: Connection, reason: str | None) -> None:
+    def closed(self, connection: DoorConnection, reason: str | None) -> None:
         pass
 
     def answered(self, request: int, code: int) -> None:
         pass
 
-    def handle(self, connection: Connection, command: Command) -> None:
+    def handle(self, connection: DoorConnection, command: RemotingCommand) -> None:
         self.seen.append(command)
         if command.opaque % 2:
             self.unfinished.append(connection.begin())
@@ -84,7 +84,7 @@ def driven(chunks: list[bytes], memory: int) -> tuple[Handler, Wire]:
 
     async def drive() -> tuple[Handler, Wire]:
         handler, wire = Handler(memory), Wire()
-        connection = Connection(handler)
+        connection = DoorConnection(handler)
         connection.connection_made(wire)
         for chunk in chunks:
             connection.data_received(chunk)
@@ -168,7 +168,7 @@ class Client:
     """A connection from a host, to which the kernel gives bytes while the door reads."""
 
     def __init__(self, handler: Handler, host: str) -> None:
-        self.wire, self.connection, self.unread = Wire(host), Connection(handler), b""
+        self.wire, self.connection, self.unread = Wire(host), DoorConnection(handler), b""
         self.connection.connection_made(self.wire)
 
     def send(self, data: bytes) -> None:

@@ -283,7 +283,7 @@ def test_calls_whose_requests_do_not_come_use_up_no_places(monkeypatch: pytest.M
 def test_names_that_clients_invent_take_bounded_memory() -> None:
     """The topics of transactions are kept until the stream of their client comes."""
     with GrpcDoor() as door:
-        streams = grpc_service.Streams(door.door, 10)
+        streams = grpc_service.TelemetryStreams(door.door, 10)
         for number in range(3 * _MAX_EARLY):
             streams.prepares("one" if number % 2 else f"client-{number}", f"topic-{number}")
         assert sum(map(len, streams._early.values())) <= _MAX_EARLY

@@ -9,13 +9,13 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import grpc
-from txbridge_rocketmq.access import Access
+from txbridge_rocketmq.access import AccessKeys
+from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
-from txbridge_rocketmq.ends import Ends
+from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.grpc_protocol import definition, service
-from txbridge_rocketmq.grpc_service import Listener
-from txbridge_rocketmq.metrics import Metrics
-from txbridge_rocketmq.setting import Setting
+from txbridge_rocketmq.grpc_service import GrpcServer
+from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import LookUps, Topics
 
 from txbridge.client.message import Limits
@@ -47,15 +47,15 @@ def _look(topics: Sequence[str]) -> dict[str, int]:
 class GrpcDoor:
     """A gRPC server in a thread of its own."""
 
-    def __init__(self, access: Access | None = None, most: int = 5_000) -> None:
+    def __init__(self, access: AccessKeys | None = None, most: int = 5_000) -> None:
         self._most = most
-        self._access = access or Access()
+        self._access = access or AccessKeys()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     async def _start(self) -> None:
-        outlet, topics, metrics = _Outlet(), Topics(_look), Metrics()
-        setting = Setting(
+        outlet, topics, metrics = _Outlet(), Topics(_look), DoorMetrics()
+        setting = DoorSetting(
             names=Names(),
             partitions=4,
             limits=Limits(MOST, 3_600),
@@ -65,7 +65,7 @@ class GrpcDoor:
             access=self._access,
             obstacle=lambda: "",
         )
-        ends = Ends(outlet, "END", "door")  # type: ignore[arg-type]
+        ends = DecisionOutlet(outlet, "END", "door")  # type: ignore[arg-type]
         self.door = Door(
             setting,
             outlet,  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ class GrpcDoor:
             memory=MEMORY,
             max_groups=50,
         )
-        self._listener = Listener(self._most, MOST)
+        self._listener = GrpcServer(self._most, MOST)
         self.port = self._listener.listen("127.0.0.1", 0, None)
         await self._listener.start(self.door)
 

@@ -17,7 +17,7 @@ from txbridge.errors import LocalProblemError, UsageError
 from txbridge.interrupts import hand_over
 from txbridge.log import get_logger
 from txbridge.proof import PROOF_EVERY_S, Proof
-from txbridge.web.server import Web
+from txbridge.web.web_server import WebServer
 
 _log = get_logger("txbridge.answer_checks")
 
@@ -56,7 +56,7 @@ def run(groups: list[str], database_url: str, patience: float, threads: int, set
         ready.set_function(lambda: not why_not_ready())
         if settings.metrics_port:
             questions = {"/livez": list[str], "/readyz": why_not_ready}
-            web = Web(settings.metrics_host, settings.metrics_port, registry, questions)
+            web = WebServer(settings.metrics_host, settings.metrics_port, registry, questions)
             web.start()
             at_last.callback(web.close)
         for group in groups:

@@ -120,8 +120,8 @@ def rocketmq(
     """
     end_at_hangup()
     with needs("rocketmq", "the front door needs structlog, prometheus-client and grpcio"):
+        from txbridge_rocketmq.door_options import door_options  # noqa: PLC0415
         from txbridge_rocketmq.door_process import run  # noqa: PLC0415
-        from txbridge_rocketmq.options import door_options  # noqa: PLC0415
 
         from txbridge import log  # noqa: PLC0415
 

@@ -34,7 +34,7 @@ _HEADERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PageRequest:
     """A request for a page."""
 
     path: str
@@ -46,7 +46,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     """The answer to a request."""
 
     status: HTTPStatus
@@ -54,7 +54,7 @@ class Answer:
     body: bytes
 
     @classmethod
-    def text(cls, status: HTTPStatus, text: str) -> Answer:
+    def text(cls, status: HTTPStatus, text: str) -> PageAnswer:
         return cls(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
     def as_bytes(self) -> bytes:
@@ -71,10 +71,10 @@ class RefusedRequestError(Exception):
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
-        self.answer = Answer.text(status, text)
+        self.answer = PageAnswer.text(status, text)
 
 
-def parse_request(received: bytes) -> Request | None:
+def parse_request(received: bytes) -> PageRequest | None:
     """The request; None while its head is not complete. Raises RefusedRequestError."""
     end = _HEAD_END.search(received)
     if end is None:
@@ -98,7 +98,7 @@ def parse_request(received: bytes) -> Request | None:
         raise RefusedRequestError(HTTPStatus.BAD_REQUEST, "the head of the request is malformed") from None
     if len(hosts) > 1 or host is None:
         raise RefusedRequestError(HTTPStatus.BAD_REQUEST, "the header Host is malformed")
-    return Request(parts.path, query, headers.get("Accept", ""), host)
+    return PageRequest(parts.path, query, headers.get("Accept", ""), host)
 
 
 def is_private(host: str, *own: str) -> bool:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 from txbridge_rocketmq import identity, mapping, sends
-from txbridge_rocketmq.access import Access
-from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.access import AccessKeys
+from txbridge_rocketmq.codes import RequestError, ResponseCode
+from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.delays import refuse_in_batch, time_of_delivery
-from txbridge_rocketmq.ends import Ends
-from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import orphan_of
-from txbridge_rocketmq.metrics import Metrics
-from txbridge_rocketmq.requests import Send
-from txbridge_rocketmq.sends import Sends, Stored
-from txbridge_rocketmq.setting import Setting
+from txbridge_rocketmq.requests import SendRequest
+from txbridge_rocketmq.sends import Sends, StoredRecord
+from txbridge_rocketmq.setting import DoorSetting
 
 from txbridge.client.message import Limits, Message, MessageExt
 from txbridge.core.names import Names
@@ -60,7 +60,7 @@ def test_when_it_is_due(properties: dict[str, str], due: int | None) -> None:
 def test_what_is_no_delay_is_refused(name: str, text: str) -> None:
     with pytest.raises(RequestError, match=f"{name} is no delay") as refused:
         time_of_delivery({name: text}, NOW)
-    assert refused.value.code is Response.MESSAGE_ILLEGAL
+    assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
 
 
 def test_a_message_of_a_batch_has_no_delay() -> None:
@@ -106,14 +106,14 @@ class Way:
     """Sends of a door, with their records in Kafka and their answers to the client."""
 
     def __init__(self) -> None:
-        setting = Setting(
+        setting = DoorSetting(
             names=Names(),
             partitions=2,
             limits=Limits(1_000, 1_000),
             secret=SECRET,
             addresses=(),
             grpc_addresses=(),
-            access=Access(),
+            access=AccessKeys(),
             obstacle=lambda: "",
         )
         self.messages, self.ends, self.groups = Kafka(), Kafka(), []
@@ -121,9 +121,9 @@ class Way:
         self.sends = Sends(
             setting,
             self.messages,  # type: ignore[arg-type]
-            Ends(self.ends, setting.names.end, "door"),  # type: ignore[arg-type]
+            DecisionOutlet(self.ends, setting.names.end, "door"),  # type: ignore[arg-type]
             Topics(),  # type: ignore[arg-type]
-            Metrics(),
+            DoorMetrics(),
             self.groups.append,
         )
 
@@ -134,7 +134,7 @@ class Way:
 
     async def send(self, **properties: str) -> None:
         given = {"UNIQ_KEY": "01AB", **properties}
-        send = Send("plain", "orders", 3, 0, 1, 0, given, is_batch=False)
+        send = SendRequest("plain", "orders", 3, 0, 1, 0, given, is_batch=False)
         try:
             self.told.append(await self.sends.send(send, b"body", "1.2.3.4:5"))
         except RequestError as error:
@@ -168,7 +168,7 @@ def test_one_without_a_transaction_is_prepared_and_committed_and_answered_when_k
         assert (topic, value, partition) == (Names().end, f"7,{transaction},8".encode(), 1)
         assert (headers["PGROUP"], headers["SOURCE"]) == (b"plain", b"client")
         await way.ends.answer(None, 1, 0)
-        assert way.told == [[Stored("01AB", "", 3, 1, 7)]]
+        assert way.told == [[StoredRecord("01AB", "", 3, 1, 7)]]
 
     asyncio.run(main())
 
@@ -180,7 +180,7 @@ def test_a_client_whose_commit_kafka_has_not_taken_is_told_so_and_sends_the_same
             await way.submit(TIMER_DELIVER_MS=str(NOW + HOUR))
             await way.messages.answer(None, 1, 7)
             await way.ends.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
-        assert [one.code for one in way.told] == [Response.SERVICE_NOT_AVAILABLE] * 2
+        assert [one.code for one in way.told] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
         assert "the commit of the delayed message" in way.told[0].remark
         first, second = way.messages.records
         assert first[2]["UNIQ_KEY"] == second[2]["UNIQ_KEY"]
@@ -194,7 +194,7 @@ def test_one_that_kafka_has_not_taken_is_not_committed() -> None:
         await way.submit(DELAY="3")
         await way.messages.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
         assert way.ends.records == []
-        assert [one.code for one in way.told] == [Response.SERVICE_NOT_AVAILABLE]
+        assert [one.code for one in way.told] == [ResponseCode.SERVICE_NOT_AVAILABLE]
 
     asyncio.run(main())
 
@@ -227,7 +227,7 @@ def test_a_longer_delay_than_the_worker_allows_is_refused(more: dict[str, str]) 
         way = Way()
         await way.send(TIMER_DELIVER_MS=str(NOW + 72 * HOUR + 1), **more)
         [refused] = way.told
-        assert refused.code is Response.MESSAGE_ILLEGAL
+        assert refused.code is ResponseCode.MESSAGE_ILLEGAL
         assert "longest delay is 3d" in refused.remark
 
     asyncio.run(main())
@@ -238,5 +238,5 @@ def test_a_check_says_when_it_is_to_be_delivered() -> None:
     asked = MessageExt.prepared(message, "0" * 32, 1, 7, 1_000)
     stored = mapping.checked(asked, "plain", (IPv4Address("1.2.3.4"), 5))
     assert stored.properties["TIMER_DELIVER_MS"] == str(NOW + 5)
-    orphan = orphan_of(Question("plain", "01AB", asked), "0" * 32).recover_orphaned_transaction_command
+    orphan = orphan_of(ClientCheck("plain", "01AB", asked), "0" * 32).recover_orphaned_transaction_command
     assert orphan.message.system_properties.delivery_timestamp.ToMilliseconds() == NOW + 5

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from txbridge_rocketmq.command import Command, response
+from txbridge_rocketmq.command import RemotingCommand, response
+from txbridge_rocketmq.door_options import SECRET_VARIABLE
 from txbridge_rocketmq.examination import examine_door
-from txbridge_rocketmq.options import SECRET_VARIABLE
 
 from txbridge.cli.rocketmq import DoorPlace
 from txbridge.doctor.finding import Finding
@@ -47,7 +47,7 @@ def listener(answer: bytes) -> Iterator[str]:
 
 def route(cluster: str, *addresses: str) -> bytes:
     brokers = [{"cluster": cluster, "brokerAddrs": {"0": address}} for address in addresses]
-    return response(Command(105, 1), 0, body=json.dumps({"brokerDatas": brokers}).encode())
+    return response(RemotingCommand(105, 1), 0, body=json.dumps({"brokerDatas": brokers}).encode())
 
 
 def test_a_door_that_could_not_start() -> None:
@@ -70,8 +70,8 @@ def test_a_door_that_is_not_reached() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "problem", "does not answer as a door does"),
         (b"", "problem", "it closes the connection"),
         (route("DefaultCluster", "a:1"), "problem", "is no door of txbridge"),
-        (response(Command(105, 1), 17, "no route"), "problem", "is no door of txbridge"),
-        (response(Command(105, 1), 16, "wrong key"), "problem", "refuses the AccessKey: wrong key"),
+        (response(RemotingCommand(105, 1), 17, "no route"), "problem", "is no door of txbridge"),
+        (response(RemotingCommand(105, 1), 16, "wrong key"), "problem", "refuses the AccessKey: wrong key"),
         (route("txbridge", "other:9876"), "warning", "sends its clients to other:9876, not to 127.0.0.1:"),
     ],
 )

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from txbridge_rocketmq.access import Access, AccessKey
+from txbridge_rocketmq.access import AccessKey, AccessKeys
 from txbridge_rocketmq.codes import RequestError, UnauthenticatedError
 from txbridge_rocketmq.compression import decompressed
-from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.door_options import door_options
+from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import (
     Code,
     end_of,
@@ -27,7 +28,6 @@ from txbridge_rocketmq.grpc_messages import (
     token,
 )
 from txbridge_rocketmq.grpc_protocol import definition, service
-from txbridge_rocketmq.options import door_options
 
 from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import Decision
@@ -179,7 +179,7 @@ def test_a_check_has_the_message_as_it_was_sent() -> None:
     sent = Message("orders", b"body", headers=headers, timestamp=1_700_000_000_123)
     prepared = MessageExt.prepared(sent, TRANSACTION, 3, 7, 1_700_000_000_456)
     asked = SimpleNamespace(**{**vars(prepared), "check_times": 2})
-    command = orphan_of(Question("orders", "01AB", asked), TRANSACTION).recover_orphaned_transaction_command
+    command = orphan_of(ClientCheck("orders", "01AB", asked), TRANSACTION).recover_orphaned_transaction_command
     told, system = command.message, command.message.system_properties
     assert command.transaction_id == f"{TRANSACTION}00030000000000070002"
     assert (told.topic.name, told.body, dict(told.user_properties)) == ("orders", b"body", {"p": "v"})
@@ -232,7 +232,7 @@ def test_the_address_of_a_client(given: str, expected: str) -> None:
 
 
 def test_access_keys() -> None:
-    access = Access({"ak": AccessKey("ak", b"the secret key", None)})
+    access = AccessKeys({"ak": AccessKey("ak", b"the secret key", None)})
     when = "20261123T170000Z"
     right = hmac.new(b"the secret key", when.encode(), hashlib.sha1).hexdigest()
 
@@ -249,7 +249,7 @@ def test_access_keys() -> None:
         assert status_of(caught.value).code == Code.UNAUTHORIZED
     with pytest.raises(UnauthenticatedError):
         access.check_rpc(header("ak", right), "20261123T170001Z")
-    assert Access().check_rpc("", "") is None
+    assert AccessKeys().check_rpc("", "") is None
 
 
 @pytest.mark.parametrize(

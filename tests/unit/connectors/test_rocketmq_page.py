@@ -6,10 +6,10 @@ import ast
 import re
 from pathlib import Path
 
-from txbridge_rocketmq.codes import REFUSALS, Request
+from txbridge_rocketmq.codes import REFUSALS, RequestCode
+from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.grpc_protocol import SERVICE
 from txbridge_rocketmq.grpc_service import REFUSALS as REFUSED_CALLS
-from txbridge_rocketmq.metrics import Metrics
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "rocketmq.md").read_text("utf-8")
@@ -22,12 +22,12 @@ def section(heading: str) -> str:
 
 def test_every_request_is_on_the_page_as_it_is_treated() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+?) \|$", section("Requests"), re.MULTILINE)
-    assert {int(code): name for code, name, _ in rows} == {one.value: one.name for one in Request}
-    assert len(rows) == len(Request)
+    assert {int(code): name for code, name, _ in rows} == {one.value: one.name for one in RequestCode}
+    assert len(rows) == len(RequestCode)
     refused = {int(code) for code, _, treated in rows if treated.startswith("refused: ")}
     assert refused == set(REFUSALS)
     sent = {int(code) for code, _, treated in rows if treated == "sent by the door"}
-    assert sent == {Request.CHECK_TRANSACTION_STATE}
+    assert sent == {RequestCode.CHECK_TRANSACTION_STATE}
     assert all(treated.startswith("served") for code, _, treated in rows if int(code) not in refused | sent)
 
 
@@ -49,5 +49,5 @@ def test_the_events_of_the_door() -> None:
 
 
 def test_the_metrics_of_the_door() -> None:
-    names = {f"{one.name}_total" if one.type == "counter" else one.name for one in Metrics().registry.collect()}
+    names = {f"{one.name}_total" if one.type == "counter" else one.name for one in DoorMetrics().registry.collect()}
     assert set(re.findall(r"^\| `(\w+)` \|", section("Metrics"), re.MULTILINE)) == names

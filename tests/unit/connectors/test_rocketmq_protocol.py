@@ -15,9 +15,10 @@ import lz4.frame
 import pytest
 from txbridge_rocketmq import identity, mapping, remoting
 from txbridge_rocketmq.access import read_keys, require_group, signature
-from txbridge_rocketmq.codes import REFUSALS, Request, RequestError, Response, refusal
+from txbridge_rocketmq.codes import REFUSALS, RequestCode, RequestError, ResponseCode, refusal
 from txbridge_rocketmq.command import FrameError, decode, length_of, response
 from txbridge_rocketmq.compression import decompressed
+from txbridge_rocketmq.door_options import door_options, read_secret
 from txbridge_rocketmq.message import (
     StoredMessage,
     address_of,
@@ -26,7 +27,6 @@ from txbridge_rocketmq.message import (
     parse_properties,
     text_of,
 )
-from txbridge_rocketmq.options import door_options, read_secret
 from txbridge_rocketmq.requests import parse_end, parse_send
 from txbridge_rocketmq.routes import route
 
@@ -56,7 +56,7 @@ def of_frame(name: str):
 def test_a_send_of_a_real_client(name: str) -> None:
     command = of_frame(name)
     send = parse_send(command)
-    assert (command.code, command.is_oneway, command.body) == (Request.SEND_MESSAGE_V2, False, b"body-commit")
+    assert (command.code, command.is_oneway, command.body) == (RequestCode.SEND_MESSAGE_V2, False, b"body-commit")
     assert send.group == "cap_group"
     assert send.is_transactional
     assert not send.is_batch
@@ -71,14 +71,14 @@ def test_a_send_with_long_names() -> None:
     names = {"a": "producerGroup", "b": "topic", "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag"}
     names |= {"i": "properties", "m": "batch"}
     command.fields = {names[name]: value for name, value in command.fields.items() if name in names}
-    command.code = Request.SEND_MESSAGE
+    command.code = RequestCode.SEND_MESSAGE
     assert parse_send(command) == parse_send(of_frame("4.9.8 send"))
 
 
 @pytest.mark.parametrize("name", ["4.9.8 end", "5.3.2 end", "5.3.2 binary end"])
 def test_an_end_of_a_real_client(name: str) -> None:
     command = of_frame(name)
-    assert command.code == Request.END_TRANSACTION
+    assert command.code == RequestCode.END_TRANSACTION
     assert command.is_oneway
     # As if the door had answered the SEND: partition 3, offset 77.
     command.fields |= {"commitLogOffset": str(3 << 48 | 77), "tranStateTableOffset": "77"}
@@ -270,7 +270,7 @@ def test_an_immunity_that_is_no_number_counts_as_absent(text: str) -> None:
 def test_what_kafka_can_not_take_is_an_illegal_message(properties: dict[str, str]) -> None:
     with pytest.raises(RequestError) as refused:
         record_of(properties)
-    assert refused.value.code is Response.MESSAGE_ILLEGAL
+    assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
 
 
 TEXT = b"x" * 5_000
@@ -296,7 +296,7 @@ def test_a_compressed_body_is_read_up_to_the_limit(name: str) -> None:
     ):
         with pytest.raises(RequestError, match=remark) as refused:
             decompressed(body, flag, 4_999)
-        assert refused.value.code is Response.MESSAGE_ILLEGAL
+        assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
@@ -381,14 +381,14 @@ def test_an_address_of_ipv4_in_ipv6_is_one_of_ipv4() -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"a": ""}, Response.INVALID_PARAMETER),
-        ({"e": "one"}, Response.INVALID_PARAMETER),
-        ({"h": str(2**31)}, Response.INVALID_PARAMETER),
-        ({"f": "4", "i": ""}, Response.MESSAGE_ILLEGAL),
-        ({"m": "true"}, Response.MESSAGE_ILLEGAL),
+        ({"a": ""}, ResponseCode.INVALID_PARAMETER),
+        ({"e": "one"}, ResponseCode.INVALID_PARAMETER),
+        ({"h": str(2**31)}, ResponseCode.INVALID_PARAMETER),
+        ({"f": "4", "i": ""}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"m": "true"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
-def test_a_send_that_is_refused(change: dict[str, str], code: Response) -> None:
+def test_a_send_that_is_refused(change: dict[str, str], code: ResponseCode) -> None:
     command = of_frame("5.3.2 send")
     command.fields |= change
     with pytest.raises(RequestError) as refused:
@@ -454,7 +454,7 @@ def test_access_keys(tmp_path: Path) -> None:
     for wrong in ({**signed, "a": "9"}, fields, {**signed, "AccessKey": "other"}, {}, {**signed, "Signature": "ä"}):
         with pytest.raises(RequestError) as refused:
             access.check(wrong, b"body")
-        assert refused.value.code is Response.NO_PERMISSION
+        assert refused.value.code is ResponseCode.NO_PERMISSION
     with pytest.raises(RequestError):
         access.check(signed, b"other")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 import yaml
-from txbridge_rocketmq.options import SECRET_VARIABLE
+from txbridge_rocketmq.door_options import SECRET_VARIABLE
 
 from txbridge.cli.answer_checks import DATABASE_VARIABLE
 from txbridge.cli.app import app

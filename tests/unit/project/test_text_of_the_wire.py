@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 WITHOUT_ARGUMENTS = {"split", "rsplit", "strip", "lstrip", "rstrip", "splitlines", "isspace", "isdecimal", "isnumeric"}
 #: A person writes these: a file with the secret, and options of the command.
-OF_PERSONS = {"connectors/txbridge_rocketmq/options.py"}
+OF_PERSONS = {"connectors/txbridge_rocketmq/door_options.py"}
 
 
 def follows_unicode(node: ast.AST) -> bool:

@@ -26,31 +26,31 @@ from tests.support.harness import eventually
 from tests.support.port_attacks import connect
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError
-from txbridge.web import server
-from txbridge.web.exchange import Answer, Request, is_private
-from txbridge.web.server import MOST_CONNECTIONS, Web
+from txbridge.web import web_server
+from txbridge.web.exchange import PageAnswer, PageRequest, is_private
+from txbridge.web.web_server import MOST_CONNECTIONS, WebServer
 
 
 class Page:
     """A page that another thread completes, one that fails, and one whose making takes half a second."""
 
     def __init__(self) -> None:
-        self.looked_up: Future[Answer] = Future()
+        self.looked_up: Future[PageAnswer] = Future()
         self.made: list[float] = []
 
-    def slow(self, request: Request) -> Future[Answer]:
+    def slow(self, request: PageRequest) -> Future[PageAnswer]:
         self.query = dict(request.query)
         return self.looked_up
 
-    def broken(self, _request: Request) -> Answer:
+    def broken(self, _request: PageRequest) -> PageAnswer:
         raise RuntimeError("a defect")
 
-    def costly(self, _request: Request) -> Answer:
+    def costly(self, _request: PageRequest) -> PageAnswer:
         end = time.thread_time() + 0.02
         while time.thread_time() < end:
             pass
         self.made.append(time.monotonic())
-        return Answer.text(HTTPStatus.OK, "done")
+        return PageAnswer.text(HTTPStatus.OK, "done")
 
 
 @pytest.fixture
@@ -64,22 +64,22 @@ def page() -> Page:
 
 
 @pytest.fixture
-def web(reasons: list[str], page: Page) -> Iterator[Web]:
+def web(reasons: list[str], page: Page) -> Iterator[WebServer]:
     registry = CollectorRegistry()
     # Its page has a megabyte, more than the system keeps for a slow reader.
     Gauge("large", "x" * 1_000_000, registry=registry)
     pages = {"/slow": page.slow, "/broken": page.broken, "/costly": page.costly}
-    web = Web("127.0.0.1", free_port(), registry, {"/livez": lambda: reasons}, pages)
+    web = WebServer("127.0.0.1", free_port(), registry, {"/livez": lambda: reasons}, pages)
     web.start()
     yield web
     web.close()
 
 
-def get(web: Web, path: str) -> http.Answer:
+def get(web: WebServer, path: str) -> http.Answer:
     return http.ask(f"http://127.0.0.1:{web.port}{path}", 60)
 
 
-def raw(web: Web, request: bytes) -> bytes:
+def raw(web: WebServer, request: bytes) -> bytes:
     """Everything that the server answers to these bytes."""
     with socket.create_connection(("127.0.0.1", web.port), 60) as connection:
         connection.sendall(request)
@@ -92,7 +92,7 @@ def raw(web: Web, request: bytes) -> bytes:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_question_is_answered_with_its_reasons(web: Web, reasons: list[str]) -> None:
+def test_a_question_is_answered_with_its_reasons(web: WebServer, reasons: list[str]) -> None:
     status, body, headers = get(web, "/livez?verbose=1")
     assert (status, json.loads(body)) == (200, {"ok": True, "reasons": []})
     assert headers["Content-Type"] == "application/json"
@@ -101,25 +101,25 @@ def test_a_question_is_answered_with_its_reasons(web: Web, reasons: list[str]) -
     assert (status, json.loads(body)) == (503, {"ok": False, "reasons": ["partition 0: being taken over"]})
 
 
-def test_metrics_come_in_the_format_of_prometheus_and_a_wrong_path_names_the_right_ones(web: Web) -> None:
+def test_metrics_come_in_the_format_of_prometheus_and_a_wrong_path_names_the_right_ones(web: WebServer) -> None:
     status, body, headers = get(web, "/metrics")
     assert (status, body.endswith(b"\nlarge 0.0\n")) == (200, True)
     assert headers["Content-Type"].startswith("text/plain; version=")
     assert get(web, "/")[:2] == (404, b"There is: /metrics /livez /slow /broken /costly\n")
 
 
-def test_a_page_that_is_looked_up_holds_up_no_other(web: Web, page: Page) -> None:
+def test_a_page_that_is_looked_up_holds_up_no_other(web: WebServer, page: Page) -> None:
     found: list[http.Answer] = []
     thread = threading.Thread(target=lambda: found.append(get(web, "/slow?of=0:42")))
     thread.start()
     eventually(lambda: hasattr(page, "query"))
     assert (page.query, get(web, "/livez").status) == ({"of": "0:42"}, 200)
-    page.looked_up.set_result(Answer.text(HTTPStatus.OK, "here it is"))
+    page.looked_up.set_result(PageAnswer.text(HTTPStatus.OK, "here it is"))
     thread.join(60)
     assert found[0].body == b"here it is\n"
 
 
-def test_a_client_that_is_dropped_leaves_the_answer_to_others(web: Web, page: Page) -> None:
+def test_a_client_that_is_dropped_leaves_the_answer_to_others(web: WebServer, page: Page) -> None:
     """Several clients may wait for the same future."""
     with connect(web.port) as first:
         first.send(b"GET /slow HTTP/1.1\r\n\r\n")
@@ -130,18 +130,18 @@ def test_a_client_that_is_dropped_leaves_the_answer_to_others(web: Web, page: Pa
             assert first.recv(1) == b""
     for one in newer:
         one.close()
-    page.looked_up.set_result(Answer.text(HTTPStatus.OK, "here it is"))
+    page.looked_up.set_result(PageAnswer.text(HTTPStatus.OK, "here it is"))
     assert get(web, "/slow").body == b"here it is\n"
 
 
-def test_a_defect_of_a_page_is_logged_and_ends_nothing_else(web: Web) -> None:
+def test_a_defect_of_a_page_is_logged_and_ends_nothing_else(web: WebServer) -> None:
     with capture_logs() as logs:
         assert get(web, "/broken").status == 500
         assert get(web, "/livez").status == 200
     assert [(line["event"], str(line["exc_info"])) for line in logs] == [("unexpected_error", "a defect")]
 
 
-def test_pages_are_made_in_a_fifth_of_the_time_however_many_ask(web: Web, page: Page) -> None:
+def test_pages_are_made_in_a_fifth_of_the_time_however_many_ask(web: WebServer, page: Page) -> None:
     """Each takes 20 ms of a processor."""
     threads = [threading.Thread(target=get, args=(web, "/costly")) for _ in range(8)]
     for thread in threads:
@@ -174,7 +174,7 @@ def test_pages_are_made_in_a_fifth_of_the_time_however_many_ask(web: Web, page: 
         (b"GET /" + b"x" * 17_000, 431),
     ],
 )
-def test_a_bad_request_is_answered_and_leaves_no_trace(web: Web, request_: bytes, status: int) -> None:
+def test_a_bad_request_is_answered_and_leaves_no_trace(web: WebServer, request_: bytes, status: int) -> None:
     with capture_logs() as logs:
         answer = raw(web, request_)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:200]
@@ -204,8 +204,8 @@ def test_a_name_that_a_stranger_can_register_is_not_private(host: str, expected:
 
 
 def test_on_the_network_metrics_are_answered_by_any_name_and_pages_are_not() -> None:
-    pages = {"/status": lambda _: Answer.text(HTTPStatus.OK, "ok")}
-    web = Web("0.0.0.0", free_port(), CollectorRegistry(), {"/livez": list}, pages)
+    pages = {"/status": lambda _: PageAnswer.text(HTTPStatus.OK, "ok")}
+    web = WebServer("0.0.0.0", free_port(), CollectorRegistry(), {"/livez": list}, pages)
     web.start()
     try:
         status = {
@@ -221,7 +221,7 @@ def test_on_the_network_metrics_are_answered_by_any_name_and_pages_are_not() -> 
 
 
 @pytest.mark.parametrize("attack", port_attacks.ATTACKS)
-def test_the_port_answers_during(web: Web, attack: str) -> None:
+def test_the_port_answers_during(web: WebServer, attack: str) -> None:
     with capture_logs() as logs, port_attacks.under(attack, web.port, 300):
         for _ in range(20):
             assert get(web, "/livez").status == 200
@@ -241,16 +241,16 @@ def test_the_port_answers_during(web: Web, attack: str) -> None:
     ],
 )
 def test_a_connection_has_a_time_for_its_request_and_one_for_its_answer(
-    web: Web, monkeypatch: pytest.MonkeyPatch, begin: bytes, constant: str
+    web: WebServer, monkeypatch: pytest.MonkeyPatch, begin: bytes, constant: str
 ) -> None:
-    monkeypatch.setattr(server, constant, 0.2)
+    monkeypatch.setattr(web_server, constant, 0.2)
     with connect(web.port, 4_096) as connection:
         connection.send(begin)
         eventually(lambda: len(web._clients) == 1)
         eventually(lambda: len(web._clients) == 0)
 
 
-def test_a_client_that_sends_on_while_it_is_answered_gets_the_whole_answer(web: Web) -> None:
+def test_a_client_that_sends_on_while_it_is_answered_gets_the_whole_answer(web: WebServer) -> None:
     with socket.create_connection(("127.0.0.1", web.port), 60) as connection:
         connection.sendall(b"POST /livez HTTP/1.1\r\n\r\n" + b"x" * 200_000)
         assert connection.makefile("rb").read().endswith(b"\r\n\r\nthere is only GET\n")
@@ -264,7 +264,7 @@ def take_all_descriptors(taken: list[int]) -> None:
             taken.append(os.dup(0))
 
 
-def test_probes_are_answered_when_no_descriptor_is_left(web: Web) -> None:
+def test_probes_are_answered_when_no_descriptor_is_left(web: WebServer) -> None:
     eventually(lambda: web._reserve is not None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
@@ -286,7 +286,7 @@ def test_probes_are_answered_when_no_descriptor_is_left(web: Web) -> None:
 
 
 def test_a_connection_that_can_not_be_accepted_is_accepted_later_without_spinning(
-    web: Web, monkeypatch: pytest.MonkeyPatch
+    web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other parts of the process have taken every descriptor, the reserve included."""
     # Not by taking them all: the collector may close a socket of another test at any moment.
@@ -317,9 +317,9 @@ def test_a_connection_that_can_not_be_accepted_is_accepted_later_without_spinnin
     ("host", "why"),
     [("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign"), ("no.such.host.invalid", "")],
 )
-def test_an_address_that_can_not_be_had_is_told_in_one_line(web: Web, host: str, why: str) -> None:
+def test_an_address_that_can_not_be_had_is_told_in_one_line(web: WebServer, host: str, why: str) -> None:
     with pytest.raises(EnvironmentProblemError) as caught:
-        Web(host, web.port, CollectorRegistry(), {})
+        WebServer(host, web.port, CollectorRegistry(), {})
     text = str(caught.value)
     assert text.startswith(f"cannot listen on port {web.port} of {host} for the metrics: {why}")
     assert "--metrics-port" in text
@@ -328,7 +328,7 @@ def test_an_address_that_can_not_be_had_is_told_in_one_line(web: Web, host: str,
 
 def test_ipv6_works_where_the_machine_has_it() -> None:
     try:
-        web = Web("::1", free_port(), CollectorRegistry(), {})
+        web = WebServer("::1", free_port(), CollectorRegistry(), {})
     except EnvironmentProblemError:
         pytest.skip("no IPv6 here")
     web.start()

@@ -13,7 +13,7 @@ import pytest
 
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.testing.workers import eventually
-from txbridge.web.exchange import Answer, Request
+from txbridge.web.exchange import PageAnswer, PageRequest
 from txbridge.worker.http.history_desk import HistoryDesk
 
 
@@ -50,12 +50,12 @@ def desk(looking: Looking, clock: SimpleNamespace) -> HistoryDesk:
     return HistoryDesk(looking, lambda: clock.now)
 
 
-def ask(desk: HistoryDesk, target: str) -> Answer | Future[Answer]:
-    return desk.page(Request("/transaction.json", {"of": target}))
+def ask(desk: HistoryDesk, target: str) -> PageAnswer | Future[PageAnswer]:
+    return desk.page(PageRequest("/transaction.json", {"of": target}))
 
 
-def status(answer: Answer | Future[Answer]) -> tuple[int, Any]:
-    found = answer if isinstance(answer, Answer) else answer.result(30)
+def status(answer: PageAnswer | Future[PageAnswer]) -> tuple[int, Any]:
+    found = answer if isinstance(answer, PageAnswer) else answer.result(30)
     return found.status.value, json.loads(found.body)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import TxBridgeError, UsageError
-from txbridge.web.exchange import Answer, Request
+from txbridge.web.exchange import PageAnswer, PageRequest
 from txbridge.worker.http.topic_reading import read_topics
 
 #: Time (s) for a history: 20 s for the search of an id, and the rest to read what came after it.
@@ -30,7 +30,7 @@ class HistoryDesk:
         self._clock = clock
         self._lock = threading.Lock()
         self._target = ""
-        self._answer: Future[Answer] | None = None
+        self._answer: Future[PageAnswer] | None = None
         self._ended = 0.0
 
     @classmethod
@@ -38,7 +38,7 @@ class HistoryDesk:
         """The desk of a worker's namespace."""
         return cls(lambda target: read_topics(settings, _HISTORY_S, of=target))
 
-    def page(self, request: Request) -> Answer | Future[Answer]:
+    def page(self, request: PageRequest) -> PageAnswer | Future[PageAnswer]:
         """Answer `?of=<partition>:<half offset>` or a whole transaction id; the answer never holds the whole id."""
         target = request.query.get("of", "")
         with self._lock:
@@ -54,7 +54,7 @@ class HistoryDesk:
                 threading.Thread(target=run, name="txbridge-history", daemon=True).start()
             return answer
 
-    def _look_up(self, target: str, answer: Future[Answer]) -> None:
+    def _look_up(self, target: str, answer: Future[PageAnswer]) -> None:
         try:
             found = as_json(HTTPStatus.OK, self._read(target))
         except UsageError as error:
@@ -69,5 +69,5 @@ class HistoryDesk:
         answer.set_result(found)
 
 
-def as_json(status: HTTPStatus, content: object) -> Answer:
-    return Answer(status, "application/json", json.dumps(content).encode())
+def as_json(status: HTTPStatus, content: object) -> PageAnswer:
+    return PageAnswer(status, "application/json", json.dumps(content).encode())

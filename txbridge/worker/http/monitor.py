@@ -7,7 +7,7 @@ from prometheus_client import disable_created_metrics
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import UsageError
 from txbridge.log import get_logger
-from txbridge.web.server import Page, Web
+from txbridge.web.web_server import Page, WebServer
 from txbridge.worker.faust.settings import longest_join_s
 from txbridge.worker.http.health import Health
 from txbridge.worker.http.pages import status_pages
@@ -46,7 +46,7 @@ class Monitor:
             board = StatusBoard(settings, self.metrics, self.health)
             board.start()
             pages = status_pages(settings, board)
-        web = Web(
+        web = WebServer(
             settings.metrics_host,
             settings.metrics_port,
             self.metrics.registry,

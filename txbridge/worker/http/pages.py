@@ -6,8 +6,8 @@ from http import HTTPStatus
 from importlib.resources import files
 
 from txbridge.config.worker import WorkerSettings
-from txbridge.web.exchange import Answer
-from txbridge.web.server import Page
+from txbridge.web.exchange import PageAnswer
+from txbridge.web.web_server import Page
 from txbridge.worker.http.history_desk import HistoryDesk, as_json
 from txbridge.worker.http.open_board import OpenBoard
 from txbridge.worker.http.status import StatusBoard
@@ -18,7 +18,7 @@ def status_pages(settings: WorkerSettings, board: StatusBoard) -> dict[str, Page
     opened = OpenBoard.of(settings)
     html = files("txbridge.worker.http").joinpath("status.html").read_bytes()
     return {
-        "/status": lambda _: Answer(HTTPStatus.OK, "text/html; charset=utf-8", html),
+        "/status": lambda _: PageAnswer(HTTPStatus.OK, "text/html; charset=utf-8", html),
         "/status.json": lambda _: as_json(HTTPStatus.OK, board.snapshot()),
         "/open.json": lambda request: as_json(HTTPStatus.OK, opened.snapshot(request.query.get("cause", ""))),
         "/transaction.json": HistoryDesk.of(settings).page,

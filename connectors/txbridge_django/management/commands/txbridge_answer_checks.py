@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from txbridge.errors import TxBridgeError
-from txbridge_django.producer import get_producer
+from txbridge_django.process_producer import get_producer
 
 
 class Command(BaseCommand):

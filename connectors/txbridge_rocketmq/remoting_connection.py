@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from txbridge.log import get_logger
-from txbridge_rocketmq.command import Command, FrameError, decode, length_of, response
-from txbridge_rocketmq.groups import Question
-from txbridge_rocketmq.memory import Memory
+from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, response
+from txbridge_rocketmq.groups import ClientCheck
+from txbridge_rocketmq.memory import RequestMemory
 from txbridge_rocketmq.message import Address, address_of, text_of
 
 #: Unanswered requests of a connection, beyond which no more are read. A producer in Java has no more threads than that.
@@ -36,21 +36,21 @@ _log = get_logger("txbridge.rocketmq")
 class Handler(Protocol):
     """Receiver of the events of a connection."""
 
-    memory: Memory
+    memory: RequestMemory
     max_frame: int
 
-    def opened(self, connection: Connection) -> None: ...
+    def opened(self, connection: DoorConnection) -> None: ...
 
-    def closed(self, connection: Connection, reason: str | None) -> None: ...
+    def closed(self, connection: DoorConnection, reason: str | None) -> None: ...
 
-    def handle(self, connection: Connection, command: Command) -> None: ...
+    def handle(self, connection: DoorConnection, command: RemotingCommand) -> None: ...
 
     def answered(self, request: int, code: int) -> None: ...
 
-    def check(self, connection: Connection, question: Question) -> None: ...
+    def check(self, connection: DoorConnection, question: ClientCheck) -> None: ...
 
 
-class Connection(asyncio.Protocol):
+class DoorConnection(asyncio.Protocol):
     """Connection of one client, for the event loop only."""
 
     def __init__(self, handler: Handler) -> None:
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
 
     def respond(
         self,
-        request: Command,
+        request: RemotingCommand,
         code: int,
         remark: str | None = None,
         fields: Mapping[str, str] | None = None,
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
         if not request.is_oneway and not self._is_closed:
             self._write(response(request, code, remark, fields, body))
 
-    def check(self, question: Question) -> None:
+    def check(self, question: ClientCheck) -> None:
         self._handler.check(self, question)
 
     def ask(self, make: Callable[[int], bytes]) -> None:

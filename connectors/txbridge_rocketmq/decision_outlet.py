@@ -25,19 +25,19 @@ _Batch = list[tuple[DecisionEntry, Answer]]
 
 
 @dataclass(slots=True)
-class _Lane:
+class _DecisionLane:
     waiting: deque[tuple[DecisionEntry, Answer]] = field(default_factory=deque)
     in_flight: bool = False
 
 
-class Ends:
+class DecisionOutlet:
     """Decisions on their way, for the event loop only. Each lane has one record in flight and collects the next."""
 
     def __init__(self, outlet: Outlet, topic: str, client_id: str) -> None:
         self._outlet = outlet
         self._topic = topic
         self._client_id = client_id
-        self._lanes: dict[tuple[str, int, Source], _Lane] = {}
+        self._lanes: dict[tuple[str, int, Source], _DecisionLane] = {}
         #: Decisions that are neither acknowledged nor given up.
         self.unsettled = 0
 
@@ -51,7 +51,7 @@ class Ends:
         where = (group, partition, source)
         lane = self._lanes.get(where)
         if lane is None:
-            lane = self._lanes[where] = _Lane()
+            lane = self._lanes[where] = _DecisionLane()
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
         lane.waiting.append((entry, answer))

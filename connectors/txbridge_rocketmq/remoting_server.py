@@ -13,8 +13,8 @@ from typing import Any
 
 from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
-from txbridge_rocketmq.connection import Connection
 from txbridge_rocketmq.message import address_of, text_of
+from txbridge_rocketmq.remoting_connection import DoorConnection
 
 #: Connections that the kernel holds while the loop is busy; a restart brings all clients back at once.
 _BACKLOG = 1_024
@@ -33,7 +33,7 @@ _TLS = b"\x16"
 _log = get_logger("txbridge.rocketmq")
 
 
-class Server:
+class RemotingServer:
     """Listener of the remoting protocol, for the event loop only."""
 
     def __init__(self, most: int, tls: ssl.SSLContext | None) -> None:
@@ -57,7 +57,7 @@ class Server:
         self._sockets.append(made)
         return int(made.getsockname()[1])
 
-    def start(self, make: Callable[[], Connection], connections: Collection[Connection]) -> None:
+    def start(self, make: Callable[[], DoorConnection], connections: Collection[DoorConnection]) -> None:
         """Take connections from now on. `make` makes one of a socket; those that are open are `connections`."""
         self._make = make
         self._connections = connections

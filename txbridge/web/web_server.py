@@ -27,7 +27,7 @@ from prometheus_client.exposition import choose_encoder
 
 from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
-from txbridge.web.exchange import LONGEST_HEAD, Answer, RefusedRequestError, Request, is_private, parse_request
+from txbridge.web.exchange import LONGEST_HEAD, PageAnswer, PageRequest, RefusedRequestError, is_private, parse_request
 
 #: Most open connections. Probes, a Prometheus and some browsers need a handful. When there are more, the oldest one of
 #: the peer that has most is closed, so a new one is always served.
@@ -51,12 +51,12 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: A question, answered at once with the reasons for a no; no reasons are a yes.
 Question = Callable[[], list[str]]
 #: A page, made in the server's thread. If it takes longer than milliseconds, another thread completes a future.
-Page = Callable[[Request], Answer | Future[Answer]]
+Page = Callable[[PageRequest], PageAnswer | Future[PageAnswer]]
 
 _log = get_logger("txbridge.web")
 
 
-class Web:
+class WebServer:
     """The web server. It listens as soon as it is made, and answers after `start`."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Web:
             if request is None:
                 return
             async with asyncio.timeout(_LOOK_UP_S):
-                answer = request if isinstance(request, Answer) else await self._answer(request)
+                answer = request if isinstance(request, PageAnswer) else await self._answer(request)
             async with asyncio.timeout(_ANSWER_S):
                 await self._loop.sock_sendall(client, answer.as_bytes())
             client.shutdown(socket.SHUT_WR)
@@ -185,7 +185,7 @@ class Web:
         await asyncio.sleep(0)
         return await self._loop.sock_recv(client, LONGEST_HEAD)
 
-    async def _request(self, client: socket.socket) -> Request | Answer | None:
+    async def _request(self, client: socket.socket) -> PageRequest | PageAnswer | None:
         """The request, or the answer to one that is refused. None when the client has closed the connection."""
         received = b""
         while more := await self._receive(client):
@@ -199,7 +199,7 @@ class Web:
                 return refused.answer
         return None
 
-    def _require_private(self, request: Request) -> None:
+    def _require_private(self, request: PageRequest) -> None:
         is_guarded = self._guarded is None or request.path in self._guarded
         if is_guarded and not is_private(request.host, *self._own_names):
             raise RefusedRequestError(
@@ -210,7 +210,7 @@ class Web:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: PageRequest) -> PageAnswer:
         try:
             if request.path in self._questions:
                 return _as_answer(self._questions[request.path]())
@@ -218,11 +218,11 @@ class Web:
                 return await self._page(request)
         except Exception as error:  # noqa: BLE001 - a defect of ours in one page must not end the others
             _log.error("unexpected_error", exc_info=error)
-            return Answer.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be answered: the log says why")
+            return PageAnswer.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be answered: the log says why")
         known = " ".join(["/metrics", *self._questions, *(path for path in self._pages if path != "/metrics")])
-        return Answer.text(HTTPStatus.NOT_FOUND, f"There is: {known}")
+        return PageAnswer.text(HTTPStatus.NOT_FOUND, f"There is: {known}")
 
-    async def _page(self, request: Request) -> Answer:
+    async def _page(self, request: PageRequest) -> PageAnswer:
         async with self._page_turn:
             await asyncio.sleep(self._next_page - time.monotonic())
             before = time.thread_time()
@@ -230,7 +230,7 @@ class Web:
             # Without the time in which other threads had the interpreter's lock.
             self._next_page = time.monotonic() + (time.thread_time() - before) * (_SHARE - 1)
         # Others may wait for the same future when this client is dropped.
-        return made if isinstance(made, Answer) else await asyncio.shield(asyncio.wrap_future(made))
+        return made if isinstance(made, PageAnswer) else await asyncio.shield(asyncio.wrap_future(made))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -248,11 +248,11 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _metrics(registry: CollectorRegistry, request: Request) -> Answer:
+def _metrics(registry: CollectorRegistry, request: PageRequest) -> PageAnswer:
     encode, content_type = choose_encoder(request.accept)
-    return Answer(HTTPStatus.OK, content_type, encode(registry))
+    return PageAnswer(HTTPStatus.OK, content_type, encode(registry))
 
 
-def _as_answer(reasons: list[str]) -> Answer:
+def _as_answer(reasons: list[str]) -> PageAnswer:
     status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-    return Answer(status, "application/json", json.dumps({"ok": not reasons, "reasons": reasons}).encode())
+    return PageAnswer(status, "application/json", json.dumps({"ok": not reasons, "reasons": reasons}).encode())

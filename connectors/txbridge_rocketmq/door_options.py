@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txbridge.errors import UsageError
-from txbridge_rocketmq.access import Access, read_keys
+from txbridge_rocketmq.access import AccessKeys, read_keys
 
 #: Environment variable that may hold the secret, instead of a file.
 SECRET_VARIABLE = "TXBRIDGE_ROCKETMQ_SECRET"  # noqa: S105  a name
@@ -30,7 +30,7 @@ class DoorOptions:
     port: int
     addresses: tuple[str, ...]
     secret: bytes
-    access: Access
+    access: AccessKeys
     tls: ssl.SSLContext | None
     #: Host and port for gRPC clients; None if they are not served.
     grpc: tuple[str, int] | None
@@ -85,7 +85,7 @@ def door_options(
         port=port,
         addresses=addresses,
         secret=read_secret(secret_file, environ),
-        access=Access() if access_keys is None else read_keys(access_keys),
+        access=AccessKeys() if access_keys is None else read_keys(access_keys),
         tls=_tls(tls_certificate, tls_key),
         grpc=grpc,
         grpc_addresses=grpc_addresses,
