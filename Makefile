@@ -15,7 +15,7 @@ IMAGE := txbridge/worker:$(VERSION)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format quick test test-long test-containers demo bench docs clean
+.PHONY: help setup check format quick test test-long test-containers demo bench docs release-check clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -73,6 +73,10 @@ bench: setup ## all measurements, as a table and build/bench/report.json
 # --strict fails for those alone.
 docs: build/docs/venv/.ready ## the site of docs/, in build/docs/site/index.html
 	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build --strict
+
+# Java, for the quickstart. `make release-check ARGS=--all` fails if a version of Python is not on the PATH.
+release-check: build/release/venv/.ready ## builds what would be published, installs it and runs the quickstart with it
+	build/release/venv/bin/python -m tools.release_check $(ARGS)
 
 clean: ## removes .venv and build
 	rm -rf build .venv

@@ -5,7 +5,7 @@ DJANGO ?= 6.1.3
 PYTHON312 ?= python3.12
 SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 
-.PHONY: chaos corruption differential broken mutation audit-spark django image images compose changelog lock
+.PHONY: chaos corruption differential broken mutation audit-spark django image images compose sbom changelog lock
 
 # `make chaos ARGS="--brokers 3"` has fifteen cells on three brokers. A short version of both is part of `make test` and
 # `make test-long`.
@@ -76,6 +76,10 @@ build/image/demo/ivy:
 compose: images ## Kafka, two workers and the demonstration with its audit, in containers (docs/compose.md)
 	docker compose --file compose/compose.yaml up --exit-code-from demo
 
+sbom: build/release/venv/.ready ## what the worker's image has of Python packages, as build/release/sbom/worker-image.json
+	mkdir -p build/release/sbom
+	build/release/venv/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-file build/release/sbom/worker-image.json requirements/worker.txt
+
 changelog: build/release/venv/.ready ## moves what is in changes/ into CHANGELOG.md, under the version of pyproject.toml
 	build/release/venv/bin/towncrier build --yes --version $(VERSION)
 
@@ -87,7 +91,7 @@ lock: ## all of requirements/, again, after a change of pyproject.toml; needs uv
 	$(LOCK) -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	$(LOCK) --group mutation -o requirements/mutation.txt
 	$(LOCK) --group docs -o requirements/docs.txt
-	$(LOCK) --group release -o requirements/release.txt
+	$(LOCK) -c requirements/build.txt --group release -o requirements/release.txt
 	$(LOCK) -c requirements/lock.txt --extra worker pyproject.toml -o requirements/worker.txt
 	$(LOCK) -c requirements/lock.txt --extra answer-checks --group image pyproject.toml -o requirements/answer-checks.txt
 	$(LOCK) -c requirements/lock.txt --extra rocketmq pyproject.toml -o requirements/rocketmq.txt
