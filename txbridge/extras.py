@@ -27,7 +27,7 @@ def missing_extra(package: str, extra: str, *modules: str) -> MissingExtraError 
         if module in sys.modules and sys.modules[module] is not None:
             continue
         if module in sys.modules or find_spec(module) is None:
-            return MissingExtraError(f'{package} needs {module}: pip install "txbridge[{extra}]"')
+            return MissingExtraError(f"{package} needs {module}: pip install 'txbridge[{extra}]'")
     return None
 
 

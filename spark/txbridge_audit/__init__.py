@@ -6,6 +6,11 @@ docs/audit.md, and the way of one row from Kafka to the ledger is in docs/archit
 
 from __future__ import annotations
 
+from txbridge.extras import missing_extra
+
+if error := missing_extra(__name__, "audit", "pyspark"):
+    raise error
+
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally

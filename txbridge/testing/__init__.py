@@ -1,5 +1,11 @@
 """Helpers for tests of services that use txbridge (docs/testing-your-service.md), and the simulator of the worker."""
 
+from txbridge.extras import missing_extra
+
+# The workers run on Faust. `worker.py` of this package runs in images without pytest and testcontainers, too.
+if error := missing_extra(__name__, "testing", "faust", "pydantic_settings", "rich", "structlog"):
+    raise error
+
 from txbridge.core.states import TransactionState
 from txbridge.testing.backends import Backend, EmbeddedBackend, ProcessBackend
 from txbridge.testing.sandbox import Sandbox

@@ -8,6 +8,11 @@ from contextlib import ExitStack, closing
 from importlib.metadata import version
 from typing import Any, Self
 
+from txbridge.extras import missing_extra
+
+if error := missing_extra(__name__, "testing", "testcontainers"):
+    raise error
+
 import docker.errors
 from docker.constants import DEFAULT_UNIX_SOCKET
 from testcontainers.core.config import testcontainers_config

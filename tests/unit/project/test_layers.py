@@ -45,11 +45,13 @@ ALLOWED = {
         *("core", "kafka", "topics", "config", "subject", "client", "operations", "worker", "embedded", "doctor"),
         *("web", "errors", "extras", "log", "text"),
     },
-    "testing": {"core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "log"},
+    "testing": {
+        *("core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "extras", "log"),
+    },
 }
 #: The other packages by folder, and the parts of txbridge that each may import.
 BESIDE = {
-    "spark/txbridge_audit": {"core", "kafka", "config", "subject", "errors", "text"},
+    "spark/txbridge_audit": {"core", "kafka", "config", "subject", "errors", "extras", "text"},
     "connectors/txbridge_django": {"core", "client", "errors", "extras"},
     "connectors/txbridge_sqlalchemy": {"core", "client", "errors", "extras"},
     # A door is a client on one side, and a server like the worker on the other.

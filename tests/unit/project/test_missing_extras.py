@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -16,13 +17,18 @@ import pytest
         ("txbridge_django", "django", "django"),
         ("txbridge_rocketmq.door_process", "lz4", "rocketmq"),
         ("txbridge_rocketmq.door_process", "grpc", "rocketmq"),
+        ("txbridge_audit.judge", "pyspark", "audit"),
+        ("txbridge.testing", "faust", "testing"),
+        ("txbridge.testing.sandbox", "structlog", "testing"),
+        ("txbridge.testing.containers", "testcontainers", "testing"),
     ],
 )
 def test_an_import_without_its_extra_names_the_extra(package: str, missing: str, extra: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; import {package}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     *trace, sentence = done.stderr.splitlines()
-    needs = f'{package.partition(".")[0]} needs {missing}: pip install "txbridge[{extra}]"'
+    refuses = package if missing == "testcontainers" else re.match(r"txbridge\.testing|\w+", package)[0]
+    needs = f"{refuses} needs {missing}: pip install 'txbridge[{extra}]'"
     assert sentence == f"txbridge.extras.MissingExtraError: {needs}"
     # The import itself, and the package that refuses it.
     assert len([line for line in trace if line.startswith("  File ")]) == 2, done.stderr
