@@ -58,7 +58,7 @@ class AccessKeys:
         """Any one of the keys; None when no keys are demanded."""
         return None if self._keys is None else next(iter(self._keys.values()))
 
-    def check(self, fields: Mapping[str, str], body: bytes) -> AccessKey | None:
+    def check_request(self, fields: Mapping[str, str], body: bytes) -> AccessKey | None:
         """Return the key that has signed the request; None when no keys are demanded. Raises RequestError."""
         return self._key_of(
             fields.get(ACCESS_KEY, ""),

@@ -46,7 +46,7 @@ class DecisionOutlet:
         """Whether few enough decisions wait to accept another transaction."""
         return self.unsettled < MAX_UNSETTLED
 
-    def submit(self, group: str, partition: int, source: Source, entry: DecisionEntry) -> Answer:
+    def submit_decision(self, group: str, partition: int, source: Source, entry: DecisionEntry) -> Answer:
         """Send a decision."""
         where = (group, partition, source)
         lane = self._lanes.get(where)
@@ -59,28 +59,28 @@ class DecisionOutlet:
         if not lane.in_flight:
             lane.in_flight = True
             # In the next turn of the event loop, so that decisions that came in together share a record.
-            loop.call_soon(self._send, where)
+            loop.call_soon(self._send_record, where)
         return answer
 
-    def _send(self, where: tuple[str, int, Source]) -> None:
+    def _send_record(self, where: tuple[str, int, Source]) -> None:
         group, partition, source = where
         lane = self._lanes[where]
         batch = _first_of(lane.waiting)
         value, headers = encode_end([entry for entry, _ in batch], group, source, self._client_id)
 
         try:
-            stored = self._outlet.send(self._topic, value, None, headers, partition=partition)
+            stored = self._outlet.send_record(self._topic, value, None, headers, partition=partition)
         except BufferError:
             lane.waiting.extendleft(reversed(batch))
-            asyncio.get_running_loop().call_later(_FULL_RETRY_S, self._send, where)
+            asyncio.get_running_loop().call_later(_FULL_RETRY_S, self._send_record, where)
         else:
-            stored.add_done_callback(partial(self._settle, where, batch))
+            stored.add_done_callback(partial(self._settle_batch, where, batch))
 
-    def _settle(self, where: tuple[str, int, Source], batch: _Batch, stored: asyncio.Future[Report]) -> None:
+    def _settle_batch(self, where: tuple[str, int, Source], batch: _Batch, stored: asyncio.Future[Report]) -> None:
         lane, (error, _, _) = self._lanes[where], stored.result()
         self.unsettled -= len(batch)
         if lane.waiting:
-            self._send(where)
+            self._send_record(where)
         else:
             del self._lanes[where]
         if error is not None:

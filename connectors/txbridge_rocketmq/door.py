@@ -48,30 +48,30 @@ class Door:
         self.setting = setting
         self.metrics = metrics
         self.memory = RequestMemory(memory)
-        self.groups = Groups(group_look_ups, setting.names.check, join, self._ask, metrics, max_groups)
-        self.sends = Sends(setting, records, ends, topics, metrics, self.groups.transactional)
+        self.groups = Groups(group_look_ups, setting.names.check, join, self._ask_member, metrics, max_groups)
+        self.sends = Sends(setting, records, ends, topics, metrics, self.groups.note_transactional)
         self._ends = ends
         self._topics = topics
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Handle a request. `drain` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def queues(self, topic: str, peer: str) -> int:
+    async def count_queues(self, topic: str, peer: str) -> int:
         """Number of queues of a topic that this client is told. Raises RequestError and NoAnswerError."""
         if not topic:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "topic is missing")
         known = is_topic(topic) and not self.setting.names.is_forbidden(topic)
-        count = await self._topics.partitions(topic, peer) if known else 0
+        count = await self._topics.count_partitions(topic, peer) if known else 0
         if not count:
             raise no_topic(topic)
         return min(count, identity.LARGEST_PARTITION + 1)
 
-    def introduce(self, member: GroupMember, names: Iterable[str], key: AccessKey | None) -> None:
+    def set_groups(self, member: GroupMember, names: Iterable[str], key: AccessKey | None) -> None:
         """Set the groups of a member.
 
         Raises RequestError if a group is refused. The member gets the others all the same, so that a refused group does
@@ -86,11 +86,11 @@ class Door:
                 problem = error
             else:
                 good.add(name)
-        self.groups.introduce(member, frozenset(good))
+        self.groups.set_groups(member, frozenset(good))
         if problem is not None:
             raise problem
 
-    async def end(self, end: ClientDecision, key: AccessKey | None) -> None:
+    async def send_decision(self, end: ClientDecision, key: AccessKey | None) -> None:
         """Send a decision, and wait until Kafka has it. Raises RequestError."""
         require_group(key, end.group)
         mapping.check_group(end.group, self.setting.names)
@@ -101,12 +101,12 @@ class Door:
         transaction = identity.transaction_id(self.setting.secret, end.group, end.uniq_key)
         entry = DecisionEntry(end.half_offset, transaction, end.decision, end.check_times, end.remark)
         source = Source.CHECK if end.is_answer else Source.CLIENT
-        reason = await self._ends.submit(end.group, end.half_partition, source, entry)
+        reason = await self._ends.submit_decision(end.group, end.half_partition, source, entry)
         if reason is not None:
             self.metrics.ends_lost.inc()
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the END: {reason}")
 
-    def _ask(self, group: str, request: CheckRequest, members: list[GroupMember]) -> None:
+    def _ask_member(self, group: str, request: CheckRequest, members: list[GroupMember]) -> None:
         """Ask one of the members, preferably the one that has sent the message."""
         message, secret = request.message, self.setting.secret
         uniq_key = mapping.uniq_key_of(message)
@@ -129,7 +129,7 @@ class Door:
             self.metrics.checks.labels("not_sent").inc()
             _log.warning("check_not_sent", group=group, reason="no connection of the group takes anything")
             return
-        chosen.check(ClientCheck(group, uniq_key, message))
+        chosen.send_check(ClientCheck(group, uniq_key, message))
         self.metrics.checks.labels("sent").inc()
 
     def _commit_delayed(self, group: str, message: MessageExt) -> None:
@@ -140,11 +140,11 @@ class Door:
         Without Kafka's acknowledgement the worker checks again.
         """
         entry = DecisionEntry(message.half_offset, message.transaction_id, Decision.COMMIT, message.check_times)
-        answer = self._ends.submit(group, message.half_partition, Source.CHECK, entry)
+        answer = self._ends.submit_decision(group, message.half_partition, Source.CHECK, entry)
         answer.add_done_callback(lambda done: self.metrics.ends_lost.inc(done.result() is not None))
         self.metrics.checks.labels("answered").inc()
 
-    async def drain(self, patience: float) -> None:
+    async def drain_requests(self, patience: float) -> None:
         """Wait up to `patience` seconds until all requests are answered, and leave all groups (seconds, at most)."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=patience)

@@ -128,9 +128,9 @@ async def _serve(
             loop.add_signal_handler(number, stopped.set)
 
         server = RemotingServer(options.max_connections, options.tls)
-        port = server.listen(options.host, options.port)
+        port = server.listen_on(options.host, options.port)
         if options.old_port:
-            server.listen(options.host, port - 2)
+            server.listen_on(options.host, port - 2)
         rpc, rpc_port = _listen_for_rpc(options, layout)
         door = Door(
             DoorSetting(
@@ -155,7 +155,7 @@ async def _serve(
         remoting = Remoting(door)
         at_end.callback(door.close)
         at_end.callback(remoting.close)
-        at_end.push_async_callback(door.drain, _PATIENCE_S)
+        at_end.push_async_callback(door.drain_requests, _PATIENCE_S)
         if rpc is not None:
             at_end.push_async_callback(rpc.close, _PATIENCE_S)
         at_end.callback(server.close)
@@ -197,7 +197,7 @@ def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[GrpcServer | 
     from txbridge_rocketmq.grpc_service import GrpcServer  # noqa: PLC0415
 
     rpc = GrpcServer(options.max_connections, layout.max_message_size)
-    return rpc, rpc.listen(*options.grpc, options.pem)
+    return rpc, rpc.listen_on(*options.grpc, options.pem)
 
 
 def _join(

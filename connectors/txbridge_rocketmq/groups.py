@@ -65,7 +65,7 @@ class GroupMember(Protocol):
     @property
     def takes_checks(self) -> bool: ...
 
-    def check(self, question: ClientCheck) -> None: ...
+    def send_check(self, question: ClientCheck) -> None: ...
 
 
 class GroupMembership(Protocol):
@@ -131,11 +131,11 @@ class Groups:
         self._closing = asyncio.Event()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txbridge-groups")
 
-    def introduce(self, member: GroupMember, names: frozenset[str]) -> None:
+    def set_groups(self, member: GroupMember, names: frozenset[str]) -> None:
         """Set the groups of a member. Clients repeat this every half minute or more often."""
         for gone in member.groups - names:
-            self._leave(member, gone)
-        member.groups = self._admitted(names)
+            self._remove_member(member, gone)
+        member.groups = self._names_with_room(names)
         for name in member.groups:
             group = self._groups.setdefault(name, _ConnectedGroup())
             group.members[member] = None
@@ -143,14 +143,14 @@ class Groups:
                 group.is_transactional = True
             if group.is_transactional:
                 self._hand_out(name, group)
-                self._settle(name, group)
+                self._join_or_leave(name, group)
             elif time.monotonic() - group.looked >= _LOOK_EVERY_S and not self._closing.is_set():
                 group.looked = time.monotonic()
                 self._unseen[name] = None
                 if self._looking is None:
-                    self._looking = self._spawn(self._look())
+                    self._looking = self._spawn_task(self._look_up_names())
 
-    def _admitted(self, names: frozenset[str]) -> frozenset[str]:
+    def _names_with_room(self, names: frozenset[str]) -> frozenset[str]:
         """The groups that are noticed: all, unless too many are connected."""
         room = _MAX_CONNECTED - len(self._groups)
         if len(names) <= room:
@@ -166,19 +166,19 @@ class Groups:
         known = {name for name in names if name in self._groups or name in self._known}
         return frozenset(known | set(sorted(names - known)[: max(0, room)]))
 
-    def forget(self, member: GroupMember, name: str) -> None:
+    def leave_group(self, member: GroupMember, name: str) -> None:
         """Remove the member from one group, whose producer has unregistered."""
         if name in member.groups:
             member.groups -= {name}
-            self._leave(member, name)
+            self._remove_member(member, name)
 
-    def drop(self, member: GroupMember) -> None:
+    def drop_member(self, member: GroupMember) -> None:
         """Remove the member from all its groups."""
         for name in member.groups:
-            self._leave(member, name)
+            self._remove_member(member, name)
         member.groups = frozenset()
 
-    def transactional(self, name: str) -> None:
+    def note_transactional(self, name: str) -> None:
         """Note that the group sends a transaction, so that checks will come."""
         if name in self._known:
             return
@@ -188,7 +188,7 @@ class Groups:
         group = self._groups.get(name)
         if group is not None:
             group.is_transactional = True
-            self._settle(name, group)
+            self._join_or_leave(name, group)
 
     async def close(self) -> None:
         """Leave all groups. Takes _LEAVE_S at most."""
@@ -197,66 +197,66 @@ class Groups:
         for name, group in list(self._groups.items()):
             if group.membership is not None:
                 group.membership.stop()
-            self._settle(name, group)
+            self._join_or_leave(name, group)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_LEAVE_S)
         self._look_ups.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _leave(self, member: GroupMember, name: str) -> None:
+    def _remove_member(self, member: GroupMember, name: str) -> None:
         group = self._groups[name]
         group.members.pop(member, None)
-        self._settle(name, group)
+        self._join_or_leave(name, group)
 
-    async def _look(self) -> None:
+    async def _look_up_names(self) -> None:
         """Count the groups that have a check topic as transactional."""
         try:
             while self._unseen:
                 names = list(islice(self._unseen, MAX_NAMES))
                 try:
-                    found = await self._look_ups.ask([self._check_topic(name) for name in names])
+                    found = await self._look_ups.ask_kafka([self._check_topic(name) for name in names])
                 except NoAnswerError:
-                    await self._pause(_RETRY_S)
+                    await self._wait_unless_closing(_RETRY_S)
                     continue
                 for name in names:
                     self._unseen.pop(name, None)
                     group, count = self._groups.get(name), found[self._check_topic(name)]
                     if group is not None and isinstance(count, int) and count:
                         group.is_transactional = True
-                        self._settle(name, group)
+                        self._join_or_leave(name, group)
         finally:
             self._looking = None
 
-    def _settle(self, name: str, group: _ConnectedGroup) -> None:
+    def _join_or_leave(self, name: str, group: _ConnectedGroup) -> None:
         """Let the door join or leave the group if it has to."""
         if group.task is None:
-            if self._wants(group) == (group.membership is not None):
-                self._clean(name, group)
+            if self._is_wanted(group) == (group.membership is not None):
+                self._forget_if_unused(name, group)
                 return
-            group.task = self._spawn(self._reconcile(name, group))
+            group.task = self._spawn_task(self._reconcile_membership(name, group))
 
-    def _wants(self, group: _ConnectedGroup) -> bool:
+    def _is_wanted(self, group: _ConnectedGroup) -> bool:
         return group.is_transactional and bool(group.members) and not self._closing.is_set()
 
-    async def _reconcile(self, name: str, group: _ConnectedGroup) -> None:
+    async def _reconcile_membership(self, name: str, group: _ConnectedGroup) -> None:
         try:
-            while self._wants(group) != (group.membership is not None):
+            while self._is_wanted(group) != (group.membership is not None):
                 if group.membership is not None:
-                    await self._part(name, group)
+                    await self._leave_group(name, group)
                 elif self._joined >= self._most:
                     _log.error("too_many_groups", group=name, most=self._most, next="its checks are not answered here")
-                    await self._pause(_FULL_S)
+                    await self._wait_unless_closing(_FULL_S)
                 else:
-                    await self._become_member(name, group)
+                    await self._join_group(name, group)
         finally:
             group.task = None
-        self._clean(name, group)
+        self._forget_if_unused(name, group)
 
-    async def _become_member(self, name: str, group: _ConnectedGroup) -> None:
+    async def _join_group(self, name: str, group: _ConnectedGroup) -> None:
         loop = asyncio.get_running_loop()
 
         def take(request: CheckRequest, settled: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(self._take, name, group, request, settled)
+            loop.call_soon_threadsafe(self._take_check, name, group, request, settled)
 
         self._joined += 1
         try:
@@ -266,17 +266,17 @@ class Groups:
         except TxBridgeError as error:
             self._joined -= 1
             _log.error("group_not_joined", group=name, error=str(error), next="trying again")
-            await self._pause(_RETRY_S)
+            await self._wait_unless_closing(_RETRY_S)
         else:
             self._metrics.groups.inc()
             _log.info("group_joined", group=name, connections=len(group.members))
 
-    async def _pause(self, seconds: float) -> None:
+    async def _wait_unless_closing(self, seconds: float) -> None:
         """Wait, but no longer than until `close`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 
-    async def _part(self, name: str, group: _ConnectedGroup) -> None:
+    async def _leave_group(self, name: str, group: _ConnectedGroup) -> None:
         membership, group.membership = group.membership, None
         assert membership is not None
         await asyncio.get_running_loop().run_in_executor(self._threads, membership.close, _LEAVE_GROUP_S)
@@ -285,12 +285,14 @@ class Groups:
         self._metrics.groups.dec()
         _log.info("group_left", group=name)
 
-    def _clean(self, name: str, group: _ConnectedGroup) -> None:
+    def _forget_if_unused(self, name: str, group: _ConnectedGroup) -> None:
         if not group.members and group.membership is None and group.task is None:
             self._groups.pop(name, None)
             self._unseen.pop(name, None)
 
-    def _take(self, name: str, group: _ConnectedGroup, request: CheckRequest, settled: Callable[[], None]) -> None:
+    def _take_check(
+        self, name: str, group: _ConnectedGroup, request: CheckRequest, settled: Callable[[], None]
+    ) -> None:
         group.waiting.append((request, settled))
         self._hand_out(name, group)
 
@@ -303,7 +305,7 @@ class Groups:
             self._ask(name, request, members[first:] + members[:first])
             settled()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

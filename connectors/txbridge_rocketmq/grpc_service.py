@@ -116,10 +116,10 @@ class GrpcService:
         self._unreceived: Counter[str] = Counter()
         served: dict[str, _Handler] = {
             "QueryRoute": self._query_route,
-            "Heartbeat": self._heartbeat,
+            "Heartbeat": self._answer_heartbeat,
             "SendMessage": self._send_message,
             "EndTransaction": self._end_transaction,
-            "NotifyClientTermination": self._leave,
+            "NotifyClientTermination": self._answer_termination,
         }
         handlers = {}
         for method in SERVICE.methods:
@@ -129,30 +129,30 @@ class GrpcService:
                 # As a stream of one request, so that reading its bytes can have a time limit.
                 make, behaviour = (
                     grpc.stream_unary_rpc_method_handler,
-                    self._serving(name, served[name], request, response),
+                    self._handler_of(name, served[name], request, response),
                 )
             elif name == "Telemetry":
-                make, behaviour = grpc.stream_stream_rpc_method_handler, self._telemetry
+                make, behaviour = grpc.stream_stream_rpc_method_handler, self._serve_telemetry
             elif method.server_streaming:
-                make, behaviour = grpc.unary_stream_rpc_method_handler, self._refusing(name)
+                make, behaviour = grpc.unary_stream_rpc_method_handler, self._refusal_of(name)
             else:
-                make, behaviour = grpc.unary_unary_rpc_method_handler, self._refusing(name)
+                make, behaviour = grpc.unary_unary_rpc_method_handler, self._refusal_of(name)
             # Without a deserializer: gRPC would log a trace for malformed bytes. The handlers refuse them.
             handlers[name] = make(behaviour, None, response.SerializeToString)
         self.handlers = grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
     def close(self) -> None:
         """End all streams: their clients go to another door."""
-        self._streams.end()
+        self._streams.end_streams()
 
     # --- all calls ----------------------------------------------------------------------------------------------------
 
-    def _serving(
+    def _handler_of(
         self, name: str, handler: _Handler, request: Any, response: Any
     ) -> Callable[[Any, Any], Awaitable[Any]]:
         async def serve(requests: Any, context: Any) -> Any:
             caller = _Caller(context)
-            content = await self._received(name, requests, caller)
+            content = await self._receive_request(name, requests, caller)
             if content is None:
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came in time")
                 return None
@@ -161,7 +161,7 @@ class GrpcService:
                 answer = await handler(_parsed(request, content, name, caller), caller, key)
             except Exception as error:  # noqa: BLE001  one request must not end the door
                 answer = response(status=status_of(as_request_error(error, name, caller.peer)))
-            self._count(name, answer.status.code)
+            self._count_answer(name, answer.status.code)
             if answer.status.code != Code.OK:
                 _log.debug(
                     "request_refused",
@@ -174,7 +174,7 @@ class GrpcService:
 
         return serve
 
-    async def _received(self, name: str, requests: Any, caller: _Caller) -> bytes | None:
+    async def _receive_request(self, name: str, requests: Any, caller: _Caller) -> bytes | None:
         """The bytes of the one request of a call; None if they do not arrive."""
         host = caller.peer.rpartition(":")[0]
         is_crowded = self._unreceived[host] >= _MAX_UNRECEIVED
@@ -183,7 +183,7 @@ class GrpcService:
             async with asyncio.timeout(_SHORT_REQUEST_S if is_crowded else _REQUEST_S):
                 return cast(bytes, await anext(aiter(requests)))
         except (TimeoutError, StopAsyncIteration):
-            self._count(name, Code.REQUEST_TIMEOUT)
+            self._count_answer(name, Code.REQUEST_TIMEOUT)
             _log.warning("request_not_received", peer=caller.peer, request=name)
             return None
         finally:
@@ -191,54 +191,54 @@ class GrpcService:
             if not self._unreceived[host]:
                 del self._unreceived[host]
 
-    def _refusing(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _refusal_of(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
         async def refuse(_request: Any, context: Any) -> None:
-            self._count(name, Code.UNSUPPORTED)
+            self._count_answer(name, Code.UNSUPPORTED)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, REFUSALS.get(name, "the txbridge door does not know it"))
 
         return refuse
 
-    def _count(self, name: str, code: int) -> None:
+    def _count_answer(self, name: str, code: int) -> None:
         self._door.metrics.requests.labels(name, Code.Name(code)).inc()
 
     # --- routes and streams -------------------------------------------------------------------------------------------
 
     async def _query_route(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
         topic = topic_of(request.topic)
-        queues = queues_of(topic, self._setting.grpc_addresses, await self._door.queues(topic, caller.peer))
+        queues = queues_of(topic, self._setting.grpc_addresses, await self._door.count_queues(topic, caller.peer))
         return service.QueryRouteResponse(status=_OK, message_queues=queues)
 
-    async def _heartbeat(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
+    async def _answer_heartbeat(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
         if request.client_type != definition.PRODUCER:
             raise RpcError(Code.UNSUPPORTED, consumer_refusal())
-        self._streams.alive(caller.client_id)
+        self._streams.note_heartbeat(caller.client_id)
         return service.HeartbeatResponse(status=_OK)
 
-    async def _leave(self, _request: Any, caller: _Caller, key: AccessKey | None) -> Any:
-        self._streams.leave(caller.client_id, key)
+    async def _answer_termination(self, _request: Any, caller: _Caller, key: AccessKey | None) -> Any:
+        self._streams.leave_groups(caller.client_id, key)
         return service.NotifyClientTerminationResponse(status=_OK)
 
-    async def _telemetry(self, requests: Any, context: Any) -> None:
+    async def _serve_telemetry(self, requests: Any, context: Any) -> None:
         caller = _Caller(context)
         try:
             key = self._setting.access.check_rpc(caller.authorization, caller.date_time)
         except UnauthenticatedError as error:
-            self._count("Telemetry", Code.UNAUTHORIZED)
+            self._count_answer("Telemetry", Code.UNAUTHORIZED)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.remark)
         if not caller.client_id:
-            self._count("Telemetry", Code.CLIENT_ID_REQUIRED)
+            self._count_answer("Telemetry", Code.CLIENT_ID_REQUIRED)
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"the header x-mq-client-id is missing, or has more than {_LONGEST_CLIENT_ID} characters",
             )
         stream = TelemetryStream(caller.client_id, key, caller.peer, self._setting.secret)
-        if not self._streams.open(stream):
-            self._count("Telemetry", Code.TOO_MANY_REQUESTS)
+        if not self._streams.add_stream(stream):
+            self._count_answer("Telemetry", Code.TOO_MANY_REQUESTS)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients: see --max-connections")
-        reading = asyncio.create_task(self._read(stream, requests))
+        reading = asyncio.create_task(self._read_stream(stream, requests))
         try:
             while not reading.done():
-                telling = asyncio.ensure_future(stream.next())
+                telling = asyncio.ensure_future(stream.next_command())
                 try:
                     await asyncio.wait((telling, reading), return_when=asyncio.FIRST_COMPLETED)
                     if telling.done():
@@ -251,10 +251,10 @@ class GrpcService:
             try:
                 refusal = reading.result()
             except RequestError as error:
-                self._count("Telemetry", Code.BAD_REQUEST)
+                self._count_answer("Telemetry", Code.BAD_REQUEST)
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.remark)
             if refusal:
-                self._count("Telemetry", Code.UNSUPPORTED)
+                self._count_answer("Telemetry", Code.UNSUPPORTED)
                 # Some clients tell their application only that the stream has ended.
                 _log.warning("consumer_refused", peer=caller.peer, client=caller.client_id)
                 # At its start the client of Node waits for settings or a status, also when the stream has failed.
@@ -263,9 +263,9 @@ class GrpcService:
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, refusal)
         finally:
             reading.cancel()
-            self._streams.close(stream)
+            self._streams.remove_stream(stream)
 
-    async def _read(self, stream: TelemetryStream, requests: Any) -> str | None:
+    async def _read_stream(self, stream: TelemetryStream, requests: Any) -> str | None:
         """Read the stream until the client ends it. If the door has to end it, return the reason."""
         async for content in requests:
             command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
@@ -276,10 +276,10 @@ class GrpcService:
             if settings.client_type not in {definition.PRODUCER, definition.CLIENT_TYPE_UNSPECIFIED}:
                 return consumer_refusal()
             told = settings_of(settings, self._setting.limits.value)
-            stream.tell(service.TelemetryCommand(status=_OK, settings=told))
-            self._count("Telemetry", Code.OK)
+            stream.queue_command(service.TelemetryCommand(status=_OK, settings=told))
+            self._count_answer("Telemetry", Code.OK)
             topics = {one.name for one in settings.publishing.topics if not one.resource_namespace}
-            self._streams.add(stream, topics)
+            self._streams.add_topics(stream, topics)
         return None
 
     # --- messages and decisions ---------------------------------------------------------------------------------------
@@ -292,16 +292,16 @@ class GrpcService:
             raise RpcError(Code.BAD_REQUEST, "a request with a transactional message has no other message")
         # All are sent before the first is awaited, so that they keep the order of the request. They are tasks of the
         # door, because a client that cancels its call must not stop them halfway.
-        sending = [self._door.spawn(self._send(one, caller, key)) for one in messages]
+        sending = [self._door.spawn_task(self._answer_message(one, caller, key)) for one in messages]
         entries = [await asyncio.shield(one) for one in sending]
         bad = next((one.status for one in entries if one.status.code != Code.OK), None)
         return service.SendMessageResponse(status=bad or _OK, entries=entries)
 
-    async def _send(self, message: Any, caller: _Caller, key: AccessKey | None) -> Any:
+    async def _answer_message(self, message: Any, caller: _Caller, key: AccessKey | None) -> Any:
         try:
             send, body = send_of(message)
             require_group(key, send.group)
-            stored = await self._store(send, body, len(message.body), caller)
+            stored = await self._store_message(send, body, len(message.body), caller)
         except Exception as error:  # noqa: BLE001  the other messages of the request get their answers
             return service.SendResultEntry(status=status_of(as_request_error(error, "SendMessage", caller.peer)))
         which = token(stored.transaction, stored.partition, stored.offset) if stored.transaction else ""
@@ -309,20 +309,20 @@ class GrpcService:
             status=_OK, message_id=stored.uniq_key, transaction_id=which, offset=stored.offset
         )
 
-    async def _store(self, send: SendRequest, body: bytes, size: int, caller: _Caller) -> StoredRecord:
-        if not self._door.memory.try_take(size):
+    async def _store_message(self, send: SendRequest, body: bytes, size: int, caller: _Caller) -> StoredRecord:
+        if not self._door.memory.try_take_memory(size):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many messages wait for Kafka: send again later")
         try:
-            [stored] = await self._door.sends.send(send, body, caller.peer)
+            [stored] = await self._door.sends.send_message(send, body, caller.peer)
         finally:
-            self._door.memory.give(size)
+            self._door.memory.give_back(size)
             if send.is_transactional:
                 # Kafka may have stored it, whatever it has answered.
-                self._streams.prepares(caller.client_id, send.topic)
+                self._streams.note_half_message(caller.client_id, send.topic)
         return stored
 
     async def _end_transaction(self, request: Any, _caller: _Caller, key: AccessKey | None) -> Any:
-        await self._door.end(end_of(request, self._setting.secret), key)
+        await self._door.send_decision(end_of(request, self._setting.secret), key)
         return service.EndTransactionResponse(status=_OK)
 
 
@@ -347,11 +347,11 @@ class GrpcServer:
         self._served: GrpcService | None = None
         self._most = most
         self._max_message = max(_LEAST_MESSAGE, max_body + _MORE_THAN_BODY)
-        self._server = self._make()
+        self._server = self._make_server()
         self._place: tuple[str, tuple[bytes, bytes] | None] = ("", None)
         self._watching: asyncio.Task[None] | None = None
 
-    def _make(self) -> Any:
+    def _make_server(self) -> Any:
         return grpc.aio.server(
             options=[
                 # Otherwise another process could listen on the same port and take half of the connections.
@@ -369,7 +369,7 @@ class GrpcServer:
             maximum_concurrent_rpcs=self._most + _MAX_REQUESTS,
         )
 
-    def listen(self, host: str, port: int, pem: tuple[bytes, bytes] | None) -> int:
+    def listen_on(self, host: str, port: int, pem: tuple[bytes, bytes] | None) -> int:
         """Bind a port and return it (0: any); with a key and certificate it speaks TLS. Raises LocalProblemError."""
         # An empty host means all addresses, of IPv4 and IPv6.
         address = f"{host}:{port}" if host and ":" not in host else f"[{host or '::'}]:{port}"
@@ -387,15 +387,15 @@ class GrpcServer:
 
     async def start(self, door: Door) -> None:
         self._served = GrpcService(door, max_streams=self._most)
-        await self._start()
-        self._watching = asyncio.create_task(self._watch())
+        await self._start_server()
+        self._watching = asyncio.create_task(self._watch_port())
 
-    async def _start(self) -> None:
+    async def _start_server(self) -> None:
         assert self._served is not None
         self._server.add_generic_rpc_handlers((self._served.handlers,))
         await self._server.start()
 
-    async def _watch(self) -> None:
+    async def _watch_port(self) -> None:
         """Begin a new server when grpcio's has ended. It ends without notice when the path of a call is no UTF-8."""
         host = self._place[0] if self._place[0] not in {"", "0.0.0.0", "::"} else "localhost"  # noqa: S104
         while True:
@@ -404,10 +404,10 @@ class GrpcServer:
                 _, writer = await asyncio.wait_for(asyncio.open_connection(host, self._port), _CONNECT_S)
             except ConnectionRefusedError:
                 _log.error("grpc_server_ended", port=self._port, next="a new one begins; its clients connect again")
-                self._server = self._make()
+                self._server = self._make_server()
                 try:
-                    self.listen(self._place[0], self._port, self._place[1])
-                    await self._start()
+                    self.listen_on(self._place[0], self._port, self._place[1])
+                    await self._start_server()
                 except LocalProblemError as error:
                     _log.error("grpc_server_not_begun", error=str(error), next="trying again")
             except (OSError, TimeoutError):

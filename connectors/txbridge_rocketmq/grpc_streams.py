@@ -41,22 +41,22 @@ class TelemetryStream:
     def takes_checks(self) -> bool:
         return not self._waiting.full()
 
-    def check(self, question: ClientCheck) -> None:
+    def send_check(self, question: ClientCheck) -> None:
         transaction = identity.transaction_id(self._secret, question.group, question.uniq_key)
-        self.tell(orphan_of(question, transaction))
+        self.queue_command(orphan_of(question, transaction))
 
-    def tell(self, command: object) -> None:
+    def queue_command(self, command: object) -> None:
         """Queue a command for the client, unless the queue is full."""
         if not self._waiting.full():
             self._waiting.put_nowait(command)
 
-    def end(self) -> None:
+    def end_stream(self) -> None:
         """End the stream, after the commands that wait for the client."""
         if self._waiting.full():
             self._waiting.get_nowait()
         self._waiting.put_nowait(None)
 
-    async def next(self) -> object:
+    async def next_command(self) -> object:
         """The next command for the client; None at the end."""
         return await self._waiting.get()
 
@@ -72,7 +72,7 @@ class TelemetryStreams:
         self._early: OrderedDict[str, set[str]] = OrderedDict()
         self._early_topics = 0
 
-    def open(self, stream: TelemetryStream) -> bool:
+    def add_stream(self, stream: TelemetryStream) -> bool:
         """Add a stream; whether there is room for it."""
         if self._count >= self._most:
             _log.warning("stream_refused", most=self._most)
@@ -82,24 +82,24 @@ class TelemetryStreams:
         self._door.metrics.streams.set(self._count)
         if early := self._early.pop(stream.client_id, None):
             self._early_topics -= len(early)
-            self.add(stream, early)
+            self.add_topics(stream, early)
         return True
 
-    def close(self, stream: TelemetryStream) -> None:
+    def remove_stream(self, stream: TelemetryStream) -> None:
         of_client = self._streams[stream.client_id]
         of_client.remove(stream)
         if not of_client:
             del self._streams[stream.client_id]
         self._count -= 1
         self._door.metrics.streams.set(self._count)
-        self._door.groups.drop(stream)
+        self._door.groups.drop_member(stream)
 
-    def add(self, stream: TelemetryStream, topics: set[str]) -> None:
+    def add_topics(self, stream: TelemetryStream, topics: set[str]) -> None:
         """Add topics that the client has named."""
         stream.topics |= set(sorted(topics)[: max(0, _MAX_TOPICS - len(stream.topics))])
-        self._introduce(stream)
+        self._set_groups(stream)
 
-    def prepares(self, client_id: str, topic: str) -> None:
+    def note_half_message(self, client_id: str, topic: str) -> None:
         """Note that the client sends a half message, so that it is asked even if it has not named the topic before."""
         of_client = self._streams.get(client_id)
         if of_client is None:
@@ -111,29 +111,29 @@ class TelemetryStreams:
         else:
             for stream in of_client:
                 if topic not in stream.topics:
-                    self.add(stream, {topic})
+                    self.add_topics(stream, {topic})
 
-    def alive(self, client_id: str) -> None:
+    def note_heartbeat(self, client_id: str) -> None:
         """Handle a heartbeat: another door may have created the check topic of one of the client's groups."""
         for stream in self._streams.get(client_id, ()):
-            self._introduce(stream)
+            self._set_groups(stream)
 
-    def leave(self, client_id: str, key: AccessKey | None) -> None:
+    def leave_groups(self, client_id: str, key: AccessKey | None) -> None:
         """Remove a client from its groups. Any client can send the id, so the access key must be the stream's."""
         for stream in self._streams.get(client_id, ()):
             if stream.key is key:
-                self._door.groups.drop(stream)
+                self._door.groups.drop_member(stream)
                 stream.topics.clear()
 
-    def end(self) -> None:
+    def end_streams(self) -> None:
         """End all streams."""
         for of_client in self._streams.values():
             for stream in of_client:
-                stream.end()
+                stream.end_stream()
 
-    def _introduce(self, stream: TelemetryStream) -> None:
+    def _set_groups(self, stream: TelemetryStream) -> None:
         try:
-            self._door.introduce(stream, stream.topics, stream.key)
+            self._door.set_groups(stream, stream.topics, stream.key)
         except RequestError as error:
             # The client is told when it sends to the topic: the request is refused for the same reason.
             _log.debug("topic_not_joined", client=short_id(stream.client_id), remark=error.remark)

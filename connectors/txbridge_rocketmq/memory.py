@@ -70,25 +70,25 @@ class RequestMemory:
 
     # --- requests that are complete -----------------------------------------------------------------------------------
 
-    def take(self, connection: Receiver) -> bool:
+    def take_memory(self, connection: Receiver) -> bool:
         """Take memory for a complete request; whether there is room. If not, `handle_frame` is called later."""
-        if self._waiting or not self.try_take(connection.frame_size):
+        if self._waiting or not self.try_take_memory(connection.frame_size):
             self._waiting.add_item(connection.host, connection)
             return False
         return True
 
-    def try_take(self, size: int) -> bool:
+    def try_take_memory(self, size: int) -> bool:
         """Take memory if there is room, without waiting; whether there is. A single request always finds room."""
         if self._answering and self._answering + size > self._answering_limit:
             return False
         self._answering += size
         return True
 
-    def give(self, size: int) -> None:
+    def give_back(self, size: int) -> None:
         """Give memory back that was taken."""
         self._answering -= size
         # One that is closed has no frame any more, which always fits.
-        while (one := self._waiting.pop_item(lambda one: self.try_take(one.frame_size))) is not None:
+        while (one := self._waiting.pop_item(lambda one: self.try_take_memory(one.frame_size))) is not None:
             one.handle_frame()
 
     # --- requests that are coming -------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class RequestMemory:
         """Whether this connection holds memory, and another one waits until it may receive more."""
         return bool(self._paused) and connection in self._coming
 
-    def count(self, connection: Receiver, received: int) -> None:
+    def count_received(self, connection: Receiver, received: int) -> None:
         """Set the bytes that a connection has received and not handed on yet."""
         counted, before = max(0, received - UNCOUNTED), self._coming.get(connection, 0)
         if counted == before:
@@ -113,21 +113,21 @@ class RequestMemory:
         if counted < before:
             if connection is self._first:
                 self._first = None
-            self._resume()
+            self._resume_paused()
 
     def may_receive(self, connection: Receiver) -> bool:
         """Whether a connection may receive more. If not, `receive_more` is called later."""
-        if self._admit(connection, Counter()):
+        if self._may_go_on(connection, Counter()):
             return True
         self._paused[connection] = None
         return False
 
-    def forget(self, connection: Receiver) -> None:
+    def forget_connection(self, connection: Receiver) -> None:
         """Forget a closed connection, with all that it has received."""
         self._paused.pop(connection, None)
-        self.count(connection, 0)
+        self.count_received(connection, 0)
 
-    def _admit(self, connection: Receiver, resumed: Counter[str]) -> bool:
+    def _may_go_on(self, connection: Receiver, resumed: Counter[str]) -> bool:
         """Whether there is room beside what the connections that were `resumed` receive first, counted by host."""
         if connection not in self._coming or connection is self._first:
             return True
@@ -142,10 +142,10 @@ class RequestMemory:
             return True
         return False
 
-    def _resume(self) -> None:
+    def _resume_paused(self) -> None:
         resumed: Counter[str] = Counter()
         for connection in sorted(self._paused, key=lambda one: self._by_host[one.host]):
-            if self._admit(connection, resumed):
+            if self._may_go_on(connection, resumed):
                 resumed[connection.host] += 1
                 del self._paused[connection]
                 connection.receive_more()

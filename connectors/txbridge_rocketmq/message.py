@@ -60,7 +60,7 @@ class StoredMessage:
     born_host: Address
     store_host: Address
 
-    def encode(self) -> bytes:
+    def encode_message(self) -> bytes:
         """Encode it in the format of the commit log, which clients read."""
         born_host, born_v6 = _host(self.born_host)
         store_host, store_v6 = _host(self.store_host)

@@ -44,7 +44,7 @@ class Outlet:
         self._wire.connect(topic)
         self._thread.start()
 
-    def send(
+    def send_record(
         self,
         topic: str,
         value: bytes | None,
@@ -59,7 +59,7 @@ class Outlet:
         answer: asyncio.Future[Report] = self._loop.create_future()
         try:
             self._wire.produce(
-                topic, value, key, headers, partial(self._report, answer), partition, timestamp=timestamp or 0
+                topic, value, key, headers, partial(self._note_report, answer), partition, timestamp=timestamp or 0
             )
         except KafkaException as failure:
             answer.set_result((failure.args[0], -1, -1))
@@ -84,16 +84,16 @@ class Outlet:
     def _hand_over(self) -> None:
         if self._reports and self._loop is not None and not self._loop.is_closed():
             # One call for all reports that came together, because each call wakes the event loop.
-            self._loop.call_soon_threadsafe(self._tell)
+            self._loop.call_soon_threadsafe(self._set_answers)
 
-    def _tell(self) -> None:
+    def _set_answers(self) -> None:
         while self._reports:
             answer, outcome = self._reports.popleft()
             # Cancelled if the door has given the request up.
             if not answer.done():
                 answer.set_result(outcome)
 
-    def _report(self, answer: asyncio.Future[Report], error: KafkaError | None, record: Record) -> None:
+    def _note_report(self, answer: asyncio.Future[Report], error: KafkaError | None, record: Record) -> None:
         if error is None:
             self._connection.works()
         elif error.code() == MSG_TIMED_OUT:

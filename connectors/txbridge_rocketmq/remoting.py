@@ -37,13 +37,13 @@ class Remoting:
         self.max_frame = MAX_FRAME
         self.connections: set[DoorConnection] = set()
         self._handlers: dict[int, Callable[[DoorConnection, RemotingCommand, AccessKey | None], Awaitable[None]]] = {
-            RequestCode.SEND_MESSAGE: self._send,
-            RequestCode.SEND_MESSAGE_V2: self._send,
-            RequestCode.SEND_BATCH_MESSAGE: self._send,
-            RequestCode.END_TRANSACTION: self._end,
-            RequestCode.HEART_BEAT: self._heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self._unregister,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.SEND_MESSAGE: self._on_send,
+            RequestCode.SEND_MESSAGE_V2: self._on_send,
+            RequestCode.SEND_BATCH_MESSAGE: self._on_send,
+            RequestCode.END_TRANSACTION: self._on_end,
+            RequestCode.HEART_BEAT: self._on_heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._on_unregister,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._on_route,
         }
 
     @property
@@ -53,32 +53,32 @@ class Remoting:
 
     # --- events of a connection ---------------------------------------------------------------------------------------
 
-    def opened(self, connection: DoorConnection) -> None:
+    def add_connection(self, connection: DoorConnection) -> None:
         self.connections.add(connection)
         self._metrics.connections.set(len(self.connections))
 
-    def closed(self, connection: DoorConnection, reason: str | None) -> None:
+    def drop_connection(self, connection: DoorConnection, reason: str | None) -> None:
         self.connections.discard(connection)
         self._metrics.connections.set(len(self.connections))
         if reason is not None:
             self._metrics.closed.labels(reason).inc()
-        self._door.groups.drop(connection)
+        self._door.groups.drop_member(connection)
 
-    def answered(self, request: int, code: int) -> None:
+    def count_answer(self, request: int, code: int) -> None:
         # A client may send any code. Only known ones become a label.
         name = RequestCode(request).name if request in _REQUESTS else "(other)"
         self._metrics.requests.labels(name, ResponseCode(code).name).inc()
 
-    def handle(self, connection: DoorConnection, command: RemotingCommand) -> None:
+    def handle_command(self, connection: DoorConnection, command: RemotingCommand) -> None:
         """Serve one request; never raises. Requests begin in the order of these calls."""
         # A response is the answer to a check, which no client sends.
         if not command.is_response:
-            self._door.spawn(self._serve(connection, command, connection.begin()))
+            self._door.spawn_task(self._serve(connection, command, connection.begin_request()))
 
     async def _serve(self, connection: DoorConnection, command: RemotingCommand, finish: Callable[[], None]) -> None:
         handler = self._handlers.get(command.code)
         try:
-            key = self._door.setting.access.check(command.fields, command.body)
+            key = self._door.setting.access.check_request(command.fields, command.body)
             if handler is None:
                 raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, refusal(command.code))  # noqa: TRY301
             await handler(connection, command, key)
@@ -89,41 +89,43 @@ class Remoting:
 
     # --- routes and heartbeats ----------------------------------------------------------------------------------------
 
-    async def _route(self, connection: DoorConnection, command: RemotingCommand, _key: AccessKey | None) -> None:
+    async def _on_route(self, connection: DoorConnection, command: RemotingCommand, _key: AccessKey | None) -> None:
         topic = command.fields.get("topic", "")
         # A client asks for the default topic to learn an address, if it knows no topic or its topic does not exist.
         count = (
-            routes.DEFAULT_QUEUES if topic == routes.DEFAULT_TOPIC else await self._door.queues(topic, connection.peer)
+            routes.DEFAULT_QUEUES
+            if topic == routes.DEFAULT_TOPIC
+            else await self._door.count_queues(topic, connection.peer)
         )
-        connection.respond(command, ResponseCode.SUCCESS, body=routes.route(self.addresses, count))
+        connection.send_response(command, ResponseCode.SUCCESS, body=routes.route(self.addresses, count))
 
-    async def _heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
+    async def _on_heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         producers, has_consumers = _introduced(command.body)
-        self._door.introduce(connection, producers - {_INNER_GROUP}, key)
+        self._door.set_groups(connection, producers - {_INNER_GROUP}, key)
         if has_consumers:
             # Its producers are served all the same.
             raise RequestError(ResponseCode.NO_PERMISSION, consumer_refusal())
-        connection.respond(command, ResponseCode.SUCCESS)
+        connection.send_response(command, ResponseCode.SUCCESS)
 
-    async def _unregister(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
+    async def _on_unregister(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         if group := command.fields.get("producerGroup"):
             require_group(key, group)
-            self._door.groups.forget(connection, group)
-        connection.respond(command, ResponseCode.SUCCESS)
+            self._door.groups.leave_group(connection, group)
+        connection.send_response(command, ResponseCode.SUCCESS)
 
     # --- messages, decisions and checks -------------------------------------------------------------------------------
 
-    async def _send(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
+    async def _on_send(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         send = parse_send(command)
         require_group(key, send.group)
-        stored = await self._door.sends.send(send, command.body, connection.peer)
-        connection.respond(command, ResponseCode.SUCCESS, fields=_told(connection, stored, send.is_batch))
+        stored = await self._door.sends.send_message(send, command.body, connection.peer)
+        connection.send_response(command, ResponseCode.SUCCESS, fields=_told(connection, stored, send.is_batch))
 
-    async def _end(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
-        await self._door.end(parse_end(command), key)
-        connection.respond(command, ResponseCode.SUCCESS)
+    async def _on_end(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
+        await self._door.send_decision(parse_end(command), key)
+        connection.send_response(command, ResponseCode.SUCCESS)
 
-    def check(self, connection: DoorConnection, question: ClientCheck) -> None:
+    def send_check(self, connection: DoorConnection, question: ClientCheck) -> None:
         """Ask the client of the connection for the outcome of its local transaction."""
         message, uniq_key = question.message, question.uniq_key
         stored = mapping.checked(message, question.group, connection.local)
@@ -137,8 +139,8 @@ class Remoting:
             "topic": message.topic,
             "bname": routes.broker_name(self.addresses[0]),
         }
-        body = stored.encode()
-        connection.ask(lambda opaque: oneway(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, body))
+        body = stored.encode_message()
+        connection.send_request(lambda opaque: oneway(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, body))
 
     def close(self) -> None:
         for connection in list(self.connections):
@@ -150,7 +152,7 @@ _REQUESTS = frozenset(RequestCode)
 
 def _refuse(connection: DoorConnection, command: RemotingCommand, error: RequestError) -> None:
     _log.debug("request_refused", peer=connection.peer, request=command.code, code=error.code, remark=error.remark)
-    connection.respond(command, error.code, error.remark)
+    connection.send_response(command, error.code, error.remark)
 
 
 def _told(connection: DoorConnection, stored: list[StoredRecord], is_batch: bool) -> dict[str, str]:

@@ -39,15 +39,15 @@ class Handler(Protocol):
     memory: RequestMemory
     max_frame: int
 
-    def opened(self, connection: DoorConnection) -> None: ...
+    def add_connection(self, connection: DoorConnection) -> None: ...
 
-    def closed(self, connection: DoorConnection, reason: str | None) -> None: ...
+    def drop_connection(self, connection: DoorConnection, reason: str | None) -> None: ...
 
-    def handle(self, connection: DoorConnection, command: RemotingCommand) -> None: ...
+    def handle_command(self, connection: DoorConnection, command: RemotingCommand) -> None: ...
 
-    def answered(self, request: int, code: int) -> None: ...
+    def count_answer(self, request: int, code: int) -> None: ...
 
-    def check(self, connection: DoorConnection, question: ClientCheck) -> None: ...
+    def send_check(self, connection: DoorConnection, question: ClientCheck) -> None: ...
 
 
 class DoorConnection(asyncio.Protocol):
@@ -87,27 +87,27 @@ class DoorConnection(asyncio.Protocol):
         self.peer = text_of(address_of(*peer[:2])) if peer else ""
         if local:
             self.local = address_of(*local[:2])
-        self._handler.opened(self)
+        self._handler.add_connection(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the signature is asyncio's
         self._is_closed = True
         self._buffer.clear()
         taken, self._frame, self._taken = self._taken, 0, 0
-        self._handler.memory.forget(self)
-        self._handler.memory.give(taken)
-        self._handler.closed(self, self._reason)
+        self._handler.memory.forget_connection(self)
+        self._handler.memory.give_back(taken)
+        self._handler.drop_connection(self, self._reason)
 
     def data_received(self, data: bytes) -> None:
         self._last_traffic = self._received_at = time.monotonic()
         self._buffer += data
-        self._read()
+        self._read_frames()
 
     def pause_writing(self) -> None:
         self._write_paused_at = time.monotonic()
 
     def resume_writing(self) -> None:
         self._write_paused_at = None
-        self._read()
+        self._read_frames()
 
     # --- its memory ---------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class DoorConnection(asyncio.Protocol):
         """Whether the connection is open and the client takes the bytes that it is sent."""
         return not self._is_closed and self._write_paused_at is None
 
-    def respond(
+    def send_response(
         self,
         request: RemotingCommand,
         code: int,
@@ -144,41 +144,41 @@ class DoorConnection(asyncio.Protocol):
         body: bytes = b"",
     ) -> None:
         """Answer a request, unless it wants no answer."""
-        self._handler.answered(request.code, code)
+        self._handler.count_answer(request.code, code)
         if not request.is_oneway and not self._is_closed:
-            self._write(response(request, code, remark, fields, body))
+            self._write_frame(response(request, code, remark, fields, body))
 
-    def check(self, question: ClientCheck) -> None:
-        self._handler.check(self, question)
+    def send_check(self, question: ClientCheck) -> None:
+        self._handler.send_check(self, question)
 
-    def ask(self, make: Callable[[int], bytes]) -> None:
+    def send_request(self, make: Callable[[int], bytes]) -> None:
         """Send a request of the door, whose frame `make` makes from the request's number."""
         self._opaque += 1
-        self._write(make(self._opaque))
+        self._write_frame(make(self._opaque))
 
-    def begin(self) -> Callable[[], None]:
+    def begin_request(self) -> Callable[[], None]:
         """Count a request as being handled. Call the returned function when it is finished."""
         size, self._taken = self._taken, 0
         self._open += 1
 
         def finish() -> None:
             self._open -= 1
-            self._handler.memory.give(size)
+            self._handler.memory.give_back(size)
             if self._buffer:
                 self._read_soon()
 
         return finish
 
-    def look(self, now: float) -> None:
+    def close_if_stuck(self, now: float) -> None:
         """Close the connection if it is stuck, slow or idle. Called every second."""
         if self._write_paused_at is not None and now - self._write_paused_at > _STUCK_S:
-            self.drop("stuck", f"it takes no answers for {_STUCK_S:.0f} s")
+            self.cut_off("stuck", f"it takes no answers for {_STUCK_S:.0f} s")
         elif self._is_receiving and now - self._frame_began > _FRAME_S:
-            self.drop("slow_frame", f"a frame was not complete after {_FRAME_S:.0f} s")
+            self.cut_off("slow_frame", f"a frame was not complete after {_FRAME_S:.0f} s")
         elif self._is_receiving and self._is_slow(now) and self._handler.memory.is_needed(self):
-            self.drop("slow_frame", "a frame came too slowly, and others need its memory")
+            self.cut_off("slow_frame", "a frame came too slowly, and others need its memory")
         elif not self._open and not self._is_waiting and now - self._last_traffic > _IDLE_S:
-            self.drop("idle", None)
+            self.cut_off("idle", None)
 
     @property
     def _is_blocked(self) -> bool:
@@ -195,7 +195,7 @@ class DoorConnection(asyncio.Protocol):
         due = _STILL_S + _FRAME_S * len(self._buffer) / self._frame
         return now - self._received_at > _STILL_S or now - self._frame_began > due
 
-    def drop(self, reason: str, what: str | None) -> None:
+    def cut_off(self, reason: str, what: str | None) -> None:
         """Close it at once, with a line in the log if `what` says what is wrong."""
         if self._is_closed or self._transport is None:
             return
@@ -210,7 +210,7 @@ class DoorConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _write(self, frame: bytes) -> None:
+    def _write_frame(self, frame: bytes) -> None:
         assert self._transport is not None
         if not self._transport.is_closing():
             self._last_traffic = time.monotonic()
@@ -219,9 +219,9 @@ class DoorConnection(asyncio.Protocol):
     def _read_soon(self) -> None:
         # In the next turn of the event loop, because frames may be being read.
         if not self._is_closed:
-            asyncio.get_running_loop().call_soon(self._read)
+            asyncio.get_running_loop().call_soon(self._read_frames)
 
-    def _read(self) -> None:
+    def _read_frames(self) -> None:
         """Handle all frames that are complete and may be handled now."""
         memory = self._handler.memory
         while not self._is_closed and not self._is_waiting:
@@ -233,13 +233,13 @@ class DoorConnection(asyncio.Protocol):
                 try:
                     self._frame = 4 + length_of(self._buffer, self._handler.max_frame)
                 except FrameError as error:
-                    self.drop("malformed", str(error))
+                    self.cut_off("malformed", str(error))
                     break
                 self._frame_began = time.monotonic()
             if len(self._buffer) < self._frame:
                 break
             if not self._taken:
-                if not memory.take(self):
+                if not memory.take_memory(self):
                     self._is_waiting = True
                     break
                 self._taken = self._frame
@@ -249,19 +249,19 @@ class DoorConnection(asyncio.Protocol):
             try:
                 command = decode(frame)
             except FrameError as error:
-                self.drop("malformed", str(error))
+                self.cut_off("malformed", str(error))
                 break
-            self._handler.handle(self, command)
+            self._handler.handle_command(self, command)
             # Without begin() the request is finished already.
-            memory.give(self._taken)
+            memory.give_back(self._taken)
             self._taken = 0
-        self._receive()
+        self._receive_more()
 
-    def _receive(self) -> None:
+    def _receive_more(self) -> None:
         """Receive more, if that is wanted and there is memory for it."""
         if self._transport is None or self._is_closed:
             return
-        self._handler.memory.count(self, len(self._buffer))
+        self._handler.memory.count_received(self, len(self._buffer))
         is_wanted = len(self._buffer) < 4 or (self._frame > len(self._buffer) and not self._is_blocked)
         if is_wanted and not self._waits_to_receive:
             self._waits_to_receive = not self._handler.memory.may_receive(self)

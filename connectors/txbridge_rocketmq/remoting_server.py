@@ -43,7 +43,7 @@ class RemotingServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._greeting = 0
 
-    def listen(self, host: str, port: int) -> int:
+    def listen_on(self, host: str, port: int) -> int:
         """Bind a port and return it (0: any). Raises LocalProblemError."""
         try:
             made = _bound(host, port)
@@ -62,8 +62,8 @@ class RemotingServer:
         self._make = make
         self._connections = connections
         for one in self._sockets:
-            self._spawn(self._accept(one))
-        self._spawn(self._watch())
+            self._spawn_task(self._accept_clients(one))
+        self._spawn_task(self._watch_connections())
 
     def close(self) -> None:
         """Take no more connections. Existing ones stay open."""
@@ -73,7 +73,7 @@ class RemotingServer:
             one.close()
         self._sockets.clear()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    async def _accept_clients(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -88,9 +88,9 @@ class RemotingServer:
                 _log.warning("connection_refused", most=self._most)
                 accepted.close()
                 continue
-            self._spawn(self._greet(accepted, text_of(address_of(*address[:2]))))
+            self._spawn_task(self._greet_client(accepted, text_of(address_of(*address[:2]))))
 
-    async def _greet(self, accepted: socket.socket, peer: str) -> None:
+    async def _greet_client(self, accepted: socket.socket, peer: str) -> None:
         """Wait for the first byte, and make a connection of the socket."""
         loop = asyncio.get_running_loop()
         self._greeting += 1
@@ -117,14 +117,14 @@ class RemotingServer:
             if not is_connected:
                 accepted.close()
 
-    async def _watch(self) -> None:
+    async def _watch_connections(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()
             for connection in list(self._connections):
-                connection.look(now)
+                connection.close_if_stuck(now)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -72,7 +72,7 @@ class Sends:
         #: Number of messages of a topic that wait until Kafka has answered for it. Later messages wait behind them.
         self._later: Counter[str] = Counter()
 
-    async def send(self, send: SendRequest, body: bytes, peer: str) -> list[StoredRecord]:
+    async def send_message(self, send: SendRequest, body: bytes, peer: str) -> list[StoredRecord]:
         """Send a message or a batch, and wait for Kafka. Messages leave in the order in which this is called.
 
         Raises RequestError and NoAnswerError.
@@ -82,7 +82,7 @@ class Sends:
         mapping.check_topic(send.topic, self._setting.names)
         if obstacle := self._setting.obstacle():
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, obstacle)
-        partitions = self._topics.known(send.topic)
+        partitions = self._topics.cached_partitions(send.topic)
         if partitions is None or send.topic in self._later:
             partitions = await self._partitions_of(send.topic, peer)
         if not partitions:
@@ -92,7 +92,7 @@ class Sends:
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{send.queue_id}] is illegal, the topic has {partitions} partitions",
             )
-        stored = self._begin(send, body, peer)
+        stored = self._begin_send(send, body, peer)
         try:
             return await stored
         finally:
@@ -101,20 +101,20 @@ class Sends:
     async def _partitions_of(self, topic: str, peer: str) -> int:
         self._later[topic] += 1
         try:
-            return await self._topics.partitions(topic, peer)
+            return await self._topics.count_partitions(topic, peer)
         finally:
             self._later[topic] -= 1
             if not self._later[topic]:
                 del self._later[topic]
 
-    def _begin(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
+    def _begin_send(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
         """Hand the records to the producer, and return what waits for Kafka. Raises RequestError."""
         if send.is_batch:
             return self._begin_batch(send, body, peer)
         if send.is_transactional:
             self._require_checkable(send)
         uniq_key = _uniq_key_of(send)
-        message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
+        message = self._make_message(send, send.properties, body, send.sys_flag, send.flag, peer)
         if send.is_transactional:
             self._transactional(send.group)
             transaction = identity.transaction_id(self._setting.secret, send.group, uniq_key)
@@ -132,7 +132,7 @@ class Sends:
         messages = []
         for one in parse_batch(decompressed(body, send.sys_flag, MAX_FRAME)):
             refuse_in_batch(one.properties)
-            messages.append(self._message(send, one.properties, one.body, 0, one.flag, peer))
+            messages.append(self._make_message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         records = [self._send_record(messages[0])]
@@ -153,15 +153,15 @@ class Sends:
 
     def _send_record(self, message: Message) -> asyncio.Future[Report]:
         partition = -1 if message.partition is None else message.partition
-        return self._produce(
+        return self._hand_to_producer(
             message.topic, message, list(message.headers), partition=partition, timestamp=message.timestamp
         )
 
-    def _produce(
+    def _hand_to_producer(
         self, topic: str, message: Message, headers: Headers, *, partition: int, timestamp: int | None = None
     ) -> asyncio.Future[Report]:
         try:
-            return self._records.send(
+            return self._records.send_record(
                 topic, message.value, message.key, headers, partition=partition, timestamp=timestamp
             )
         except BufferError:
@@ -189,11 +189,11 @@ class Sends:
 
         The answer comes when Kafka has both. A client without an answer sends the message again with the same UNIQ_KEY.
         That is the same transaction, and it is delivered once. If the commit is missing, the worker sends a check. The
-        door answers it itself (`Door._ask`). The door does not join the checks of a group because of such a message.
+        door answers it itself (`Door._ask_member`). The door does not join the checks of a group because of such a message.
         """
         [half] = await self._await_half(send, uniq_key, transaction, record)
         entry = DecisionEntry(half.offset, transaction, Decision.COMMIT)
-        reason = await self._ends.submit(send.group, half.partition, Source.CLIENT, entry)
+        reason = await self._ends.submit_decision(send.group, half.partition, Source.CLIENT, entry)
         if reason is not None:
             text = f"Kafka has not taken the commit of the delayed message: {reason}"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
@@ -216,7 +216,7 @@ class Sends:
         )
         # With a key, Kafka's hash chooses the partition, as for every client of txbridge.
         partition = -1 if message.key is not None else identity.half_partition(transaction, self._setting.partitions)
-        return self._produce(self._setting.names.half, message, headers, partition=partition)
+        return self._hand_to_producer(self._setting.names.half, message, headers, partition=partition)
 
     async def _await_half(
         self, send: SendRequest, uniq_key: str, transaction: str, record: asyncio.Future[Report]
@@ -226,7 +226,7 @@ class Sends:
             raise _not_stored(error)
         return [StoredRecord(uniq_key, transaction, max(send.queue_id, 0), partition, offset)]
 
-    def _message(
+    def _make_message(
         self, send: SendRequest, properties: dict[str, str], body: bytes, sys_flag: int, flag: int, peer: str
     ) -> Message:
         return mapping.record_of(

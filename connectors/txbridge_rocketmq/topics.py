@@ -71,7 +71,7 @@ class LookUps:
         self._look = look
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="txbridge-topics")
 
-    async def ask(self, names: Sequence[str]) -> Mapping[str, int | NoAnswerError]:
+    async def ask_kafka(self, names: Sequence[str]) -> Mapping[str, int | NoAnswerError]:
         """Ask about at most MAX_NAMES topics. Raises NoAnswerError."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._look, names)
 
@@ -94,7 +94,7 @@ class Topics:
         self._requests: set[asyncio.Task[None]] = set()
         self._sent: set[str] = set()
 
-    def known(self, topic: str) -> int | None:
+    def cached_partitions(self, topic: str) -> int | None:
         """Number of partitions of a topic, 0 if it does not exist; None if Kafka must be asked."""
         now = time.monotonic()
         until, count = self._known.get(topic, (now, 0))
@@ -102,9 +102,9 @@ class Topics:
             return count
         return 0 if now < self._missing.get(topic, now) else None
 
-    async def partitions(self, topic: str, asker: str) -> int:
+    async def count_partitions(self, topic: str, asker: str) -> int:
         """Number of partitions of a topic, 0 if it does not exist. Raises NoAnswerError."""
-        found = self.known(topic)
+        found = self.cached_partitions(topic)
         if found is not None:
             return found
         answer = self._answers.get(topic)
@@ -112,11 +112,11 @@ class Topics:
             answer = self._answers[topic] = asyncio.get_running_loop().create_future()
         if topic not in self._sent:
             self._waiting.add_item(asker, topic)
-            self._send()
+            self._send_requests()
         # Shielded: others wait for the same answer.
         return await asyncio.shield(answer)
 
-    def _send(self) -> None:
+    def _send_requests(self) -> None:
         while self._waiting and len(self._requests) < _REQUESTS:
             names: list[str] = []
             while self._waiting and len(names) < MAX_NAMES:
@@ -126,25 +126,25 @@ class Topics:
                     self._sent.add(name)
                     names.append(name)
             if names:
-                task = asyncio.get_running_loop().create_task(self._ask(names))
+                task = asyncio.get_running_loop().create_task(self._ask_about(names))
                 self._requests.add(task)
-                task.add_done_callback(self._finish)
+                task.add_done_callback(self._on_request_done)
 
-    async def _ask(self, names: Sequence[str]) -> None:
+    async def _ask_about(self, names: Sequence[str]) -> None:
         found: Mapping[str, int | Exception]
         try:
-            found = await self._look_ups.ask(names)
+            found = await self._look_ups.ask_kafka(names)
         except Exception as error:  # noqa: BLE001  each asker gets it
             found = dict.fromkeys(names, error)
         for name in names:
-            self._settle(name, found[name])
+            self._settle_topic(name, found[name])
 
-    def _finish(self, request: asyncio.Task[None]) -> None:
+    def _on_request_done(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
         if not request.cancelled():
-            self._send()
+            self._send_requests()
 
-    def _settle(self, topic: str, found: int | Exception) -> None:
+    def _settle_topic(self, topic: str, found: int | Exception) -> None:
         self._sent.discard(topic)
         answer = self._answers.pop(topic)
         if isinstance(found, Exception):

@@ -59,19 +59,19 @@ class Handler:
         self.seen: list[RemotingCommand] = []
         self.unfinished: list[Callable[[], None]] = []
 
-    def opened(self, connection: DoorConnection) -> None:
+    def add_connection(self, connection: DoorConnection) -> None:
         pass
 
-    def closed(self, connection: DoorConnection, reason: str | None) -> None:
+    def drop_connection(self, connection: DoorConnection, reason: str | None) -> None:
         pass
 
-    def answered(self, request: int, code: int) -> None:
+    def count_answer(self, request: int, code: int) -> None:
         pass
 
-    def handle(self, connection: DoorConnection, command: RemotingCommand) -> None:
+    def handle_command(self, connection: DoorConnection, command: RemotingCommand) -> None:
         self.seen.append(command)
         if command.opaque % 2:
-            self.unfinished.append(connection.begin())
+            self.unfinished.append(connection.begin_request())
 
 
 def frame(opaque: int, body: bytes) -> bytes:
@@ -224,7 +224,7 @@ def test_who_announces_much_and_sends_little_stops_nobody(
             if len(handler.seen) == len(honest):
                 break
             for client in attackers:
-                client.connection.look(time.monotonic() + 1.5)
+                client.connection.close_if_stuck(time.monotonic() + 1.5)
                 if client.wire.aborted:
                     client.connection.connection_lost(None)
             await deliver_all(handler, [*attackers, *clients])
@@ -249,7 +249,7 @@ def test_a_large_request_waits_for_one_of_a_host_not_for_all_of_them() -> None:
         await deliver_all(handler, [*attackers, honest])
         assert handler.seen == []
         for client in attackers:
-            client.connection.look(time.monotonic() + 1.5)
+            client.connection.close_if_stuck(time.monotonic() + 1.5)
             if client.wire.aborted:
                 client.connection.connection_lost(None)
         await deliver_all(handler, [*attackers, honest])

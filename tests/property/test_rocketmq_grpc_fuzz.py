@@ -285,7 +285,7 @@ def test_names_that_clients_invent_take_bounded_memory() -> None:
     with GrpcDoor() as door:
         streams = grpc_service.TelemetryStreams(door.door, 10)
         for number in range(3 * _MAX_EARLY):
-            streams.prepares("one" if number % 2 else f"client-{number}", f"topic-{number}")
+            streams.note_half_message("one" if number % 2 else f"client-{number}", f"topic-{number}")
         assert sum(map(len, streams._early.values())) <= _MAX_EARLY
         assert streams._early_topics == sum(map(len, streams._early.values()))
         # A client id that is longer than the limit is refused.

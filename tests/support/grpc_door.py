@@ -33,7 +33,7 @@ class _Outlet:
     def __init__(self) -> None:
         self.sent = 0
 
-    def send(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+    def send_record(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
         self.sent += 1
         answer = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(answer.set_result, (None, 0, self.sent))
@@ -78,12 +78,12 @@ class GrpcDoor:
             max_groups=50,
         )
         self._listener = GrpcServer(self._most, MOST)
-        self.port = self._listener.listen("127.0.0.1", 0, None)
+        self.port = self._listener.listen_on("127.0.0.1", 0, None)
         await self._listener.start(self.door)
 
     async def _stop(self) -> None:
         await self._listener.close(5)
-        await self.door.drain(5)
+        await self.door.drain_requests(5)
         self.door.close()
 
     def __enter__(self) -> Self:

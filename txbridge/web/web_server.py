@@ -115,13 +115,13 @@ class WebServer:
 
     async def _serve_all(self) -> None:
         self._keep_reserve()
-        self._loop.add_reader(self._listener, self._accept)
+        self._loop.add_reader(self._listener, self._accept_client)
         await self._closing.wait()
         self._loop.remove_reader(self._listener)
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
+    def _accept_client(self) -> None:
         """Accept one connection. Called as long as one waits, each time after all others were served."""
         try:
             accepted, address = self._listener.accept()
@@ -129,12 +129,14 @@ class WebServer:
             if error.errno in _NO_ROOM and not self._free_descriptor():
                 # The listener stays readable: without a pause the loop would spin.
                 self._loop.remove_reader(self._listener)
-                self._loop.call_later(_NO_DESCRIPTOR_PAUSE_S, self._loop.add_reader, self._listener, self._accept)
+                self._loop.call_later(
+                    _NO_DESCRIPTOR_PAUSE_S, self._loop.add_reader, self._listener, self._accept_client
+                )
             return
         accepted.setblocking(False)
-        task = self._loop.create_task(self._serve(accepted))
+        task = self._loop.create_task(self._serve_client(accepted))
         self._clients[task] = str(address[0])
-        task.add_done_callback(self._drop)
+        task.add_done_callback(self._drop_client)
         if len(self._clients) > MOST_CONNECTIONS:
             self._drop_oldest()
 
@@ -157,38 +159,38 @@ class WebServer:
     def _drop_oldest(self) -> None:
         """Drop the oldest connection of the peer that has most: a flood closes its own connections."""
         [(peer, _)] = Counter(self._clients.values()).most_common(1)
-        self._drop(next(task for task, of in self._clients.items() if of == peer))
+        self._drop_client(next(task for task, of in self._clients.items() if of == peer))
 
-    def _drop(self, client: asyncio.Task[None]) -> None:
+    def _drop_client(self, client: asyncio.Task[None]) -> None:
         """End a connection, or forget one that has ended."""
         self._clients.pop(client, None)
         if not client.cancel():
             self._keep_reserve()
 
-    async def _serve(self, client: socket.socket) -> None:
+    async def _serve_client(self, client: socket.socket) -> None:
         with client, suppress(OSError):  # also when it takes too long
             async with asyncio.timeout(_HEAD_S):
-                request = await self._request(client)
+                request = await self._read_request(client)
             if request is None:
                 return
             async with asyncio.timeout(_LOOK_UP_S):
-                answer = request if isinstance(request, PageAnswer) else await self._answer(request)
+                answer = request if isinstance(request, PageAnswer) else await self._make_answer(request)
             async with asyncio.timeout(_ANSWER_S):
                 await self._loop.sock_sendall(client, answer.as_bytes())
             client.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(_CLOSE_S):
-                while await self._receive(client):
+                while await self._receive_bytes(client):
                     pass
 
-    async def _receive(self, client: socket.socket) -> bytes:
+    async def _receive_bytes(self, client: socket.socket) -> bytes:
         # A client that always has sent more must let others have their turn, too.
         await asyncio.sleep(0)
         return await self._loop.sock_recv(client, LONGEST_HEAD)
 
-    async def _request(self, client: socket.socket) -> PageRequest | PageAnswer | None:
+    async def _read_request(self, client: socket.socket) -> PageRequest | PageAnswer | None:
         """The request, or the answer to one that is refused. None when the client has closed the connection."""
         received = b""
-        while more := await self._receive(client):
+        while more := await self._receive_bytes(client):
             received += more
             try:
                 request = parse_request(received)
@@ -210,19 +212,19 @@ class WebServer:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: PageRequest) -> PageAnswer:
+    async def _make_answer(self, request: PageRequest) -> PageAnswer:
         try:
             if request.path in self._questions:
                 return _as_answer(self._questions[request.path]())
             if request.path in self._pages:
-                return await self._page(request)
+                return await self._make_page(request)
         except Exception as error:  # noqa: BLE001 - a defect of ours in one page must not end the others
             _log.error("unexpected_error", exc_info=error)
             return PageAnswer.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be answered: the log says why")
         known = " ".join(["/metrics", *self._questions, *(path for path in self._pages if path != "/metrics")])
         return PageAnswer.text(HTTPStatus.NOT_FOUND, f"There is: {known}")
 
-    async def _page(self, request: PageRequest) -> PageAnswer:
+    async def _make_page(self, request: PageRequest) -> PageAnswer:
         async with self._page_turn:
             await asyncio.sleep(self._next_page - time.monotonic())
             before = time.thread_time()

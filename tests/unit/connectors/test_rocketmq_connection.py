@@ -32,9 +32,9 @@ def test_a_frame_that_does_not_come_to_its_end_ends_its_connection() -> None:
     handler = Handler(1_000_000)
     connection, wire = connected(handler)
     connection.data_received(frame(1, b"x" * 100)[:-1])
-    connection.look(time.monotonic() + 29)
+    connection.close_if_stuck(time.monotonic() + 29)
     assert not wire.aborted
-    connection.look(time.monotonic() + 31)
+    connection.close_if_stuck(time.monotonic() + 31)
     assert wire.aborted
     connection.connection_lost(None)
     assert handler.memory.used == 0
@@ -53,9 +53,9 @@ def test_a_client_that_takes_no_answers_is_not_read_and_not_asked_and_then_close
         assert [one.body for one in handler.seen] == [b"later"]
         assert wire.reads
         connection.pause_writing()
-        connection.look(time.monotonic() + 29)
+        connection.close_if_stuck(time.monotonic() + 29)
         assert not wire.aborted
-        connection.look(time.monotonic() + 31)
+        connection.close_if_stuck(time.monotonic() + 31)
         assert wire.aborted
 
     asyncio.run(drive())
@@ -66,12 +66,12 @@ def test_a_connection_without_traffic_is_closed_unless_it_waits_for_an_answer() 
         handler = Handler(1_000_000)
         connection, wire = connected(handler)
         connection.data_received(frame(1, b"being answered"))
-        connection.look(time.monotonic() + 121)
+        connection.close_if_stuck(time.monotonic() + 121)
         assert not wire.aborted
         handler.unfinished.pop()()
-        connection.look(time.monotonic() + 119)
+        connection.close_if_stuck(time.monotonic() + 119)
         assert not wire.aborted
-        connection.look(time.monotonic() + 121)
+        connection.close_if_stuck(time.monotonic() + 121)
         assert wire.aborted
 
     asyncio.run(drive())
@@ -139,12 +139,12 @@ def test_a_slow_frame_loses_its_memory_when_others_need_it(monkeypatch: pytest.M
             clock.now += pause
             if pause < 1:
                 slow.data_received(b"x")
-            slow.look(clock.now)
+            slow.close_if_stuck(clock.now)
         assert not wire.aborted
         other, other_wire = connected(handler)
         other.data_received(frame(3, b"y" * 900)[:150])
         assert not other_wire.reads
-        slow.look(clock.now)
+        slow.close_if_stuck(clock.now)
         assert wire.aborted
         slow.connection_lost(None)
         await asyncio.sleep(0)
@@ -213,15 +213,15 @@ def test_a_group_is_joined_for_as_long_as_one_of_it_is_connected() -> None:
     async def drive() -> None:
         cluster, first, second = Cluster("orders"), member(), member()
         groups = cluster.groups()
-        groups.introduce(first, frozenset({"orders"}))
+        groups.set_groups(first, frozenset({"orders"}))
         await until(lambda: cluster.joined == ["orders"])
-        groups.introduce(second, frozenset({"orders"}))
-        groups.drop(first)
+        groups.set_groups(second, frozenset({"orders"}))
+        groups.drop_member(first)
         await asyncio.sleep(0.05)
         assert cluster.left == []
-        groups.forget(second, "orders")
+        groups.leave_group(second, "orders")
         await until(lambda: cluster.left == ["orders"])
-        groups.introduce(second, frozenset({"orders"}))
+        groups.set_groups(second, frozenset({"orders"}))
         await until(lambda: cluster.joined == ["orders", "orders"])
         await groups.close()
         assert cluster.left == ["orders", "orders"]
@@ -233,14 +233,14 @@ def test_a_group_of_plain_producers_is_not_joined_until_it_sends_a_transaction()
     async def drive() -> None:
         cluster, connection = Cluster(), member()
         groups = cluster.groups()
-        groups.introduce(connection, frozenset({"plain"}))
+        groups.set_groups(connection, frozenset({"plain"}))
         await asyncio.sleep(0.05)
         assert cluster.joined == []
-        groups.transactional("plain")
+        groups.note_transactional("plain")
         await until(lambda: cluster.joined == ["plain"])
         # It has sent before its first heartbeat.
-        groups.transactional("early")
-        groups.introduce(connection, frozenset({"plain", "early"}))
+        groups.note_transactional("early")
+        groups.set_groups(connection, frozenset({"plain", "early"}))
         await until(lambda: cluster.joined == ["plain", "early"])
         await groups.close()
 
@@ -251,7 +251,7 @@ def test_no_more_groups_are_joined_than_wanted() -> None:
     async def drive() -> None:
         cluster, connection = Cluster("one", "two"), member()
         groups = cluster.groups(most=1)
-        groups.introduce(connection, frozenset({"one", "two"}))
+        groups.set_groups(connection, frozenset({"one", "two"}))
         await until(lambda: len(cluster.joined) == 1)
         await asyncio.sleep(0.05)
         assert len(cluster.joined) == 1
@@ -265,8 +265,8 @@ def test_checks_go_to_the_members_in_turn_and_wait_while_there_is_none() -> None
     async def drive() -> None:
         cluster, first, second = Cluster("orders"), member(), member()
         groups, settled = cluster.groups(), []
-        groups.introduce(first, frozenset({"orders"}))
-        groups.introduce(second, frozenset({"orders"}))
+        groups.set_groups(first, frozenset({"orders"}))
+        groups.set_groups(second, frozenset({"orders"}))
         await until(lambda: cluster.joined == ["orders"])
         for number in range(2):
             cluster.takers[0](number, lambda number=number: settled.append(number))
@@ -281,14 +281,14 @@ def test_many_groups_take_few_requests_and_one_that_is_gone_takes_none() -> None
     async def drive() -> None:
         cluster, first, second = Cluster("group-999"), member(), member()
         groups = cluster.groups()
-        groups.introduce(first, frozenset(f"group-{number}" for number in range(1_000)))
-        groups.introduce(second, frozenset(f"gone-{number}" for number in range(1_000)))
-        groups.drop(second)
+        groups.set_groups(first, frozenset(f"group-{number}" for number in range(1_000)))
+        groups.set_groups(second, frozenset(f"gone-{number}" for number in range(1_000)))
+        groups.drop_member(second)
         # The group may be among the first that are looked up.
         await until(lambda: cluster.joined == ["group-999"] and len(cluster.looks) == 10)
         assert sum(map(len, cluster.looks)) == 1_000
         # The next heartbeat comes before the next look-up is due.
-        groups.introduce(first, frozenset(f"group-{number}" for number in range(1_000)))
+        groups.set_groups(first, frozenset(f"group-{number}" for number in range(1_000)))
         await asyncio.sleep(0.05)
         assert len(cluster.looks) == 10
         await groups.close()
@@ -302,7 +302,7 @@ def test_a_group_is_looked_up_until_kafka_answers(monkeypatch: pytest.MonkeyPatc
     async def drive() -> None:
         cluster = Cluster("orders")
         cluster.is_away, groups = True, cluster.groups()
-        groups.introduce(member(), frozenset({"orders"}))
+        groups.set_groups(member(), frozenset({"orders"}))
         await until(lambda: len(cluster.looks) > 2)
         cluster.is_away = False
         await until(lambda: cluster.joined == ["orders"])
@@ -319,15 +319,15 @@ def test_the_groups_of_a_door_are_bounded_and_those_with_transactions_are_notice
     async def drive() -> None:
         cluster, first, second = Cluster(), member(), member()
         groups = cluster.groups()
-        groups.introduce(first, frozenset(f"plain-{number}" for number in range(20)))
-        groups.transactional("orders")
-        groups.introduce(second, frozenset({"orders", "plain-1", "more"}))
+        groups.set_groups(first, frozenset(f"plain-{number}" for number in range(20)))
+        groups.note_transactional("orders")
+        groups.set_groups(second, frozenset({"orders", "plain-1", "more"}))
         assert len(first.groups) == 10
         assert "orders" in second.groups
         assert "more" not in second.groups
         await until(lambda: cluster.joined == ["orders"])
-        groups.drop(first)
-        groups.introduce(second, frozenset({"orders", "more"}))
+        groups.drop_member(first)
+        groups.set_groups(second, frozenset({"orders", "more"}))
         assert second.groups == {"orders", "more"}
         await groups.close()
 
@@ -338,10 +338,10 @@ def test_the_end_waits_for_no_group_that_is_being_joined() -> None:
     async def drive() -> None:
         cluster, connection = Cluster("one", "two"), member()
         groups = cluster.groups()
-        groups.introduce(connection, frozenset({"one"}))
+        groups.set_groups(connection, frozenset({"one"}))
         await until(lambda: cluster.joined == ["one"])
         cluster.is_slow = True
-        groups.introduce(connection, frozenset({"one", "two", *(f"plain-{number}" for number in range(900))}))
+        groups.set_groups(connection, frozenset({"one", "two", *(f"plain-{number}" for number in range(900))}))
         await asyncio.wait_for(groups.close(), 20)
         assert cluster.stopped == ["one"]
         assert cluster.joined == cluster.left == ["one"]

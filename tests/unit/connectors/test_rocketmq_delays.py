@@ -76,7 +76,7 @@ class Kafka:
         self.records: list[tuple[str, Any, Mapping[str, Any], int]] = []
         self.answers: list[asyncio.Future[Any]] = []
 
-    def send(
+    def send_record(
         self,
         topic: str,
         value: Any,
@@ -98,7 +98,7 @@ class Kafka:
 
 
 class Topics:
-    def known(self, _topic: str) -> int:
+    def cached_partitions(self, _topic: str) -> int:
         return 4
 
 
@@ -136,7 +136,7 @@ class Way:
         given = {"UNIQ_KEY": "01AB", **properties}
         send = SendRequest("plain", "orders", 3, 0, 1, 0, given, is_batch=False)
         try:
-            self.told.append(await self.sends.send(send, b"body", "1.2.3.4:5"))
+            self.told.append(await self.sends.send_message(send, b"body", "1.2.3.4:5"))
         except RequestError as error:
             self.told.append(error)
 

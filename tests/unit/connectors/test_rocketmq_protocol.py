@@ -110,7 +110,7 @@ def test_the_check_of_a_real_broker_is_made_byte_for_byte() -> None:
         born_host=(ip_address("127.0.0.1"), 0xE0D2),
         store_host=(ip_address("127.0.0.1"), 30911),
     )
-    assert stored.encode() == of_frame("broker check").body
+    assert stored.encode_message() == of_frame("broker check").body
 
 
 def test_an_answer_is_json_that_names_the_request() -> None:
@@ -447,16 +447,16 @@ def test_access_keys(tmp_path: Path) -> None:
     assert "a secret" not in repr(vars(access))
     fields = {"b": "2", "a": "1", "AccessKey": "ak"}
     signed = {**fields, "Signature": signature(b"a secret", fields, b"body")}
-    key = access.check(signed, b"body")
+    key = access.check_request(signed, b"body")
     require_group(key, "mine")
     with pytest.raises(RequestError):
         require_group(key, "another")
     for wrong in ({**signed, "a": "9"}, fields, {**signed, "AccessKey": "other"}, {}, {**signed, "Signature": "ä"}):
         with pytest.raises(RequestError) as refused:
-            access.check(wrong, b"body")
+            access.check_request(wrong, b"body")
         assert refused.value.code is ResponseCode.NO_PERMISSION
     with pytest.raises(RequestError):
-        access.check(signed, b"other")
+        access.check_request(signed, b"other")
 
 
 def test_a_signature_is_that_of_the_values_in_the_order_of_their_names() -> None:

@@ -40,9 +40,9 @@ def test_a_client_does_not_wait_for_the_many_names_of_another() -> None:
         kafka = Kafka(orders=8)
         kafka.answers.clear()
         topics = Topics(kafka.look)
-        many = [asyncio.ensure_future(topics.partitions(f"missing-{number}", "many")) for number in range(5_000)]
+        many = [asyncio.ensure_future(topics.count_partitions(f"missing-{number}", "many")) for number in range(5_000)]
         await asyncio.sleep(0)
-        one = asyncio.ensure_future(topics.partitions("orders", "one"))
+        one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
         await asyncio.sleep(0)
         kafka.answers.set()
         assert await one == 8
@@ -61,9 +61,9 @@ def test_a_topic_that_another_client_has_queued_first_is_asked_for_in_the_next_t
         kafka.answers.clear()
         topics = Topics(kafka.look)
         names = [*(f"missing-{number}" for number in range(5_000)), "orders"]
-        many = [asyncio.ensure_future(topics.partitions(name, "many")) for name in names]
+        many = [asyncio.ensure_future(topics.count_partitions(name, "many")) for name in names]
         await asyncio.sleep(0)
-        one = asyncio.ensure_future(topics.partitions("orders", "one"))
+        one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
         await asyncio.sleep(0)
         kafka.answers.set()
         assert await one == 8
@@ -83,16 +83,16 @@ def test_answers_are_remembered_and_missing_topics_drive_no_other_out(
     async def drive() -> None:
         kafka = Kafka(orders=8)
         topics = Topics(kafka.look)
-        assert await topics.partitions("orders", "one") == 8
+        assert await topics.count_partitions("orders", "one") == 8
         for number in range(200):
-            assert await topics.partitions(f"missing-{number}", "many") == 0
-        assert topics.known("missing-0") is None
-        assert topics.known("missing-199") == 0
+            assert await topics.count_partitions(f"missing-{number}", "many") == 0
+        assert topics.cached_partitions("missing-0") is None
+        assert topics.cached_partitions("missing-199") == 0
         clock.now += 1.1
-        assert topics.known("missing-199") is None
-        assert topics.known("orders") == 8
+        assert topics.cached_partitions("missing-199") is None
+        assert topics.cached_partitions("orders") == 8
         clock.now += 9
-        assert topics.known("orders") is None
+        assert topics.cached_partitions("orders") is None
         topics.close()
 
     asyncio.run(drive())
@@ -109,11 +109,11 @@ def test_each_client_learns_that_kafka_does_not_answer_and_the_next_one_asks_aga
             return {**kafka.look(names), "denied": NoAnswerError("not authorized")}
 
         topics = Topics(look)
-        asked = [topics.partitions("orders", peer) for peer in ("one", "two")]
+        asked = [topics.count_partitions("orders", peer) for peer in ("one", "two")]
         assert [str(found) for found in await asyncio.gather(*asked, return_exceptions=True)] == ["timed out"] * 2
-        assert await topics.partitions("orders", "one") == 8
+        assert await topics.count_partitions("orders", "one") == 8
         with pytest.raises(NoAnswerError, match="not authorized"):
-            await topics.partitions("denied", "one")
+            await topics.count_partitions("denied", "one")
         assert kafka.requests[0] == ["orders"]
         topics.close()
 
