@@ -14,7 +14,7 @@ FRESH_S = 6.0
 PROOF_EVERY_S = 2.0
 
 
-class Proof:
+class ProofOfLife:
     """Age of the last proof that something works: Kafka, a database, an event loop. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -28,7 +28,7 @@ from txbridge.kafka.admin import Bounds, KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
-from txbridge.proof import PROOF_EVERY_S, Proof
+from txbridge.proof import PROOF_EVERY_S, ProofOfLife
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import WebServer
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
@@ -103,7 +103,7 @@ async def _serve(
         return len(found.partitions) if found.error is None else found.error
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    metrics, watch, alive = DoorMetrics(), TopicWatch(names, layout.partitions), Proof()
+    metrics, watch, alive = DoorMetrics(), TopicWatch(names, layout.partitions), ProofOfLife()
     requests = ControllerRequests(
         lambda: kafka_config.create(AdminClient, {"logger": librdkafka_logger(), **kafka_config.admin_config(user)})
     )
@@ -182,7 +182,7 @@ async def _serve(
 
 
 def _web(
-    options: DoorOptions, metrics: DoorMetrics, alive: Proof, reasons: Callable[[], list[str]]
+    options: DoorOptions, metrics: DoorMetrics, alive: ProofOfLife, reasons: Callable[[], list[str]]
 ) -> WebServer | None:
     if not options.metrics_port:
         return None
@@ -241,14 +241,14 @@ async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], i
             watch.found(found)
 
 
-async def _beat(alive: Proof) -> None:
+async def _beat(alive: ProofOfLife) -> None:
     """Prove that the event loop turns. It needs milliseconds for a turn, or tens of them for a large body."""
     while True:
         alive.renew()
         await asyncio.sleep(_ALIVE_EVERY_S)
 
 
-def _not_alive(alive: Proof) -> list[str]:
+def _not_alive(alive: ProofOfLife) -> list[str]:
     return [] if alive.is_fresh else [f"the event loop has not turned for {alive.age:.0f} s"]
 
 

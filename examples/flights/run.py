@@ -28,7 +28,7 @@ from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.interrupts import in_own_thread
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
@@ -157,7 +157,7 @@ def _start_kafka(stack: ExitStack, folder: Path, console: Console) -> str:
     servers = kafka.bootstrap_servers
     console.print(f"Kafka runs on {servers} (process {kafka.pid})")
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    apply(Cluster(admin), Names(), PlanOptions(partitions=_PARTITIONS))
+    apply(KafkaCluster(admin), Names(), PlanOptions(partitions=_PARTITIONS))
     _make_real_topic(admin)
     return servers
 

@@ -40,7 +40,7 @@ public class Reassign {
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", (Object) arguments[0]))) {
             List<String> topics = Arrays.asList(arguments).subList(1, arguments.length);
             Map<TopicPartition, Optional<NewPartitionReassignment>> moves = new HashMap<>();
-            for (TopicDescription topic : admin.describeTopics(topics).allTopicNames().get().values())
+            for (FoundTopic topic : admin.describeTopics(topics).allTopicNames().get().values())
                 for (TopicPartitionInfo partition : topic.partitions()) {
                     List<Integer> replicas = new ArrayList<>();
                     for (Node node : partition.replicas()) replicas.add(node.id() % 4 + 1);

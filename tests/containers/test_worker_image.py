@@ -14,7 +14,7 @@ from testcontainers.core.network import Network
 from tests.support import http
 from txbridge import LocalTransactionState, Message, TransactionListener
 from txbridge.core.names import Names
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.testing import ProcessBackend, Sandbox, TransactionState
 from txbridge.testing.containers import WORKER_IMAGE, ApacheKafkaContainer, ContainerBackend, WorkerContainer
 from txbridge.topics.apply import apply
@@ -86,7 +86,7 @@ def test_the_container_of_a_worker_is_started_when_it_is_ready_and_healthy_soon(
         Network() as network,
         ApacheKafkaContainer().with_network(network).with_network_aliases("kafka") as kafka,
     ):
-        cluster = Cluster.connect({"bootstrap.servers": kafka.get_bootstrap_server()})
+        cluster = KafkaCluster.connect({"bootstrap.servers": kafka.get_bootstrap_server()})
         apply(cluster, Names("images"), PlanOptions(partitions=2, replication_factor=1))
         worker = WorkerContainer(kafka.get_internal_bootstrap_server()).with_network(network)
         with worker.with_option("namespace", "images"):

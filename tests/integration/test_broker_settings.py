@@ -19,7 +19,7 @@ from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
@@ -118,7 +118,7 @@ def test_sasl_sessions_that_end(tmp_path: Path) -> None:
         names = {"<ns>.": f"{bridge.namespace}.", "<group>": "orders", "<real topic>": topic}
         user = secure.user("everything")
         plan = PlanOptions(partitions=2, groups=("orders",))
-        apply(Cluster.connect({"bootstrap.servers": secure.plain}), bridge.names, plan)
+        apply(KafkaCluster.connect({"bootstrap.servers": secure.plain}), bridge.names, plan)
         for role in ("worker", "client"):
             user.grant(*documented(role, names))
         flags = [f"--kafka={name}={value}" for name, value in user.settings.items()]

@@ -33,7 +33,7 @@ from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
@@ -118,7 +118,7 @@ def run(
 def namespace(kafka: EmbeddedKafka) -> str:
     """A namespace with its topics and no messages."""
     name = f"p{secrets.token_hex(4)}"
-    apply(Cluster.connect({"bootstrap.servers": kafka.bootstrap_servers}), Names(name), PlanOptions(partitions=1))
+    apply(KafkaCluster.connect({"bootstrap.servers": kafka.bootstrap_servers}), Names(name), PlanOptions(partitions=1))
     return name
 
 

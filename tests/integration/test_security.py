@@ -28,7 +28,7 @@ from txbridge_audit.incremental.follow import follow
 from txbridge_audit.incremental.steps import Alarm
 from txbridge_audit.incremental.violations_topic import Alarms
 from txbridge_audit.judge.model import Entry
-from txbridge_audit.read.kafka_admin import Cluster as AuditCluster
+from txbridge_audit.read.kafka_admin import KafkaCluster as AuditCluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_sqlalchemy import create_table, transactions
 
@@ -44,14 +44,14 @@ from txbridge.doctor.run import examine
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.acl import Pattern, Right, Role
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.proven_end import proven_end
 from txbridge.operations import Connection, list_pending, resolve
 from txbridge.topics.apply import apply
-from txbridge.topics.plan import Action, PlanOptions
+from txbridge.topics.plan import PlanOptions, TopicAction
 from txbridge.worker.partition_context import PartitionContext
 
 GROUP = "orders"
@@ -396,7 +396,7 @@ def test_each_right_that_a_doctor_lacks_is_named(shared: Scene, laid_out: Bridge
 def laid_out(secure: SecureKafka) -> Iterator[Bridge]:
     """A namespace with all its topics, the check topic included."""
     with Bridge(secure.plain, "laid out", partitions=1) as bridge:
-        apply(Cluster.connect({"bootstrap.servers": secure.plain}), bridge.names, PlanOptions(groups=(GROUP,)))
+        apply(KafkaCluster.connect({"bootstrap.servers": secure.plain}), bridge.names, PlanOptions(groups=(GROUP,)))
         yield bridge
 
 
@@ -415,14 +415,14 @@ def test_each_right_that_an_admin_lacks_is_named(
     if operation == "ALTER_CONFIGS":
         bridge.alter_topic(topic, message_timestamp_type="CreateTime")
     try:
-        cluster = Cluster.connect({**user.settings, "bootstrap.servers": secure.secure})
+        cluster = KafkaCluster.connect({**user.settings, "bootstrap.servers": secure.secure})
         plans = apply(cluster, bridge.names, PlanOptions(partitions=1, groups=(GROUP,)))
     finally:
         if operation == "ALTER_CONFIGS":
             bridge.alter_topic(topic, message_timestamp_type="LogAppendTime")
         if bridge is not laid_out:
             bridge.close()
-    [refused] = [plan for plan in plans if plan.action is Action.REFUSED]
+    [refused] = [plan for plan in plans if plan.action is TopicAction.REFUSED]
     assert refused.topic == topic
     assert_named("\n".join(refused.reasons), operation, right)
 

@@ -28,9 +28,9 @@ from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
-from txbridge.topics.plan import Action, PlanOptions
+from txbridge.topics.plan import PlanOptions, TopicAction
 from txbridge.topics.verify import KafkaUnreachableError, LayoutError, check_layout, ensure_check_topic
 
 DAY = 86_400_000
@@ -301,7 +301,7 @@ def test_several_at_a_time(admin, namespace):
     results = []
 
     def run():
-        done = apply(Cluster(admin), Names(namespace), PlanOptions())
+        done = apply(KafkaCluster(admin), Names(namespace), PlanOptions())
         results.append({one.action for one in done})
 
     threads = [threading.Thread(target=run) for _ in range(4)]
@@ -310,7 +310,7 @@ def test_several_at_a_time(admin, namespace):
     for thread in threads:
         thread.join()
     assert len(results) == 4
-    assert not any(Action.REFUSED in actions for actions in results)
+    assert not any(TopicAction.REFUSED in actions for actions in results)
     assert check_layout(admin, Names(namespace)).partitions == 4
 
 

@@ -41,14 +41,14 @@ from confluent_kafka.admin import (
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
 from txbridge.core.transaction_size import Limits
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.testing import workers
 from txbridge.topics.apply import apply as apply_plan
-from txbridge.topics.plan import Action, PlanOptions
+from txbridge.topics.plan import PlanOptions, TopicAction
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import PartitionOwner
 
@@ -295,11 +295,11 @@ class Bridge:
 
     def __enter__(self) -> Self:
         plans = apply_plan(
-            Cluster.connect({"bootstrap.servers": self.bootstrap_servers}),
+            KafkaCluster.connect({"bootstrap.servers": self.bootstrap_servers}),
             self.names,
             PlanOptions(partitions=self.partitions),
         )
-        assert all(plan.action is not Action.REFUSED for plan in plans), plans
+        assert all(plan.action is not TopicAction.REFUSED for plan in plans), plans
         return self
 
     def __exit__(

@@ -33,11 +33,13 @@ from tests.support.harness import quiet
 from txbridge.embedded import EmbeddedKafka, config
 from txbridge.embedded.java import find_java
 from txbridge.embedded.ports import HOST, free_port
-from txbridge.kafka.acl import Kind, Pattern, Right
+from txbridge.kafka.acl import Pattern, ResourceKind, Right
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 #: confluent-kafka's names of the resources.
-_KINDS = {kind: ResourceType.BROKER if kind is Kind.CLUSTER else ResourceType[kind.value] for kind in Kind}
+_KINDS = {
+    kind: ResourceType.BROKER if kind is ResourceKind.CLUSTER else ResourceType[kind.value] for kind in ResourceKind
+}
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def documented(role: str, names: dict[str, str]) -> list[Right]:
             name = name.replace(placeholder, value)
         assert "<" not in name, name
         operations = tuple(operation.strip() for operation in cells[4].split(","))
-        found.append(Right(Kind[cells[1]], name, Pattern[cells[3].upper()], operations))
+        found.append(Right(ResourceKind[cells[1]], name, Pattern[cells[3].upper()], operations))
     assert found, f"docs/security.md lists no rights of the role {role}"
     return found
 

@@ -16,7 +16,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.errors import LocalProblemError, UsageError
 from txbridge.interrupts import hand_over
 from txbridge.log import get_logger
-from txbridge.proof import PROOF_EVERY_S, Proof
+from txbridge.proof import PROOF_EVERY_S, ProofOfLife
 from txbridge.web.web_server import WebServer
 
 _log = get_logger("txbridge.answer_checks")
@@ -111,7 +111,7 @@ class _Database:
     def __init__(self, engine: Engine, ended: threading.Event) -> None:
         self._engine = engine
         self._ended = ended
-        self._answered = Proof()
+        self._answered = ProofOfLife()
         self._error = ""
 
     def watch(self) -> None:

@@ -24,9 +24,9 @@ from txbridge.embedded.server import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.extras import needs
 from txbridge.interrupts import EXIT_INTERRUPTED, end_at_hangup, hand_over, if_interrupted, in_own_thread
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
-from txbridge.topics.plan import Action
+from txbridge.topics.plan import TopicAction
 
 #: The usual port for metrics.
 DEFAULT_METRICS_PORT = 9464
@@ -98,8 +98,8 @@ def _settings_of(kafka: EmbeddedKafka, metrics_port: int, config: Path | None) -
 
 def _create_topics(settings: WorkerSettings, real_topic: list[str] | None) -> None:
     options = WantedOptions(real_topic=real_topic).plan_options(settings)
-    plans = apply(Cluster.connect(settings.librdkafka), Names(settings.namespace), options)
-    refused = [f"{one.topic}: {'; '.join(one.reasons)}" for one in plans if one.action is Action.REFUSED]
+    plans = apply(KafkaCluster.connect(settings.librdkafka), Names(settings.namespace), options)
+    refused = [f"{one.topic}: {'; '.join(one.reasons)}" for one in plans if one.action is TopicAction.REFUSED]
     if refused:
         raise UsageError("\n".join(refused))
     real = f"{', '.join(one.name for one in options.real_topics)} and " if options.real_topics else ""

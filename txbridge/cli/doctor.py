@@ -35,7 +35,7 @@ _STYLE = {
 _LONGEST = 1_000
 
 
-class Format(enum.Enum):
+class FindingsFormat(enum.Enum):
     """The format of the printed findings."""
 
     TEXT = "text"
@@ -61,7 +61,9 @@ def doctor(
     ] = False,
     *,
     place: DoorPlace,
-    output_format: Annotated[Format, typer.Option("--format", help="For people or for programs.")] = Format.TEXT,
+    output_format: Annotated[
+        FindingsFormat, typer.Option("--format", help="For people or for programs.")
+    ] = FindingsFormat.TEXT,
     json_output: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Examine cluster, topics, rights, workers, producers, transactions and a front door. Nothing is changed.
@@ -86,7 +88,7 @@ def doctor(
             from txbridge_rocketmq.examination import examine_door  # noqa: PLC0415
 
         report = replace(report, findings=[*report.findings, *examine_door(place.as_given(), real_topic or ())])
-    if json_output or output_format is Format.JSON:
+    if json_output or output_format is FindingsFormat.JSON:
         content = {
             **report.subject.as_record(),
             "healthy": report.healthy,

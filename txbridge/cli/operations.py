@@ -46,7 +46,7 @@ _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d{1,9})([smhd])\Z")
 
 
-class State(enum.Enum):
+class StateFilter(enum.Enum):
     """The states that `pending` can list."""
 
     PENDING = "pending"
@@ -88,7 +88,7 @@ Message = Annotated[
 def pending_command(
     cluster: ClusterOptions,
     state: Annotated[
-        list[State] | None,
+        list[StateFilter] | None,
         typer.Option(help="May be repeated. Default: pending and held.", show_default=False),
     ] = None,
     group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
@@ -263,8 +263,8 @@ def exit_code(answers: Sequence[Answer]) -> int:
     return EXIT_STORED if results & {Result.STORED, Result.HELD} else EXIT_DONE
 
 
-def _states(chosen: Sequence[State]) -> frozenset[TransactionState]:
-    if State.ALL in chosen:
+def _states(chosen: Sequence[StateFilter]) -> frozenset[TransactionState]:
+    if StateFilter.ALL in chosen:
         return frozenset(state for state in TransactionState if state.is_open)
     return frozenset(TransactionState(one.value) for one in chosen) or Selection().states
 

@@ -17,11 +17,11 @@ from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.subject import Subject, about
 from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.apply import plan as make_plan
-from txbridge.topics.plan import MOST_PARTITIONS, Action, PlanOptions, TopicPlan
+from txbridge.topics.plan import MOST_PARTITIONS, PlanOptions, TopicAction, TopicPlan
 from txbridge.topics.real import RealTopic
 from txbridge.topics.spec import DEFAULT_MESSAGE
 
@@ -30,7 +30,12 @@ app = typer.Typer(name="topics", help="Create and check the internal topics.", n
 #: Exit codes: all as wanted (or made so), something to do (plan only), refused or not possible.
 EXIT_OK, EXIT_CHANGES, EXIT_REFUSED = 0, 1, 2
 
-_STYLE = {Action.OK: "green", Action.CREATE: "cyan", Action.CHANGE: "yellow", Action.REFUSED: "bold red"}
+_STYLE = {
+    TopicAction.OK: "green",
+    TopicAction.CREATE: "cyan",
+    TopicAction.CHANGE: "yellow",
+    TopicAction.REFUSED: "bold red",
+}
 
 
 Partitions = Annotated[
@@ -101,9 +106,9 @@ def plan(
     settings = cluster.settings()
     options = wanted.plan_options(settings)
     plans = _run(make_plan, settings, options, output_format)
-    if any(one.action is Action.REFUSED for one in plans):
+    if any(one.action is TopicAction.REFUSED for one in plans):
         raise typer.Exit(EXIT_REFUSED)
-    raise typer.Exit(EXIT_OK if all(one.action is Action.OK for one in plans) else EXIT_CHANGES)
+    raise typer.Exit(EXIT_OK if all(one.action is TopicAction.OK for one in plans) else EXIT_CHANGES)
 
 
 @app.command(epilog=SOURCES)
@@ -120,7 +125,7 @@ def apply(
     settings = cluster.settings()
     options = wanted.plan_options(settings)
     plans = _run(apply_plan, settings, options, output_format)
-    raise typer.Exit(EXIT_REFUSED if any(one.action is Action.REFUSED for one in plans) else EXIT_OK)
+    raise typer.Exit(EXIT_REFUSED if any(one.action is TopicAction.REFUSED for one in plans) else EXIT_OK)
 
 
 def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[RealTopic, ...]:
@@ -132,13 +137,13 @@ def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[Rea
 
 
 def _run(
-    work: Callable[[Cluster, Names, PlanOptions], list[TopicPlan]],
+    work: Callable[[KafkaCluster, Names, PlanOptions], list[TopicPlan]],
     settings: WorkerSettings,
     options: PlanOptions,
     output_format: Format,
 ) -> list[TopicPlan]:
     with about(settings):
-        cluster = Cluster.connect(settings.librdkafka)
+        cluster = KafkaCluster.connect(settings.librdkafka)
         names = Names(settings.namespace)
         subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.greet(names.half).cluster_id)
         plans = work(cluster, names, options)
@@ -163,7 +168,7 @@ def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> Non
     table.add_column("what", overflow="fold")
     for one in plans:
         what = [*one.reasons, *one.notes]
-        if one.action is Action.CREATE:
+        if one.action is TopicAction.CREATE:
             what += [f"{change.name}={change.new}" for change in one.changes]
         else:
             what += [f"{change.name}: {change.old} -> {change.new}" for change in one.changes]
@@ -179,10 +184,12 @@ def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> Non
 
 
 def _summary(plans: list[TopicPlan], *, done: bool) -> str:
-    count = {action: sum(one.action is action for one in plans) for action in Action}
-    to_do = f"{count[Action.CREATE]} to create, {count[Action.CHANGE]} to change"
-    if count[Action.REFUSED]:
-        return f"{count[Action.REFUSED]} refused; {to_do}, which is not done before that is settled"
-    if not count[Action.CREATE] and not count[Action.CHANGE]:
+    count = {action: sum(one.action is action for one in plans) for action in TopicAction}
+    to_do = f"{count[TopicAction.CREATE]} to create, {count[TopicAction.CHANGE]} to change"
+    if count[TopicAction.REFUSED]:
+        return f"{count[TopicAction.REFUSED]} refused; {to_do}, which is not done before that is settled"
+    if not count[TopicAction.CREATE] and not count[TopicAction.CHANGE]:
         return "all topics are as wanted, nothing to do"
-    return f"{count[Action.CREATE]} created, {count[Action.CHANGE]} changed" if done else f"{to_do}: run apply"
+    return (
+        f"{count[TopicAction.CREATE]} created, {count[TopicAction.CHANGE]} changed" if done else f"{to_do}: run apply"
+    )

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from txbridge.doctor.admin_requests import Answers
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown
-from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights, topic
+from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role, rights, topic
 
 _SEE = "docs/security.md lists the rights of each role"
 
@@ -85,11 +85,11 @@ def _names(view: ClusterView, right: Right) -> list[str]:
     if right.pattern is Pattern.LITERAL:
         # The rights on a missing topic cannot be known. The findings about topics name it.
         sights = {**view.seen, **view.real}
-        return [] if right.kind is Kind.TOPIC and sights.get(right.name, right) is None else [right.name]
+        return [] if right.kind is ResourceKind.TOPIC and sights.get(right.name, right) is None else [right.name]
     match right.kind:
-        case Kind.TOPIC:
+        case ResourceKind.TOPIC:
             return [name for name, sight in view.seen.items() if name.startswith(right.name) and sight is not None]
-        case Kind.TRANSACTIONAL_ID:
+        case ResourceKind.TRANSACTIONAL_ID:
             if not right.name.startswith(view.names.half):
                 # Only the ledgers of the audits name the existing ids. Without a name the finding is `unknown`.
                 return [f"{right.name}*"]
@@ -104,16 +104,16 @@ def _has(
 ) -> frozenset[str] | None:
     """The operations that are granted; None when that cannot be known."""
     match right.kind:
-        case Kind.CLUSTER:
+        case ResourceKind.CLUSTER:
             return view.operations
-        case Kind.TOPIC:
+        case ResourceKind.TOPIC:
             described = view.described.get(name)
             return (frozenset() if name in view.seen else None) if described is None else described.operations
-        case Kind.GROUP:
+        case ResourceKind.GROUP:
             answer = groups.get(name)
             if isinstance(answer, KafkaError):
                 return frozenset() if answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
             return None if answer is None else frozenset(one.name for one in answer.authorized_operations or ())
-        case Kind.TRANSACTIONAL_ID:
+        case ResourceKind.TRANSACTIONAL_ID:
             found = answers.id_rights.get(name)
             return found if isinstance(found, frozenset) else None

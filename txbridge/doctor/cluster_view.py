@@ -17,7 +17,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.kafka.acl import Role
-from txbridge.kafka.admin import REQUEST_TIMEOUT_S, Cluster, MissingRight, Sight, TopicFacts
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S, FoundTopic, KafkaCluster, MissingRight, Sight
 from txbridge.topics.plan import PlanOptions
 
 #: Errors while a coordinator is being created, elected or loaded.
@@ -49,7 +49,7 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionReplicas:
     """The broker ids of one partition. A leader of -1 is none."""
 
     leader: int
@@ -61,7 +61,7 @@ class Place:
 class Described:
     """A topic as Kafka describes it to this user."""
 
-    places: Sequence[Place]
+    places: Sequence[PartitionReplicas]
     #: Names of the operations that this user may perform on it.
     operations: frozenset[str]
 
@@ -72,7 +72,7 @@ class ClusterView:
 
     settings: WorkerSettings
     questions: Questions
-    cluster: Cluster
+    cluster: KafkaCluster
     cluster_id: str
     controller: str
     #: host:port by broker.
@@ -111,7 +111,7 @@ class ClusterView:
     def partitions(self) -> int:
         """The number of partitions of HALF; 0 when it cannot be seen."""
         half = self.seen.get(self.names.half)
-        return half.partitions if isinstance(half, TopicFacts) else 0
+        return half.partitions if isinstance(half, FoundTopic) else 0
 
     def broker_config(self, broker: int) -> dict[str, str]:
         """The configuration of one broker, which only that broker reports. Raises KafkaException."""
@@ -151,7 +151,7 @@ def internal_topics(names: Names) -> list[str]:
     return [names.half, names.end, names.op, names.offset, names.discard]
 
 
-def read_cluster(settings: WorkerSettings, questions: Questions, cluster: Cluster) -> ClusterView:
+def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaCluster) -> ClusterView:
     """Read the state of the cluster. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
     names = Names(settings.namespace)
     answer = cluster.describe()
@@ -182,7 +182,7 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: Cluste
 KAFKAS_OWN = ("__transaction_state", "__consumer_offsets")
 
 
-def _describe(cluster: Cluster, topics: Sequence[str]) -> dict[str, Described]:
+def _describe(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Described]:
     """The topics that exist and that this user may see."""
     found = {}
     answers = cluster.admin.describe_topics(
@@ -195,7 +195,7 @@ def _describe(cluster: Cluster, topics: Sequence[str]) -> dict[str, Described]:
             # Missing or hidden: `seen` tells which for our own topics; for others the checks do where it matters.
             continue
         places = [
-            Place(
+            PartitionReplicas(
                 -1 if one.leader is None else one.leader.id,
                 frozenset(node.id for node in one.replicas),
                 frozenset(node.id for node in one.isr),

@@ -13,7 +13,7 @@ from txbridge.doctor.admin_requests import Answers, ask_brokers
 from txbridge.doctor.cluster_view import ClusterView, Questions, read_cluster
 from txbridge.doctor.finding import Check, Finding, Report, unknown
 from txbridge.errors import TxBridgeError
-from txbridge.kafka.admin import Cluster, KafkaUnreachableError, TopicFacts
+from txbridge.kafka.admin import FoundTopic, KafkaCluster, KafkaUnreachableError
 from txbridge.subject import Subject
 
 
@@ -28,7 +28,7 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
     clock and Kafka transactions together by 30 s, and the reading of a partition by 30 s. Raises KafkaUnreachableError
     when no broker answers, EnvironmentProblemError, and UsageError for settings that cannot work.
     """
-    cluster = Cluster.connect(settings.librdkafka)
+    cluster = KafkaCluster.connect(settings.librdkafka)
     greeting = cluster.greet(Names(settings.namespace).half)
     subject = Subject(settings.namespace, settings.bootstrap_servers, greeting.cluster_id)
     try:
@@ -77,7 +77,7 @@ def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], no
 def _backlog(view: ClusterView, now: int) -> tuple[runtime_checks.Backlog | None, str]:
     """The open messages, or the reason why they cannot be read."""
     sights = [view.seen[topic] for topic in view.names.identified.values()]
-    if not all(isinstance(sight, TopicFacts) for sight in sights):
+    if not all(isinstance(sight, FoundTopic) for sight in sights):
         # Without a topic nothing is open. The content of a hidden topic is not known.
         return None, "" if None in sights else "this user may not see the internal topics"
     try:

@@ -8,7 +8,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.doctor.cluster_view import KAFKAS_OWN, ClusterView
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
-from txbridge.kafka.admin import UNCLEAN, MissingRight, TopicFacts
+from txbridge.kafka.admin import UNCLEAN, FoundTopic, MissingRight
 from txbridge.kafka.topic_rules import LARGEST_BATCH, MARKER_BATCH, marker_problem
 from txbridge.text import counted, duration
 from txbridge.topics.plan import wanted_topics
@@ -31,7 +31,7 @@ def topics(view: ClusterView) -> Iterator[Finding]:
             yield finding
         sight = view.seen[wanted.name]
         # Without the number of partitions of HALF there is nothing to compare with.
-        if not isinstance(half, TopicFacts) or not isinstance(sight, TopicFacts) or wanted.partitions is not None:
+        if not isinstance(half, FoundTopic) or not isinstance(sight, FoundTopic) or wanted.partitions is not None:
             continue
         if sight.partitions != half.partitions:
             fine = False
@@ -83,7 +83,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
     """Findings about retention: it has to keep undecided messages and their records beyond the last check."""
     names, settings = view.names, view.settings
     half = view.seen[names.half]
-    if not isinstance(half, TopicFacts):
+    if not isinstance(half, FoundTopic):
         # The finding about the topic has the reason and the remedy.
         return
     kept, age = int(half.config[_RETENTION]), settings.longest_wait
@@ -108,7 +108,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
         )
     for wanted in wanted_topics(names, view.options, view.seen):
         sight = view.seen[wanted.name]
-        if wanted.name == names.half or not isinstance(sight, TopicFacts):
+        if wanted.name == names.half or not isinstance(sight, FoundTopic):
             continue
         actual = int(sight.config.get(_RETENTION, _UNLIMITED))
         if wanted.name in {names.end, names.op}:
@@ -177,7 +177,7 @@ def replication(view: ClusterView) -> Iterator[Finding]:
 def _unclean(view: ClusterView) -> Iterator[Finding]:
     """Findings about topics that can lose acknowledged records in an election, however many copies they have."""
     sights = {**view.seen, **view.real}.values()
-    found = [one.name for one in sights if isinstance(one, TopicFacts) and one.elects_unclean]
+    found = [one.name for one in sights if isinstance(one, FoundTopic) and one.elects_unclean]
     if found:
         yield warning(
             Check.REPLICATION,
@@ -213,7 +213,7 @@ def _copies(view: ClusterView, topic: str, usual: int) -> Iterator[Finding]:
             f"{topic} has {copies} of {usual} copies",
             "kafka-reassign-partitions.sh adds the others",
         )
-    if not isinstance(sight, TopicFacts):
+    if not isinstance(sight, FoundTopic):
         return
     least = int(sight.config.get("min.insync.replicas", "1"))
     if least > copies:
@@ -241,7 +241,7 @@ def _list(numbers: list[int]) -> str:
 def real_topics(view: ClusterView) -> Iterator[Finding]:
     """Findings about real topics that were named: missing ones, and those that take no Kafka transaction."""
     for name, sight in view.real.items():
-        if isinstance(sight, TopicFacts):
+        if isinstance(sight, FoundTopic):
             why = marker_problem(int(sight.config.get(LARGEST_BATCH, MARKER_BATCH)))
             if why is not None:
                 yield problem(

@@ -32,7 +32,7 @@ class Role(enum.Enum):
     DOCTOR = "doctor"
 
 
-class Kind(enum.Enum):
+class ResourceKind(enum.Enum):
     """Kinds of resources that rights are granted on; the names of Kafka's ResourceType."""
 
     TOPIC = "TOPIC"
@@ -52,7 +52,7 @@ class Pattern(enum.Enum):
 class Right:
     """Operations (Kafka's AclOperation) on one resource, or on all whose names begin with `name`."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
     pattern: Pattern
     operations: tuple[str, ...]
@@ -67,7 +67,7 @@ CLUSTER = "kafka-cluster"
 
 
 def topic(name: str, *operations: str, pattern: Pattern = Pattern.LITERAL) -> Right:
-    return Right(Kind.TOPIC, name, pattern, operations)
+    return Right(ResourceKind.TOPIC, name, pattern, operations)
 
 
 def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_topic: str = "") -> list[Right]:
@@ -78,9 +78,9 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
     """
     app_id = app_id or names.worker_group
     checks = names.check("")
-    fences = Right(Kind.TRANSACTIONAL_ID, f"{names.half}@{SYSTEM_GROUP}/", Pattern.PREFIXED, ("WRITE",))
+    fences = Right(ResourceKind.TRANSACTIONAL_ID, f"{names.half}@{SYSTEM_GROUP}/", Pattern.PREFIXED, ("WRITE",))
     # librdkafka looks up the coordinator of this group for every reader.
-    reader = Right(Kind.GROUP, READER_GROUP, Pattern.LITERAL, ("DESCRIBE",))
+    reader = Right(ResourceKind.GROUP, READER_GROUP, Pattern.LITERAL, ("DESCRIBE",))
     internal = (names.half, names.end, names.op, names.offset, names.discard)
     match role:
         case Role.CLIENT:
@@ -88,14 +88,14 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
                 topic(names.half, "WRITE", "DESCRIBE_CONFIGS"),
                 topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
                 topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
-                Right(Kind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
+                Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
             ]
         case Role.ANSWERER:
             return [
                 topic(names.half, "DESCRIBE", "DESCRIBE_CONFIGS"),
                 topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
                 topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
-                Right(Kind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
+                Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
             ]
         case Role.WORKER:
             return [
@@ -106,8 +106,8 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
                 topic(names.discard, "WRITE", "DESCRIBE_CONFIGS"),
                 topic(checks, "WRITE", pattern=Pattern.PREFIXED),
                 topic(real_topic, "WRITE"),
-                Right(Kind.GROUP, app_id, Pattern.LITERAL, ("READ",)),
-                Right(Kind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
+                Right(ResourceKind.GROUP, app_id, Pattern.LITERAL, ("READ",)),
+                Right(ResourceKind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
                 reader,
                 fences,
             ]
@@ -130,7 +130,7 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
                 topic(names.violations, "READ", "WRITE"),
                 reader,
                 # The rest of the name is the ledger's own id.
-                Right(Kind.TRANSACTIONAL_ID, f"{names.violations}-", Pattern.PREFIXED, ("WRITE",)),
+                Right(ResourceKind.TRANSACTIONAL_ID, f"{names.violations}-", Pattern.PREFIXED, ("WRITE",)),
             ]
         case Role.ADMIN:
             create = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
@@ -140,13 +140,13 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
             ]
         case Role.DOCTOR:
             return [
-                Right(Kind.CLUSTER, CLUSTER, Pattern.LITERAL, ("DESCRIBE", "DESCRIBE_CONFIGS")),
+                Right(ResourceKind.CLUSTER, CLUSTER, Pattern.LITERAL, ("DESCRIBE", "DESCRIBE_CONFIGS")),
                 *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal[:-1]),
                 topic(names.discard, "DESCRIBE", "DESCRIBE_CONFIGS"),
                 topic(checks, "DESCRIBE", "DESCRIBE_CONFIGS", pattern=Pattern.PREFIXED),
                 topic("__transaction_state", "DESCRIBE"),
                 topic("__consumer_offsets", "DESCRIBE"),
-                Right(Kind.GROUP, app_id, Pattern.LITERAL, ("DESCRIBE",)),
+                Right(ResourceKind.GROUP, app_id, Pattern.LITERAL, ("DESCRIBE",)),
                 reader,
-                Right(Kind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
+                Right(ResourceKind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
             ]

@@ -117,7 +117,7 @@ class MissingRight:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
+class FoundTopic:
     """A topic that exists. `config` holds the effective values, whether they were set for the topic or not."""
 
     name: str
@@ -153,10 +153,10 @@ class TopicRequest:
 
 
 #: A topic that exists, a right that is missing to look at it, or None for a topic that does not exist.
-Sight = TopicFacts | MissingRight | None
+Sight = FoundTopic | MissingRight | None
 
 
-class Cluster:
+class KafkaCluster:
     """Requests to a cluster through an admin client.
 
     Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or within the shorter
@@ -171,10 +171,10 @@ class Cluster:
         self.last_error = ""
 
     @classmethod
-    def connect(cls, user: Mapping[str, Any]) -> Cluster:
+    def connect(cls, user: Mapping[str, Any]) -> KafkaCluster:
         """Connect for a command of a person: librdkafka's log is not printed unless `debug` is set."""
         config = kafka_config.admin_config(user)
-        cluster: Cluster
+        cluster: KafkaCluster
 
         def remember(error: KafkaError) -> None:
             if error.code() != ALL_BROKERS_DOWN:  # it only repeats that all of them failed
@@ -239,7 +239,7 @@ class Cluster:
                 seen[topic] = config
                 continue
             partitions = described[topic].partitions
-            seen[topic] = TopicFacts(
+            seen[topic] = FoundTopic(
                 name=topic,
                 topic_id=str(described[topic].topic_id),
                 partitions=len(partitions),

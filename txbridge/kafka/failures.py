@@ -28,7 +28,7 @@ class HangingTransactionError(TxBridgeError):
     """A Kafka transaction was left open in an internal topic and hides the records behind it."""
 
 
-class StoppedError(TxBridgeError):
+class ReadStoppedError(TxBridgeError):
     """The owner was told to stop while it waited for Kafka."""
 
 

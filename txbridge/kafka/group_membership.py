@@ -46,7 +46,7 @@ _log = get_logger("txbridge.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _MembershipQuestion:
     answer: Future[Any]
     asked: float
 
@@ -78,7 +78,7 @@ class GroupMembership:
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
         self._known = _Client(connected=float("-inf"))
-        self._questions: dict[str, _Question] = {}
+        self._questions: dict[str, _MembershipQuestion] = {}
         #: When a failure was logged last.
         self._told = float("-inf")
 
@@ -100,7 +100,7 @@ class GroupMembership:
                 for name in new:
                     answer: Future[Any] = Future()
                     answers[name].add_done_callback(partial(_pass_on, self._known, answer))
-                    self._questions[name] = _Question(answer, now)
+                    self._questions[name] = _MembershipQuestion(answer, now)
             return {name: self._questions[name].answer for name in wanted}
 
     def abandon_unanswered(self) -> None:

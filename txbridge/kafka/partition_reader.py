@@ -26,7 +26,7 @@ from txbridge.kafka.errors import (
     TIMED_OUT,
     TRANSPORT,
 )
-from txbridge.kafka.failures import HangingTransactionError, LogGoneError, StoppedError
+from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError
 from txbridge.kafka.log import librdkafka_logger
 
 #: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
@@ -254,14 +254,14 @@ class PartitionReader:
         """Yield every record below `end`, perhaps some behind it, until the position is at `end` or behind it.
 
         For a reader of committed records the EOF event may set this position: the last record may be a marker.
-        Raises HangingTransactionError when the last stable offset stays below `end`, StoppedError, KafkaException.
+        Raises HangingTransactionError when the last stable offset stays below `end`, ReadStoppedError, KafkaException.
         """
         deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
         while self.position < end:
             before = self.position
             yield from self.poll(batch, 0.2)
             if stopping():
-                raise StoppedError("told to stop while reading")
+                raise ReadStoppedError("told to stop while reading")
             if self.position > before:
                 deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
             elif deadline.is_over:

@@ -57,7 +57,7 @@ def read_ops(
 ) -> Iterator[tuple[int, Outcome, list[int]]]:
     """OP offset, outcome and half offsets of each record from the reader's position up to `end`.
 
-    Raises NewerOpError, HangingTransactionError, LogGoneError, StoppedError, KafkaException.
+    Raises NewerOpError, HangingTransactionError, LogGoneError, ReadStoppedError, KafkaException.
     """
     for message in reader.read_to(end, stopping):
         offset = offset_of(message)

@@ -14,7 +14,7 @@ from txbridge.core.decision_record import Decision, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.operations.model import Answer, OpenMessage, Result
-from txbridge.operations.view import Command, Foreseen, foresee, stored_command
+from txbridge.operations.view import DecisionCommand, Foreseen, foresee, stored_command
 
 _SEE_LOG = "the worker refused it; its log says why (event end_refused)"
 
@@ -122,7 +122,7 @@ def outcome_of(
     action: Action,
     message: OpenMessage,
     end_offset: int,
-    commands: Sequence[Command],
+    commands: Sequence[DecisionCommand],
     outcomes: Sequence[Outcome],
     parked: HalfEntry | None,
 ) -> Answer:
@@ -177,7 +177,7 @@ def _outcome(
 
 
 def _split(
-    message: OpenMessage, commands: Sequence[Command], end_offset: int
+    message: OpenMessage, commands: Sequence[DecisionCommand], end_offset: int
 ) -> tuple[Foreseen | None, Foreseen | None]:
     """The first command that had an effect before ours, and ours."""
     foreseen = foresee(message, commands)

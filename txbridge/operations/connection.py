@@ -13,7 +13,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import UNREACHABLE, Cluster, KafkaUnreachableError, MissingRight, TopicFacts
+from txbridge.kafka.admin import UNREACHABLE, FoundTopic, KafkaCluster, KafkaUnreachableError, MissingRight
 from txbridge.kafka.denied import is_denied
 from txbridge.subject import Subject
 from txbridge.topics.verify import LayoutError
@@ -60,10 +60,10 @@ class Connection:
         """
         names, kafka = Names(settings.namespace), settings.librdkafka
         topics = names.identified
-        cluster = Cluster.connect(kafka)
+        cluster = KafkaCluster.connect(kafka)
         subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.greet(names.half).cluster_id)
         seen = cluster.read(list(topics.values()))
-        facts = {short: sight for short, topic in topics.items() if isinstance(sight := seen[topic], TopicFacts)}
+        facts = {short: sight for short, topic in topics.items() if isinstance(sight := seen[topic], FoundTopic)}
         problems = [_problem(names, topics[short], seen[topics[short]]) for short in topics if short not in facts]
         if not problems and len({one.partitions for one in facts.values()}) > 1:
             counts = ", ".join(f"{one.name} {one.partitions}" for one in facts.values())
@@ -86,7 +86,7 @@ class Connection:
             raise UsageError(f"{self.names.half} has no partition {partition}: its partitions are 0 to {last}")
 
 
-def _problem(names: Names, topic: str, sight: MissingRight | TopicFacts | None) -> str:
+def _problem(names: Names, topic: str, sight: MissingRight | FoundTopic | None) -> str:
     if sight is not None:
         return str(sight)
     option = f" --namespace {names.namespace}" if names.namespace else ""

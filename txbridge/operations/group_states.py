@@ -6,7 +6,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Topi
 
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.operations.connection import Connection
 
 #: Time (s) for all groups. Each takes two requests of milliseconds, one after the other. But a client can invent any
@@ -21,7 +21,7 @@ class GroupStates:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._cluster: Cluster | None = None
+        self._cluster: KafkaCluster | None = None
         self._problems: dict[str, str | None] = {}
         self._deadline: Deadline | None = None
 
@@ -40,7 +40,7 @@ class GroupStates:
     def _ask(self, group: str, deadline: Deadline) -> str:
         name = self._connection.names.check(group)
         if self._cluster is None:
-            self._cluster = Cluster.connect(self._connection.kafka)
+            self._cluster = KafkaCluster.connect(self._connection.kafka)
         admin = self._cluster.admin
         # Not list_topics: librdkafka would keep the name of every group that has no check topic.
         described = admin.describe_topics(TopicCollection([name]), request_timeout=max(deadline.left, _LEAST_S))[

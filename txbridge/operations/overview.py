@@ -15,7 +15,7 @@ from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import KafkaUnreachableError
-from txbridge.kafka.failures import StoppedError
+from txbridge.kafka.failures import ReadStoppedError
 from txbridge.operations.causes import cause_of
 from txbridge.operations.connection import Connection
 from txbridge.operations.group_states import GroupStates
@@ -62,7 +62,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class OpenOverview:
     """Open messages of a namespace, by their causes; the most frequent first."""
 
     #: By this machine's clock (ms).
@@ -83,7 +83,7 @@ def read_overview(
     most: int,
     *,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
-) -> Overview:
+) -> OpenOverview:
     """Read all partitions, one after the other.
 
     The `most` oldest messages of each cause are kept. `progress` gets the number of partitions that are read, and the
@@ -101,7 +101,7 @@ def read_overview(
             view = read_view(connection, partition, _is_over(Deadline(_PARTITION_S)), _MOST_HALF)
         except KafkaUnreachableError:
             raise
-        except StoppedError:
+        except ReadStoppedError:
             unread[partition] = f"not read within {_PARTITION_S:g} s; `txbridge pending` takes the time"
         except TooMuchToReadError as error:
             unread[partition] = f"{error}; `txbridge pending` lists them"
@@ -112,7 +112,7 @@ def read_overview(
             for message in view.messages():
                 _cause(causes, cause_of(message, now, problem_of), message.state).take(message, most)
     ranked = sorted(causes.values(), key=lambda cause: (-cause.count, cause.text))
-    return Overview(now, connection.partitions, ranked, warnings, unread)
+    return OpenOverview(now, connection.partitions, ranked, warnings, unread)
 
 
 def _is_over(deadline: Deadline) -> Callable[[], bool]:

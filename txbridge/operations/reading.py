@@ -28,7 +28,7 @@ from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import NewerOpError, PassedOver, fold_offset_record, fold_offset_topic, read_ops
 from txbridge.operations.connection import Connection, kafka_errors
-from txbridge.operations.view import Command, PartitionView, commands_of
+from txbridge.operations.view import DecisionCommand, PartitionView, commands_of
 
 #: Longest wait for a leader (s). A partition has none for a moment when it is new or its broker restarts.
 _ELECTION_TIMEOUT_S = 5.0
@@ -94,7 +94,7 @@ def read_view(
 ) -> PartitionView:
     """All open messages of a partition, as its topics show them.
 
-    `stopping` is called while topics are read; StoppedError is raised when it returns true. `most_half` bounds the
+    `stopping` is called while topics are read; ReadStoppedError is raised when it returns true. `most_half` bounds the
     records of HALF above the low watermark; TooMuchToReadError is raised before they are read.
     Raises HangingTransactionError when a Kafka transaction stays open for 30 s, EnvironmentProblemError when a log was
     cut below the checkpoint, KafkaUnreachableError.
@@ -272,12 +272,12 @@ def _read_end(
 
 def read_commands(
     connection: Connection, view: PartitionView, stop: int, half_offsets: Collection[int]
-) -> dict[int, list[Command]]:
+) -> dict[int, list[DecisionCommand]]:
     """END commands about these half messages from the view's position to `stop`, by half offset.
 
     Raises as `read_view`.
     """
-    found: dict[int, list[Command]] = {offset: [] for offset in half_offsets}
+    found: dict[int, list[DecisionCommand]] = {offset: [] for offset in half_offsets}
     with kafka_errors(f"reading {connection.names.end}[{view.partition}]"):
         for record in _read_end(connection, view.partition, view.next_end, stop):
             for command in commands_of(view.rest_of(record)):
@@ -293,7 +293,7 @@ class Applied:
     #: By half offset, all outcomes in OP since the view was read, in their order.
     outcomes: Mapping[int, list[Outcome]]
     #: By half offset, the commands about it in END, from the view's next END offset to the command itself.
-    commands: Mapping[int, list[Command]]
+    commands: Mapping[int, list[DecisionCommand]]
 
 
 def wait_applied(

@@ -20,7 +20,7 @@ from txbridge.operations.model import NextStep, OpenMessage, StoredCommand
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class DecisionCommand:
     """One entry of an END record, with the fields of its record."""
 
     end_offset: int
@@ -30,16 +30,16 @@ class Command:
     client_id: str | None = None
 
 
-def commands_of(record: DecisionRecord) -> Iterator[Command]:
+def commands_of(record: DecisionRecord) -> Iterator[DecisionCommand]:
     for entry in record.entries:
-        yield Command(record.offset, record.group, record.source, entry, record.client_id)
+        yield DecisionCommand(record.offset, record.group, record.source, entry, record.client_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
     """The effect of a command: the states before and after it, and the reason when it is refused."""
 
-    command: Command
+    command: DecisionCommand
     before: TransactionState
     after: TransactionState
     refused: RefusalReason | None
@@ -49,7 +49,7 @@ class Foreseen:
         return self.after is not self.before
 
 
-def foresee(message: OpenMessage, commands: Iterable[Command]) -> list[Foreseen]:
+def foresee(message: OpenMessage, commands: Iterable[DecisionCommand]) -> list[Foreseen]:
     """The effects that the worker will give to these commands about a message, in their order.
 
     Only time can change them: a message that is discarded meanwhile accepts no decision any more.
@@ -87,7 +87,7 @@ class PartitionView:
     warnings: list[str] = field(default_factory=list)
     _unparked: dict[int, OpenMessage] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
-    _commands: dict[int, list[Command]] = field(default_factory=dict)
+    _commands: dict[int, list[DecisionCommand]] = field(default_factory=dict)
 
     @property
     def partition(self) -> int:
@@ -159,7 +159,7 @@ class PartitionView:
         """The outcome of a message at or above the low watermark; None when it is open, older, or no half message."""
         return self._outcomes.get(half_offset)
 
-    def commands(self, half_offset: int) -> Sequence[Command]:
+    def commands(self, half_offset: int) -> Sequence[DecisionCommand]:
         """The commands in END about an open message that no worker has applied."""
         return self._commands.get(half_offset, ())
 
@@ -208,7 +208,7 @@ class PartitionView:
         return message
 
 
-def stored_command(command: Command) -> StoredCommand:
+def stored_command(command: DecisionCommand) -> StoredCommand:
     return StoredCommand(command.end_offset, command.entry.decision, command.source, command.client_id)
 
 

@@ -20,7 +20,7 @@ from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import Cluster
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations import Connection, OpenMessage, Selection, list_pending
 from txbridge.testing.backends import Backend
@@ -74,7 +74,7 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         apply(
-            Cluster.connect(self.settings),
+            KafkaCluster.connect(self.settings),
             Names(self.namespace),
             PlanOptions(partitions=self._partitions, replication_factor=1),
         )
@@ -154,13 +154,13 @@ class Sandbox:
             else:
                 break
         self._topics[topic] = partitions
-        seen = Cluster.connect(self.settings)
+        seen = KafkaCluster.connect(self.settings)
         eventually(lambda: _is_led(seen, topic), _ADMIN_TIMEOUT_S, f"topic {topic} got no leader")
         return topic
 
     def _delete_all_topics(self) -> None:
         """Delete the real topics, and all topics of the namespace: producers have added check topics."""
-        ours = Cluster.connect(self.settings).topics_with_prefix(f"{self.namespace}.")
+        ours = KafkaCluster.connect(self.settings).topics_with_prefix(f"{self.namespace}.")
         self._delete_topics([*self._topics, *ours])
 
     def _delete_topics(self, topics: list[str]) -> None:
@@ -271,6 +271,6 @@ class Sandbox:
         return self._connection
 
 
-def _is_led(cluster: Cluster, topic: str) -> bool:
+def _is_led(cluster: KafkaCluster, topic: str) -> bool:
     sight = cluster.read([topic])[topic]
     return getattr(sight, "leaderless", 1) == 0

@@ -6,38 +6,38 @@ from dataclasses import replace
 
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
-from txbridge.kafka.admin import Cluster, TopicFacts, TopicRequest, wait_for
-from txbridge.topics.plan import Action, PlanOptions, TopicPlan, compare
+from txbridge.kafka.admin import FoundTopic, KafkaCluster, TopicRequest, wait_for
+from txbridge.topics.plan import PlanOptions, TopicAction, TopicPlan, compare
 
 
-def plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+def plan(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
     """Compare the topics with the wanted ones, and have the cluster judge the changes in a dry run. Changes nothing."""
     return _plan(cluster, names, _with_groups_there(cluster, names, options))
 
 
-def _plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+def _plan(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
     brokers = cluster.broker_count()
     seen = cluster.read(_topics(names, options))
     plans = compare(names, options, seen, brokers)
     return _carry_out(cluster, plans, dry_run=True)
 
 
-def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+def apply(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
     """Carry out the plan. If the dry run refuses anything, nothing is done. Returns the plan with its refusals.
 
     Waits until the cluster shows all topics as wanted. It may run again, and several may run at a time.
     """
     options = _with_groups_there(cluster, names, options)
     planned = _plan(cluster, names, options)
-    if any(one.action is Action.REFUSED for one in planned):
+    if any(one.action is TopicAction.REFUSED for one in planned):
         return planned
     done = _carry_out(cluster, planned, dry_run=False)
-    if not any(one.action is Action.REFUSED for one in done):
+    if not any(one.action is TopicAction.REFUSED for one in done):
         wait_for(lambda: _is_done(cluster, names, options, done), "the topics were not all as wanted")
     return done
 
 
-def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> PlanOptions:
+def _with_groups_there(cluster: KafkaCluster, names: Names, options: PlanOptions) -> PlanOptions:
     """Add the groups whose check topics clients have created. These topics grow with the largest message as well."""
     for group in options.groups:
         if not is_group(group) or not is_topic(names.check(group)):
@@ -53,7 +53,7 @@ def _topics(names: Names, options: PlanOptions) -> list[str]:
     return [*ours, *(names.check(group) for group in options.groups), *real]
 
 
-def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
+def _carry_out(cluster: KafkaCluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
     """Create and alter topics, or have the cluster judge both. Its refusals (rights, policies, brokers) go into plans.
 
     Providers of Kafka do not let every property be set. A property that is not vital does not stop the others.
@@ -64,14 +64,14 @@ def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> li
     ]
 
 
-def _request(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> dict[str, str | None]:
+def _request(cluster: KafkaCluster, plans: list[TopicPlan], *, dry_run: bool) -> dict[str, str | None]:
     """Make the requests of these plans. Returns the reason for each topic that was refused; None for the others."""
     create = [
         TopicRequest(one.topic, one.partitions, one.replication_factor, one.config)
         for one in plans
-        if one.action is Action.CREATE
+        if one.action is TopicAction.CREATE
     ]
-    alter = {one.topic: one.config for one in plans if one.action is Action.CHANGE and one.changes}
+    alter = {one.topic: one.config for one in plans if one.action is TopicAction.CHANGE and one.changes}
     refusals: dict[str, str | None] = {}
     if create:
         refusals |= cluster.create(create, dry_run=dry_run)
@@ -80,7 +80,7 @@ def _request(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> dict
     return refusals
 
 
-def _settle(cluster: Cluster, refused: TopicPlan, reason: str, *, dry_run: bool) -> TopicPlan:
+def _settle(cluster: KafkaCluster, refused: TopicPlan, reason: str, *, dry_run: bool) -> TopicPlan:
     """The part of a refused plan that can be done: all vital changes.
 
     In a dry run, the other changes are added that the cluster accepts.
@@ -88,7 +88,7 @@ def _settle(cluster: Cluster, refused: TopicPlan, reason: str, *, dry_run: bool)
     optional = [change for change in refused.changes if not change.vital]
     settled = replace(refused, changes=tuple(change for change in refused.changes if change.vital))
     if not optional or _request(cluster, [settled], dry_run=dry_run).get(refused.topic):
-        return replace(refused, action=Action.REFUSED, reasons=(reason,))
+        return replace(refused, action=TopicAction.REFUSED, reasons=(reason,))
     for change in optional:
         why: str | None = reason
         if dry_run:
@@ -99,14 +99,14 @@ def _settle(cluster: Cluster, refused: TopicPlan, reason: str, *, dry_run: bool)
                 continue
         note = f"{change.name}={change.new} is left out, nothing is lost by it: {why}"
         settled = replace(settled, notes=(*settled.notes, note), left_out=(*settled.left_out, change.name))
-    if settled.action is Action.CHANGE and not settled.changes:
-        settled = replace(settled, action=Action.OK)
+    if settled.action is TopicAction.CHANGE and not settled.changes:
+        settled = replace(settled, action=TopicAction.OK)
     return settled
 
 
-def _is_done(cluster: Cluster, names: Names, options: PlanOptions, done: list[TopicPlan]) -> bool:
+def _is_done(cluster: KafkaCluster, names: Names, options: PlanOptions, done: list[TopicPlan]) -> bool:
     seen = cluster.read(_topics(names, options))
-    leaders = all(isinstance(sight, TopicFacts) and sight.leaderless == 0 for sight in seen.values())
+    leaders = all(isinstance(sight, FoundTopic) and sight.leaderless == 0 for sight in seen.values())
     left_out = {one.topic: set(one.left_out) for one in done}
     # The number of brokers counts for new topics only, and all topics exist now.
     return leaders and all(

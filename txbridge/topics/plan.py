@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
-from txbridge.kafka.admin import UNCLEAN, MissingRight, Sight, TopicFacts
+from txbridge.kafka.admin import UNCLEAN, FoundTopic, MissingRight, Sight
 from txbridge.text import counted
 from txbridge.topics.real import RealTopic
 from txbridge.topics.spec import (
@@ -35,7 +35,7 @@ _USUAL_REPLICATION_FACTOR = 3
 MOST_PARTITIONS = 10_000
 
 
-class Action(enum.Enum):
+class TopicAction(enum.Enum):
     """The action for a topic."""
 
     OK = "ok"
@@ -88,7 +88,7 @@ class TopicPlan:
     """The plan for one topic. `reasons` say why it is refused. `notes` are for information only."""
 
     topic: str
-    action: Action
+    action: TopicAction
     partitions: int
     replication_factor: int
     changes: tuple[Change, ...] = ()
@@ -105,7 +105,7 @@ class TopicPlan:
 def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
     """The plan for the topics that were seen."""
     aligned = [names.half, names.end, names.op, names.offset]
-    there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
+    there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], FoundTopic)]
     partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
     wanted = wanted_topics(names, options, seen)
     planned = [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
@@ -134,11 +134,11 @@ def _compare_real(
     real: RealTopic, sight: Sight, options: PlanOptions, message_size: int, partitions: int, brokers: int
 ) -> TopicPlan:
     """The plan for a real topic: it is created if it is missing, and otherwise left as it is."""
-    if isinstance(sight, TopicFacts):
+    if isinstance(sight, FoundTopic):
         reasons = tuple(real.objections(sight))
         return TopicPlan(
             real.name,
-            Action.REFUSED if reasons else Action.OK,
+            TopicAction.REFUSED if reasons else TopicAction.OK,
             sight.partitions,
             sight.replication_factor,
             reasons=reasons,
@@ -168,13 +168,13 @@ def _half_retention(options: PlanOptions, half: Sight) -> str:
     """Retention of HALF. A longer existing one stays, and the other topics follow it."""
     longest_wait = max(options.transaction_max_age, options.timer_max_delay)
     retention = str(max(HALF_RETENTION_MS, longest_wait + LONGEST_OUTAGE_MS))
-    return longer_retention(retention, half.config["retention.ms"]) if isinstance(half, TopicFacts) else retention
+    return longer_retention(retention, half.config["retention.ms"]) if isinstance(half, FoundTopic) else retention
 
 
 def size_of(options: PlanOptions, half: Sight) -> int:
     """The largest user value (bytes) that was asked for, or that HALF takes if that is more."""
     size = options.max_message_size
-    return max(size, int(half.config["max.message.bytes"]) - HALF_ROOM) if isinstance(half, TopicFacts) else size
+    return max(size, int(half.config["max.message.bytes"]) - HALF_ROOM) if isinstance(half, FoundTopic) else size
 
 
 def _compare_topic(
@@ -187,8 +187,8 @@ def _compare_topic(
     copies = options.replication_factor or min(_USUAL_REPLICATION_FACTOR, brokers)
     count = wanted.partitions or partitions
     if isinstance(sight, MissingRight):
-        return TopicPlan(wanted.name, Action.REFUSED, count, copies, reasons=(str(sight),))
-    if isinstance(sight, TopicFacts):
+        return TopicPlan(wanted.name, TopicAction.REFUSED, count, copies, reasons=(str(sight),))
+    if isinstance(sight, FoundTopic):
         return _compare_facts(wanted, sight, options, partitions, copies)
     in_sync = options.min_insync_replicas or max(1, copies - 1)
     changes = [*(Change(prop.name, None, prop.value, prop.vital) for prop in wanted.properties)]
@@ -196,7 +196,7 @@ def _compare_topic(
     refused = _too_many_in_sync(in_sync, copies)
     return TopicPlan(
         wanted.name,
-        Action.REFUSED if refused else Action.CREATE,
+        TopicAction.REFUSED if refused else TopicAction.CREATE,
         count,
         copies,
         changes=tuple(changes),
@@ -206,7 +206,7 @@ def _compare_topic(
 
 def _compare_facts(
     wanted: WantedTopic,
-    facts: TopicFacts,
+    facts: FoundTopic,
     options: PlanOptions,
     partitions: int,
     copies: int,
@@ -240,7 +240,7 @@ def _compare_facts(
             f"{UNCLEAN} is true: acknowledged messages and decisions can be lost. It is yours to set to false "
             "(kafka-configs.sh), here or on the brokers",
         )
-    action = Action.REFUSED if reasons else Action.CHANGE if changes else Action.OK
+    action = TopicAction.REFUSED if reasons else TopicAction.CHANGE if changes else TopicAction.OK
     return TopicPlan(
         wanted.name,
         action,

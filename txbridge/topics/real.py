@@ -7,7 +7,7 @@ from typing import Self
 
 from txbridge.core.names import Names, is_topic
 from txbridge.errors import UsageError
-from txbridge.kafka.admin import UNCLEAN, TopicFacts
+from txbridge.kafka.admin import UNCLEAN, FoundTopic
 from txbridge.kafka.topic_rules import LARGEST_BATCH, marker_problem
 from txbridge.text import counted
 from txbridge.topics.spec import BATCH_ROOM, COPY_ROOM
@@ -38,7 +38,7 @@ class RealTopic:
         """Properties of a new topic. A delivered message is its half message with two headers."""
         return {LARGEST_BATCH: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
 
-    def objections(self, facts: TopicFacts) -> list[str]:
+    def objections(self, facts: FoundTopic) -> list[str]:
         """Reasons for which an existing topic does not fit the request."""
         found = []
         if self.partitions not in {None, facts.partitions}:
@@ -49,7 +49,7 @@ class RealTopic:
             found.append(f"nothing can be delivered to it: {why_not}")
         return found
 
-    def notes(self, facts: TopicFacts, message_size: int) -> list[str]:
+    def notes(self, facts: FoundTopic, message_size: int) -> list[str]:
         """Notes about an existing topic."""
         found = []
         limit = int(facts.config.get(LARGEST_BATCH, BATCH_ROOM))

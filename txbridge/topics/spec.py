@@ -38,8 +38,8 @@ _CHECK_PARTITIONS = 4
 _UNLIMITED = "-1"
 
 
-class Rule(enum.Enum):
-    """Rule by which a property is judged. A value that is better than wanted is left alone."""
+class PropertyRule(enum.Enum):
+    """The rule by which a property is judged. A value that is better than wanted is left alone."""
 
     IS = "must be"
     AT_LEAST = "must be at least"
@@ -51,18 +51,18 @@ class Wanted:
     """One property of a topic. A topic that misses a `vital` one loses messages or cannot work."""
 
     name: str
-    rule: Rule
+    rule: PropertyRule
     value: str
     vital: bool = True
 
     def is_met(self, actual: str | None) -> bool:
         if actual is None:
             return False
-        if self.rule is Rule.IS:
+        if self.rule is PropertyRule.IS:
             return actual == self.value
         if self.name == "retention.ms" and _UNLIMITED in {actual, self.value}:
             return actual == _UNLIMITED
-        if self.rule is Rule.AT_LEAST:
+        if self.rule is PropertyRule.AT_LEAST:
             return float(actual) >= float(self.value)
         return float(actual) <= float(self.value)
 
@@ -107,13 +107,13 @@ def late_resume(names: Names, *, half_retention_ms: str, transaction_max_age: in
 
 def half_topic(names: Names, *, message_size: int, retention_ms: str) -> WantedTopic:
     """HALF, for user values of up to `message_size` bytes."""
-    size = Wanted("max.message.bytes", Rule.AT_LEAST, str(message_size + HALF_ROOM))
+    size = Wanted("max.message.bytes", PropertyRule.AT_LEAST, str(message_size + HALF_ROOM))
     return WantedTopic(names.half, (*_log(retention_ms), size))
 
 
 def history_topics(names: Names, *, half_retention_ms: str) -> tuple[WantedTopic, WantedTopic]:
     """END and OP, kept as long as HALF. Without its decision, a half message in HALF would be checked again."""
-    properties = (*_log(half_retention_ms), Wanted("max.message.bytes", Rule.AT_LEAST, str(BATCH_ROOM)))
+    properties = (*_log(half_retention_ms), Wanted("max.message.bytes", PropertyRule.AT_LEAST, str(BATCH_ROOM)))
     return WantedTopic(names.end, properties), WantedTopic(names.op, properties)
 
 
@@ -122,12 +122,12 @@ def offset_topic(names: Names) -> WantedTopic:
     return WantedTopic(
         names.offset,
         (
-            Wanted("cleanup.policy", Rule.IS, "compact"),
-            Wanted("message.timestamp.type", Rule.IS, "LogAppendTime"),
-            Wanted("max.message.bytes", Rule.AT_LEAST, str(BATCH_ROOM)),
-            Wanted("segment.bytes", Rule.AT_MOST, str(16 * 1024 * 1024), vital=False),
-            Wanted("min.cleanable.dirty.ratio", Rule.AT_MOST, "0.1", vital=False),
-            Wanted("delete.retention.ms", Rule.AT_LEAST, str(_DAY_MS), vital=False),
+            Wanted("cleanup.policy", PropertyRule.IS, "compact"),
+            Wanted("message.timestamp.type", PropertyRule.IS, "LogAppendTime"),
+            Wanted("max.message.bytes", PropertyRule.AT_LEAST, str(BATCH_ROOM)),
+            Wanted("segment.bytes", PropertyRule.AT_MOST, str(16 * 1024 * 1024), vital=False),
+            Wanted("min.cleanable.dirty.ratio", PropertyRule.AT_MOST, "0.1", vital=False),
+            Wanted("delete.retention.ms", PropertyRule.AT_LEAST, str(_DAY_MS), vital=False),
         ),
     )
 
@@ -143,8 +143,8 @@ def check_topic(names: Names, group: str, *, message_size: int) -> WantedTopic:
 
 
 def _copies(name: str, message_size: int, retention_ms: int, partitions: int) -> WantedTopic:
-    keep = Wanted("retention.ms", Rule.AT_LEAST, str(retention_ms), vital=False)
-    size = Wanted("max.message.bytes", Rule.AT_LEAST, str(max(message_size + COPY_ROOM, BATCH_ROOM)))
+    keep = Wanted("retention.ms", PropertyRule.AT_LEAST, str(retention_ms), vital=False)
+    size = Wanted("max.message.bytes", PropertyRule.AT_LEAST, str(max(message_size + COPY_ROOM, BATCH_ROOM)))
     policy, _, unbounded, stamp = _log("")
     return WantedTopic(name, (policy, keep, unbounded, stamp, size), partitions)
 
@@ -155,8 +155,8 @@ def _log(retention_ms: str) -> tuple[Wanted, Wanted, Wanted, Wanted]:
     LogAppendTime, because a user's old timestamp must not make a pending message old.
     """
     return (
-        Wanted("cleanup.policy", Rule.IS, "delete"),
-        Wanted("retention.ms", Rule.AT_LEAST, retention_ms),
-        Wanted("retention.bytes", Rule.IS, _UNLIMITED),
-        Wanted("message.timestamp.type", Rule.IS, "LogAppendTime"),
+        Wanted("cleanup.policy", PropertyRule.IS, "delete"),
+        Wanted("retention.ms", PropertyRule.AT_LEAST, retention_ms),
+        Wanted("retention.bytes", PropertyRule.IS, _UNLIMITED),
+        Wanted("message.timestamp.type", PropertyRule.IS, "LogAppendTime"),
     )

@@ -12,11 +12,11 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import (
     ALIKE,
     Bounds,
-    Cluster,
+    FoundTopic,
+    KafkaCluster,
     KafkaUnreachableError,
     MissingRight,
     Sight,
-    TopicFacts,
     TopicRequest,
     wait_for,
 )
@@ -86,7 +86,7 @@ def check_layout(
 
     Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
     """
-    seen = Cluster(admin, bounds).read([names.half, names.end, names.op, names.offset, names.discard])
+    seen = KafkaCluster(admin, bounds).read([names.half, names.end, names.op, names.offset, names.discard])
     half = seen[names.half]
     unchecked: tuple[str, ...] = ()
     if client:
@@ -98,9 +98,9 @@ def check_layout(
         for topic, problem in _problems(names, seen, half, longest_wait_ms)
         if topic not in unchecked
     ]
-    if problems or not isinstance(half, TopicFacts):
+    if problems or not isinstance(half, FoundTopic):
         raise LayoutError(problems)
-    present = [facts for facts in seen.values() if isinstance(facts, TopicFacts)]
+    present = [facts for facts in seen.values() if isinstance(facts, FoundTopic)]
     return Layout(
         partitions=half.partitions,
         topic_ids={facts.name: facts.topic_id for facts in present},
@@ -124,7 +124,7 @@ def ensure_check_topic(
     topic = names.check(group)
     if not is_group(group) or not is_topic(topic):
         raise UsageError(f"{group!r} cannot be a producer group: {topic!r} would be no topic name")
-    cluster = Cluster(admin, bounds)
+    cluster = KafkaCluster(admin, bounds)
     wanted = check_topic(names, group, message_size=layout.max_message_size)
     sight = cluster.read([topic])[topic]
     if sight is None:
@@ -140,12 +140,12 @@ def ensure_check_topic(
 
     def is_visible() -> bool:
         now = cluster.read([topic])[topic]
-        return isinstance(now, TopicFacts) and now.leaderless == 0
+        return isinstance(now, FoundTopic) and now.leaderless == 0
 
     wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
 
 
-def _create(cluster: Cluster, topic: WantedTopic, properties: tuple[Wanted, ...], layout: Layout) -> str | None:
+def _create(cluster: KafkaCluster, topic: WantedTopic, properties: tuple[Wanted, ...], layout: Layout) -> str | None:
     """Create a check topic with these properties. Returns the reason if it was refused."""
     config = {prop.name: prop.value for prop in properties}
     config["min.insync.replicas"] = str(layout.min_insync_replicas)
@@ -164,7 +164,7 @@ def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:
 def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait_ms: int) -> Iterator[tuple[str, str]]:
     """All problems, each with its topic. Without HALF, the other topics are judged by their own needs only."""
     retention, size = str(longest_wait_ms), 0
-    if isinstance(half, TopicFacts):
+    if isinstance(half, FoundTopic):
         retention = half.config["retention.ms"]
         size = int(half.config["max.message.bytes"]) - HALF_ROOM
     every = [
@@ -177,7 +177,7 @@ def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait
         sight = seen[wanted.name]
         for problem in _of_topic(wanted, sight, _apply(names)):
             yield wanted.name, problem
-        if wanted.partitions is not None or not isinstance(half, TopicFacts) or not isinstance(sight, TopicFacts):
+        if wanted.partitions is not None or not isinstance(half, FoundTopic) or not isinstance(sight, FoundTopic):
             continue
         if sight.partitions != half.partitions:
             yield wanted.name, _mismatch(names, sight.partitions, half.partitions)

@@ -18,7 +18,7 @@ from txbridge.kafka.failures import (
     FencedError,
     HangingTransactionError,
     LogGoneError,
-    StoppedError,
+    ReadStoppedError,
     TakeOverRefusedError,
 )
 from txbridge.log import get_logger
@@ -141,7 +141,7 @@ class PartitionOwner(threading.Thread):
         """Log the failure, and return the seconds until the next attempt. A known one is not logged twice in a row."""
         pause = self._backoff.next()
         match error:
-            case StoppedError():
+            case ReadStoppedError():
                 return 0.0
             case FencedError():
                 self._must_confirm = True
@@ -173,11 +173,11 @@ class PartitionOwner(threading.Thread):
     def _wait_for_confirmation(self) -> None:
         """After a fence, wait until the group assigns the partition to this process.
 
-        Raises StoppedError, KafkaException, TimeoutError.
+        Raises ReadStoppedError, KafkaException, TimeoutError.
         """
         while self._must_confirm:
             if self._told_to_stop():
-                raise StoppedError("told to stop")
+                raise ReadStoppedError("told to stop")
             if self._confirm(self.partition):
                 self._must_confirm = False
             else:

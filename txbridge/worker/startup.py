@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights
+from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role, rights
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.denied import missing_right
 from txbridge.kafka.descriptors import capacity, needed, refusal
@@ -76,7 +76,7 @@ def require_rights(admin: AdminClient, coordinator: AdminClient, names: Names, a
     wanted = [right for right in rights(Role.WORKER, names, app_id=app_id) if right.pattern is Pattern.LITERAL]
     missing = [
         *_of_topics(admin, [right for right in wanted if right.name in internal]),
-        *_of_group(coordinator, next(right for right in wanted if right.kind is Kind.GROUP)),
+        *_of_group(coordinator, next(right for right in wanted if right.kind is ResourceKind.GROUP)),
     ]
     if missing:
         raise EnvironmentProblemError("a worker cannot work without these rights:\n- " + "\n- ".join(missing))

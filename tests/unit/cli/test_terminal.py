@@ -19,7 +19,7 @@ from txbridge.cli.terminal import console, warn
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import EnvironmentProblemError
 from txbridge.subject import Subject
-from txbridge.topics.plan import Action, TopicPlan
+from txbridge.topics.plan import TopicAction, TopicPlan
 
 
 def test_a_wide_console_has_the_width_of_the_terminal_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_a_wide_console_has_the_width_of_the_terminal_if_there_is_one(monkeypatc
 
 def test_a_line_of_a_plan_is_as_wide_in_a_file_as_one_of_pending(capsys: pytest.CaptureFixture[str]) -> None:
     reason = " ".join(["cleanup.policy"] * 12)
-    plan = TopicPlan("RMQ_SYS_TRANS_HALF_TOPIC", Action.REFUSED, 4, 3, reasons=(reason,))
+    plan = TopicPlan("RMQ_SYS_TRANS_HALF_TOPIC", TopicAction.REFUSED, 4, 3, reasons=(reason,))
     topics._print_table(Subject("", "kafka:9092", "cluster"), [plan], done=False)
     assert reason in capsys.readouterr().out
 

@@ -9,9 +9,9 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.doctor import broker_checks, run, runtime_checks, topic_checks
 from txbridge.doctor.admin_requests import Answers, release_of
-from txbridge.doctor.cluster_view import ClusterView, Described, Place, Questions
+from txbridge.doctor.cluster_view import ClusterView, Described, PartitionReplicas, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
-from txbridge.kafka.admin import Greeting, MissingRight, TopicFacts
+from txbridge.kafka.admin import FoundTopic, Greeting, MissingRight
 from txbridge.subject import Subject
 from txbridge.topics.plan import Sight, compare
 
@@ -19,9 +19,9 @@ HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 THREE = frozenset({1, 2, 3})
 
 
-def cluster_view(places: list[Place], min_in_sync: str = "2", unclean: str = "false") -> ClusterView:
+def cluster_view(places: list[PartitionReplicas], min_in_sync: str = "2", unclean: str = "false") -> ClusterView:
     config = {"min.insync.replicas": min_in_sync, "unclean.leader.election.enable": unclean}
-    facts = TopicFacts(HALF, "id", len(places), 3, 0, config)
+    facts = FoundTopic(HALF, "id", len(places), 3, 0, config)
     return ClusterView(
         settings=WorkerSettings(bootstrap_servers="127.0.0.1:1"),
         questions=Questions(),
@@ -54,42 +54,46 @@ def lines(findings: object) -> list[tuple[str, str]]:
 
 
 def test_copies_that_are_all_there() -> None:
-    good = cluster_view([Place(1, THREE, THREE)])
+    good = cluster_view([PartitionReplicas(1, THREE, THREE)])
     assert lines(topic_checks.replication(good)) == [("ok", "all topics have 3 copies or more, all of them in sync")]
 
 
 @pytest.mark.parametrize(
     ("place", "min_in_sync", "expected"),
     [
-        (Place(-1, THREE, frozenset({2})), "2", ("problem", f"{HALF}: partitions 0 have no leader")),
-        (Place(1, THREE, frozenset({1, 2})), "2", ("warning", f"{HALF}: not all copies of partitions 0 are in sync")),
-        (Place(1, frozenset({1, 2}), frozenset({1, 2})), "2", ("warning", f"{HALF} has 2 of 3 copies")),
+        (PartitionReplicas(-1, THREE, frozenset({2})), "2", ("problem", f"{HALF}: partitions 0 have no leader")),
         (
-            Place(1, THREE, THREE),
+            PartitionReplicas(1, THREE, frozenset({1, 2})),
+            "2",
+            ("warning", f"{HALF}: not all copies of partitions 0 are in sync"),
+        ),
+        (PartitionReplicas(1, frozenset({1, 2}), frozenset({1, 2})), "2", ("warning", f"{HALF} has 2 of 3 copies")),
+        (
+            PartitionReplicas(1, THREE, THREE),
             "1",
             ("warning", f"{HALF}: min.insync.replicas is 1 with 3 copies: what one broker has can be lost with it"),
         ),
         (
-            Place(1, THREE, THREE),
+            PartitionReplicas(1, THREE, THREE),
             "4",
             ("problem", f"{HALF}: min.insync.replicas is 4, and it has 3 copies: nothing can be written to it"),
         ),
     ],
     ids=["no leader", "not in sync", "too few copies", "one is enough", "too many demanded"],
 )
-def test_copies_that_are_not(place: Place, min_in_sync: str, expected: tuple[str, str]) -> None:
+def test_copies_that_are_not(place: PartitionReplicas, min_in_sync: str, expected: tuple[str, str]) -> None:
     assert lines(topic_checks.replication(cluster_view([place], min_in_sync))) == [expected]
 
 
 def test_a_topic_that_may_elect_a_leader_that_is_not_in_sync() -> None:
-    risky = cluster_view([Place(1, THREE, THREE)], unclean="true")
+    risky = cluster_view([PartitionReplicas(1, THREE, THREE)], unclean="true")
     [(level, text)] = lines(topic_checks.replication(risky))
     assert level == "warning"
     assert text.startswith(f"unclean.leader.election.enable is true for {HALF}: a copy that is not in sync may become")
 
 
 def test_one_of_two_copies_in_sync_is_not_mended_by_the_same_setting() -> None:
-    two = cluster_view([Place(1, frozenset({1, 2}), frozenset({1, 2}))], "1")
+    two = cluster_view([PartitionReplicas(1, frozenset({1, 2}), frozenset({1, 2}))], "1")
     two.brokers = {1: "one:9092", 2: "two:9092"}
     [finding] = topic_checks.replication(two)
     assert "sets 1" not in finding.do
@@ -102,7 +106,7 @@ def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
     there = [names.end, names.op, names.offset, names.discard]
     for half in (MissingRight("DESCRIBE", HALF), None):
         one = cluster_view([])
-        one.seen = {HALF: half, **{name: TopicFacts(name, "id", 4, 3, 0, {}) for name in there}}
+        one.seen = {HALF: half, **{name: FoundTopic(name, "id", 4, 3, 0, {}) for name in there}}
         findings = list(topic_checks.topics(one))
         assert not [found for found in findings if "partitions" in found.text]
         assert not [found for found in findings if "delete" in found.do and "cleanup.policy" not in found.text]
@@ -119,7 +123,7 @@ def test_topics_that_apply_has_just_made_leave_nothing_to_say(option: str, hours
     missing: dict[str, Sight] = dict.fromkeys([HALF, names.end, names.op, names.offset, names.discard])
     made = compare(names, one.options, missing, brokers=3)
     one.seen = {
-        plan.topic: TopicFacts(plan.topic, "id", plan.partitions, plan.replication_factor, 0, plan.config)
+        plan.topic: FoundTopic(plan.topic, "id", plan.partitions, plan.replication_factor, 0, plan.config)
         for plan in made
     }
     findings = [*topic_checks.topics(one), *topic_checks.retention(one)]
@@ -193,9 +197,9 @@ def with_retention(kept: str, **settings: int) -> ClusterView:
     one.settings = WorkerSettings(bootstrap_servers="127.0.0.1:1", **settings)  # type: ignore[arg-type]
     log = {"retention.ms": kept, "max.message.bytes": "1065536"}
     one.seen = {
-        **{name: TopicFacts(name, "id", 4, 3, 0, log) for name in (HALF, names.end, names.op)},
-        names.offset: TopicFacts(names.offset, "id", 4, 3, 0, {}),
-        names.discard: TopicFacts(names.discard, "id", 1, 3, 0, {**log, "retention.ms": "2592000000"}),
+        **{name: FoundTopic(name, "id", 4, 3, 0, log) for name in (HALF, names.end, names.op)},
+        names.offset: FoundTopic(names.offset, "id", 4, 3, 0, {}),
+        names.discard: FoundTopic(names.discard, "id", 1, 3, 0, {**log, "retention.ms": "2592000000"}),
     }
     return one
 

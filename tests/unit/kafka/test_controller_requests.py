@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.kafka import controller_requests
-from txbridge.kafka.admin import Cluster, KafkaUnreachableError
+from txbridge.kafka.admin import KafkaCluster, KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
 
 
@@ -123,7 +123,7 @@ def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:
     gc.disable()
     try:
         with suppress(KafkaUnreachableError):
-            Cluster(admin).read(["orders"])
+            KafkaCluster(admin).read(["orders"])
         del admin
         assert left() is None
     finally:

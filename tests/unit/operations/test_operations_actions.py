@@ -15,13 +15,13 @@ from txbridge.errors import UsageError
 from txbridge.operations.actions import Action, outcome_of, refuse
 from txbridge.operations.decision_writer import check_words
 from txbridge.operations.model import Answer, Result, StoredCommand
-from txbridge.operations.view import Command
+from txbridge.operations.view import DecisionCommand
 
 STORED = StoredCommand(12, COMMIT, Source.CLIENT, "host-1")
 
 
-def command(end_offset: int, decision: int, source: Source = Source.OPERATOR) -> Command:
-    return Command(end_offset, "orders", source, entry(4, decision), "alice")
+def command(end_offset: int, decision: int, source: Source = Source.OPERATOR) -> DecisionCommand:
+    return DecisionCommand(end_offset, "orders", source, entry(4, decision), "alice")
 
 
 def parked(state: TransactionState, **fields: object) -> HalfEntry:

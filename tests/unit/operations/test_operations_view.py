@@ -17,7 +17,7 @@ from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
 from txbridge.operations.model import NextStep, Selection
-from txbridge.operations.view import Command, PartitionView, foresee
+from txbridge.operations.view import DecisionCommand, PartitionView, foresee
 
 KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
 POLICY = CheckPolicy(
@@ -211,9 +211,9 @@ def test_a_decision_about_a_discarded_message_is_not_stored_but_a_resume_is():
     assert str(message.stored) == "resume at END offset 21"
 
 
-def command(end_offset: int, decision: int, source: Source = Source.CLIENT, **wrong: str) -> Command:
+def command(end_offset: int, decision: int, source: Source = Source.CLIENT, **wrong: str) -> DecisionCommand:
     one = entry(4, decision, wrong.get("transaction_id"))
-    return Command(end_offset, wrong.get("group", "orders"), source, one)
+    return DecisionCommand(end_offset, wrong.get("group", "orders"), source, one)
 
 
 def test_commands_are_foreseen_by_the_workers_table():
@@ -297,7 +297,7 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
     seen_states = set()
     for _ in range(300):
         commands = [
-            Command(
+            DecisionCommand(
                 offset,
                 random.choice(["orders", "orders", "orders", "others"]),
                 random.choice(list(Source)),

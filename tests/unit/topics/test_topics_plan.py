@@ -8,9 +8,9 @@ import pytest
 
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import MissingRight, TopicFacts
+from txbridge.kafka.admin import FoundTopic, MissingRight
 from txbridge.topics.apply import apply, plan
-from txbridge.topics.plan import Action, Change, PlanOptions, compare
+from txbridge.topics.plan import Change, PlanOptions, TopicAction, compare
 from txbridge.topics.real import RealTopic
 
 NAMES = Names()
@@ -46,7 +46,7 @@ RIGHT = {
 def facts(topic, partitions=4, copies=3, in_sync="2", **config):
     config = {name.replace("_", "."): value for name, value in config.items()}
     every = {**RIGHT[topic], "min.insync.replicas": in_sync, "segment.ms": "604800000", **config}
-    return TopicFacts(topic, f"id of {topic}", 1 if topic == DISCARD else partitions, copies, 0, every)
+    return FoundTopic(topic, f"id of {topic}", 1 if topic == DISCARD else partitions, copies, 0, every)
 
 
 def seen(**changed):
@@ -63,7 +63,7 @@ NOTHING = dict.fromkeys(ALL)
 def test_fresh_cluster():
     plans = by_topic(NOTHING)
     assert list(plans) == list(ALL)
-    assert {one.action for one in plans.values()} == {Action.CREATE}
+    assert {one.action for one in plans.values()} == {TopicAction.CREATE}
     assert [one.partitions for one in plans.values()] == [4, 4, 4, 4, 1]
     assert {one.replication_factor for one in plans.values()} == {3}
     for topic in ALL:
@@ -109,7 +109,7 @@ def test_small_messages_leave_room_for_batches_of_copies():
 
 def test_as_wanted():
     plans = by_topic(seen())
-    assert {one.action for one in plans.values()} == {Action.OK}
+    assert {one.action for one in plans.values()} == {TopicAction.OK}
     assert all(not one.changes and not one.reasons for one in plans.values())
     assert all(not one.notes for topic, one in plans.items() if topic != DISCARD)
 
@@ -149,7 +149,7 @@ def test_a_longer_delay_raises_the_retention_of_topics_that_are_there_and_a_shor
     }
     kept = {topic: facts(topic, retention_ms="2937600000") for topic in (HALF, END, OP)}
     shorter = by_topic(seen(**kept), PlanOptions(timer_max_delay=3 * 86_400_000))
-    assert {one.action for one in shorter.values()} == {Action.OK}
+    assert {one.action for one in shorter.values()} == {TopicAction.OK}
 
 
 def test_weaker_settings_are_raised():
@@ -194,23 +194,23 @@ def test_larger_values_are_left_alone_and_the_others_follow():
 
 def test_unlimited_half_needs_unlimited_history():
     plans = by_topic(seen(**{HALF: facts(HALF, retention_ms="-1")}))
-    assert plans[HALF].action is Action.OK
+    assert plans[HALF].action is TopicAction.OK
     assert plans[END].changes == (Change("retention.ms", "604800000", "-1"),)
 
 
 def test_retention_covers_the_oldest_message_and_an_outage_of_four_days():
     plans = by_topic(seen(), PlanOptions(transaction_max_age=10 * 86_400_000))
     assert plans[HALF].changes == (Change("retention.ms", "604800000", "1209600000"),)
-    assert by_topic(seen(), PlanOptions(transaction_max_age=3 * 86_400_000))[HALF].action is Action.OK
+    assert by_topic(seen(), PlanOptions(transaction_max_age=3 * 86_400_000))[HALF].action is TopicAction.OK
 
 
 def test_partitions_that_differ_are_refused():
     plans = by_topic(seen(**{OP: facts(OP, partitions=8)}))
-    assert plans[OP].action is Action.REFUSED
+    assert plans[OP].action is TopicAction.REFUSED
     assert plans[OP].partitions == 8
     assert plans[OP].reasons[0].startswith("has 8 partitions, must have 4: all four topics have the same number, fixed")
     assert "use a new namespace" in plans[OP].reasons[0]
-    assert [plans[topic].action for topic in (HALF, END, OFFSET)] == [Action.OK] * 3
+    assert [plans[topic].action for topic in (HALF, END, OFFSET)] == [TopicAction.OK] * 3
 
 
 def test_partitions_can_not_be_changed():
@@ -228,7 +228,7 @@ def test_a_missing_topic_is_made_like_those_that_are_there():
 def test_a_wrong_cleanup_policy_is_refused_not_changed(topic, wrong):
     plans = by_topic(seen(**{topic: facts(topic, cleanup_policy=wrong)}))
     right = "compact" if topic == OFFSET else "delete"
-    assert plans[topic].action is Action.REFUSED
+    assert plans[topic].action is TopicAction.REFUSED
     assert (
         plans[topic]
         .reasons[0]
@@ -239,23 +239,23 @@ def test_a_wrong_cleanup_policy_is_refused_not_changed(topic, wrong):
 
 def test_too_many_in_sync():
     refused = by_topic(NOTHING, PlanOptions(min_insync_replicas=2), brokers=1)[HALF]
-    assert refused.action is Action.REFUSED
+    assert refused.action is TopicAction.REFUSED
     assert refused.reasons == ("min.insync.replicas 2 is more than its 1 copy: nothing could be written to it",)
     refused = by_topic(
         {topic: facts(topic, copies=1, in_sync="1") for topic in ALL}, PlanOptions(min_insync_replicas=2)
     )
-    assert {one.action for one in refused.values()} == {Action.REFUSED}
+    assert {one.action for one in refused.values()} == {TopicAction.REFUSED}
 
 
 def test_missing_copies_are_noted():
     one = by_topic({topic: facts(topic, copies=1, in_sync="1") for topic in ALL})[HALF]
-    assert one.action is Action.OK
+    assert one.action is TopicAction.OK
     assert one.notes == ("has 1 of 3 copies; kafka-reassign-partitions.sh adds the others",)
 
 
 def test_a_missing_right_is_named():
     one = by_topic(seen(**{END: MissingRight("DESCRIBE_CONFIGS", END)}))[END]
-    assert one.action is Action.REFUSED
+    assert one.action is TopicAction.REFUSED
     assert one.reasons == (
         "missing right DESCRIBE_CONFIGS on topic RMQ_SYS_TRANS_END_TOPIC: grant it to the user of this connection",
     )
@@ -298,7 +298,7 @@ class FakeCluster:
         self.calls.append(("create", dry_run, [request.name for request in requests]))
         for request in requests:
             if not dry_run and request.name not in self.refuse:
-                self.topics[request.name] = TopicFacts(
+                self.topics[request.name] = FoundTopic(
                     request.name, "id", request.partitions, request.replication_factor, 0, dict(request.config)
                 )
         return {request.name: self.refuse.get(request.name) for request in requests}
@@ -313,12 +313,12 @@ class FakeCluster:
 
 def test_apply_creates_and_raises_once():
     cluster = FakeCluster()
-    assert {one.action for one in plan(cluster, NAMES, PlanOptions())} == {Action.CREATE}
+    assert {one.action for one in plan(cluster, NAMES, PlanOptions())} == {TopicAction.CREATE}
     assert cluster.topics == {}
-    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {Action.CREATE}
+    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {TopicAction.CREATE}
     assert list(cluster.topics) == list(ALL)
     cluster.calls.clear()
-    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {Action.OK}
+    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {TopicAction.OK}
     assert cluster.calls == []
     cluster.topics[END].config["retention.ms"] = "5"
     assert [one.action.value for one in apply(cluster, NAMES, PlanOptions())] == ["ok", "change", "ok", "ok", "ok"]
@@ -329,9 +329,9 @@ def test_apply_creates_and_raises_once():
 def test_nothing_is_done_when_anything_is_refused():
     cluster = FakeCluster(refuse={OP: "missing right CREATE"})
     plans = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
-    assert plans[OP].action is Action.REFUSED
+    assert plans[OP].action is TopicAction.REFUSED
     assert plans[OP].reasons == ("missing right CREATE",)
-    assert plans[HALF].action is Action.CREATE
+    assert plans[HALF].action is TopicAction.CREATE
     assert cluster.calls == [("create", True, list(ALL))]
 
 
@@ -369,7 +369,7 @@ class ManagedCluster(FakeCluster):
 def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vital(judges):
     cluster = ManagedCluster("segment.bytes", "min.cleanable.dirty.ratio", judges=judges)
     done = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
-    assert {one.action for one in done.values()} == {Action.CREATE}
+    assert {one.action for one in done.values()} == {TopicAction.CREATE}
     assert set(cluster.topics) == set(ALL)
     made = cluster.topics[OFFSET].config
     assert made["cleanup.policy"] == "compact"
@@ -387,14 +387,14 @@ def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vit
     # The second time nothing is left to do, and the message is the same.
     again = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
     if judges:
-        assert {one.action for one in again.values()} == {Action.OK}
+        assert {one.action for one in again.values()} == {TopicAction.OK}
     assert len(again[OFFSET].notes) >= 2
 
 
 def test_a_vital_setting_that_a_managed_cluster_refuses_still_stops_everything():
     cluster = ManagedCluster("message.timestamp.type", "segment.bytes")
     plans = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
-    assert {one.action for one in plans.values()} == {Action.REFUSED}
+    assert {one.action for one in plans.values()} == {TopicAction.REFUSED}
     assert plans[OFFSET].reasons == ("Kafka refused: message.timestamp.type cannot be set",)
     assert cluster.topics == {}
 
@@ -404,7 +404,7 @@ def test_a_setting_that_matters_less_does_not_keep_another_change_away():
     apply(cluster, NAMES, PlanOptions())
     cluster.topics[OFFSET].config["max.message.bytes"] = "1000"
     done = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}[OFFSET]
-    assert done.action is Action.CHANGE
+    assert done.action is TopicAction.CHANGE
     assert done.changes == (Change("max.message.bytes", "1000", "1048576"),)
     assert cluster.topics[OFFSET].config["max.message.bytes"] == "1048576"
 
@@ -438,26 +438,26 @@ def test_a_missing_real_topic_is_created_with_room_for_the_largest_message():
     options = PlanOptions(max_message_size=2_000_000, real_topics=(RealTopic("orders"), RealTopic("paid", 6)))
     plans = by_topic({**NOTHING, "orders": None, "paid": None}, options)
     made = plans["orders"]
-    assert (made.action, made.partitions, plans["paid"].partitions) == (Action.CREATE, 4, 6)
+    assert (made.action, made.partitions, plans["paid"].partitions) == (TopicAction.CREATE, 4, 6)
     changes = {change.name: change.new for change in made.changes}
     assert set(changes) == {"max.message.bytes", "min.insync.replicas"}
     assert changes["max.message.bytes"] == "2131072"
 
 
 def test_a_real_topic_that_is_there_is_left_as_it_is():
-    facts = TopicFacts("orders", "id", 3, 1, 0, {"max.message.bytes": "1000", "cleanup.policy": "compact"})
+    facts = FoundTopic("orders", "id", 3, 1, 0, {"max.message.bytes": "1000", "cleanup.policy": "compact"})
     there = by_topic({**NOTHING, "orders": facts}, PlanOptions(real_topics=(RealTopic("orders"),)))["orders"]
-    assert (there.action, there.partitions, there.changes) == (Action.OK, 3, ())
+    assert (there.action, there.partitions, there.changes) == (TopicAction.OK, 3, ())
     assert there.notes == ("takes records of up to 1,000 bytes; a larger message is held when it is committed",)
     other = by_topic({**NOTHING, "orders": facts}, PlanOptions(real_topics=(RealTopic("orders", 6),)))["orders"]
-    assert other.action is Action.REFUSED
+    assert other.action is TopicAction.REFUSED
     assert other.reasons[0].startswith("has 3 partitions, not 6: another number changes where keys go")
 
 
 def test_a_real_topic_that_is_hidden_is_refused():
     hidden = MissingRight("DESCRIBE", "orders")
     plan = by_topic({**NOTHING, "orders": hidden}, PlanOptions(real_topics=(RealTopic("orders"),)))["orders"]
-    assert (plan.action, plan.reasons) == (Action.REFUSED, (str(hidden),))
+    assert (plan.action, plan.reasons) == (TopicAction.REFUSED, (str(hidden),))
 
 
 @pytest.mark.parametrize(("text", "wanted"), [("a.b", RealTopic("a.b")), ("a:12", RealTopic("a", 12))])

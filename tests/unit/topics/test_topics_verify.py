@@ -6,9 +6,9 @@ import pytest
 
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import MissingRight, TopicFacts
+from txbridge.kafka.admin import FoundTopic, MissingRight
 from txbridge.topics import verify
-from txbridge.topics.spec import Rule, Wanted
+from txbridge.topics.spec import PropertyRule, Wanted
 from txbridge.topics.verify import Layout, LayoutError, check_layout, ensure_check_topic
 
 HALF = "ns.RMQ_SYS_TRANS_HALF_TOPIC"
@@ -34,7 +34,7 @@ def facts(topic, partitions=4, leaderless=0, **config):
     policy = {"cleanup.policy": "compact"} if topic == OFFSET else {}
     size = {"max.message.bytes": "1131072"} if topic in {DISCARD, CHECK} else {}
     changed = {name.replace("_", "."): value for name, value in config.items()}
-    return TopicFacts(topic, f"id-{topic}", partitions, 3, leaderless, {**LOG, **policy, **size, **changed})
+    return FoundTopic(topic, f"id-{topic}", partitions, 3, leaderless, {**LOG, **policy, **size, **changed})
 
 
 class FakeCluster:
@@ -64,7 +64,7 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch):
     fake = FakeCluster()
-    monkeypatch.setattr(verify, "Cluster", fake)
+    monkeypatch.setattr(verify, "KafkaCluster", fake)
     return fake
 
 
@@ -250,16 +250,16 @@ def test_groups_that_can_not_be(cluster, namespace, group):
 @pytest.mark.parametrize(
     ("name", "rule", "value", "actual", "met"),
     [
-        ("cleanup.policy", Rule.IS, "delete", "delete", True),
-        ("cleanup.policy", Rule.IS, "delete", "compact,delete", False),
-        ("cleanup.policy", Rule.IS, "delete", None, False),
-        ("retention.ms", Rule.AT_LEAST, "100", "100", True),
-        ("retention.ms", Rule.AT_LEAST, "100", "99", False),
-        ("retention.ms", Rule.AT_LEAST, "100", "-1", True),
-        ("retention.ms", Rule.AT_LEAST, "-1", "9223372036854775807", False),
-        ("retention.ms", Rule.AT_LEAST, "-1", "-1", True),
-        ("min.cleanable.dirty.ratio", Rule.AT_MOST, "0.1", "0.1", True),
-        ("min.cleanable.dirty.ratio", Rule.AT_MOST, "0.1", "0.11", False),
+        ("cleanup.policy", PropertyRule.IS, "delete", "delete", True),
+        ("cleanup.policy", PropertyRule.IS, "delete", "compact,delete", False),
+        ("cleanup.policy", PropertyRule.IS, "delete", None, False),
+        ("retention.ms", PropertyRule.AT_LEAST, "100", "100", True),
+        ("retention.ms", PropertyRule.AT_LEAST, "100", "99", False),
+        ("retention.ms", PropertyRule.AT_LEAST, "100", "-1", True),
+        ("retention.ms", PropertyRule.AT_LEAST, "-1", "9223372036854775807", False),
+        ("retention.ms", PropertyRule.AT_LEAST, "-1", "-1", True),
+        ("min.cleanable.dirty.ratio", PropertyRule.AT_MOST, "0.1", "0.1", True),
+        ("min.cleanable.dirty.ratio", PropertyRule.AT_MOST, "0.1", "0.11", False),
     ],
 )
 def test_rules(name, rule, value, actual, met):

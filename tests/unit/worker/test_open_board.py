@@ -10,7 +10,7 @@ import pytest
 from tests.support.open_messages import PENDING
 from tests.support.partition_builder import id_of
 from txbridge.errors import EnvironmentProblemError
-from txbridge.operations.overview import Cause, Overview
+from txbridge.operations.overview import Cause, OpenOverview
 from txbridge.testing.workers import eventually
 from txbridge.worker.http.open_board import OpenBoard
 from txbridge.worker.http.topic_reader import _overview
@@ -26,7 +26,7 @@ def cause_with(text, *messages):
 
 
 OVERVIEW = _overview(
-    Overview(
+    OpenOverview(
         30_000, 4, [cause_with("many", *[replace(MESSAGE, half_offset=n) for n in (6, 5)]), cause_with("one", MESSAGE)]
     )
 )

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from txbridge.client.base.log import report
 from txbridge.client.kafka.callbacks import guarded
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
-from txbridge.proof import FRESH_S, Proof
+from txbridge.proof import FRESH_S, ProofOfLife
 
 #: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.
 _PASSING = frozenset({TRANSPORT, TIMED_OUT})
@@ -46,7 +46,7 @@ class Connection:
         self._lost_at: float | None = None
         self._stable_from = 0.0
         self._clock = clock
-        self._answered = Proof(clock)
+        self._answered = ProofOfLife(clock)
 
     @property
     def is_lost(self) -> bool:

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 
 from txbridge.kafka.agreement import Agreement
 from txbridge.log import get_logger
-from txbridge.proof import PROOF_EVERY_S, Proof
+from txbridge.proof import PROOF_EVERY_S, ProofOfLife
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partitions import Assignment, Worker
 
@@ -67,10 +67,10 @@ class Health:
         self._owner_limit = _OWNER_HANGS_AFTER_S + _STEPS * commit_timeout_ms / 1000
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_proof = Proof(clock)
+        self._loop_proof = ProofOfLife(clock)
         #: The coordinator's last answer, and its age.
         self._assignment: Assignment | None = None
-        self._coordinator = Proof(clock)
+        self._coordinator = ProofOfLife(clock)
         self._error = ""
         #: Answers that say that the group does without this process; their text once there are enough of them.
         self._absences = Agreement(longest_join_s, _LEAST_ANSWERS, _MOST_APART_S)

@@ -24,7 +24,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.operations import Connection, OpenMessage, read_history
 from txbridge.operations.causes import next_step_of, trouble_of
-from txbridge.operations.overview import Overview, read_overview
+from txbridge.operations.overview import OpenOverview, read_overview
 from txbridge.text import plain
 
 #: Most messages that are shown, of one cause and of all causes together.
@@ -101,7 +101,7 @@ def _history(connection: Connection, target: str) -> dict[str, Any]:
     return found
 
 
-def _overview(overview: Overview) -> dict[str, Any]:
+def _overview(overview: OpenOverview) -> dict[str, Any]:
     states: dict[str, int] = {}
     for cause in overview.causes:
         states[cause.state.value] = states.get(cause.state.value, 0) + cause.count

@@ -10,7 +10,7 @@ from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import LogGoneError, StoppedError, TakeOverRefusedError
+from txbridge.kafka.failures import LogGoneError, ReadStoppedError, TakeOverRefusedError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted
 
@@ -101,5 +101,5 @@ def refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoRetur
 
 def wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
     if stopping():
-        raise StoppedError("told to stop while reading")
+        raise ReadStoppedError("told to stop while reading")
     outside.wait(threading.Event(), _ASK_AGAIN_S)

@@ -63,7 +63,7 @@ _log = get_logger("txbridge.worker")
 def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> PartitionState:
     """Become the owner and restore the state.
 
-    Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, StoppedError, TimeoutError,
+    Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, ReadStoppedError, TimeoutError,
     KafkaException.
     """
     names, kafka, outside = context.names, context.kafka, context.outside
@@ -247,7 +247,7 @@ def _proven_end(context: PartitionContext, topic: str, partition: int, stopping:
     While too many replicas are down for a proof, it is the end that the leader reports. With two replicas that is so
     when one is down. With three and min.insync.replicas 2, nothing can be written then.
 
-    Raises TimeoutError, StoppedError, KafkaException.
+    Raises TimeoutError, ReadStoppedError, KafkaException.
     """
     outside = context.outside
     until = outside.monotonic() + _PROVE_S
