@@ -17,37 +17,18 @@ from tests.bench.load import in_threads
 from tests.bench.measure import PER_SECOND, Found, Ratio, Rounds, by_turns
 from tests.bench.report import CPU
 from tests.support.harness import Bridge
+from tests.support.listeners import AsyncCommits, Commits
 from txbridge import (
-    AsyncTransactionListener,
     AsyncTransactionProducer,
-    LocalTransactionState,
     Message,
-    TransactionListener,
     TransactionProducer,
 )
 from txbridge.core.half_message import half_headers
 from txbridge.embedded import EmbeddedKafka
 
-_COMMIT = LocalTransactionState.COMMIT_MESSAGE
 _GROUP = "bench"
 _CLIENT_CPU = f"{CPU}client"
 _TEN = "pipelined, ten messages each"
-
-
-class _Commits(TransactionListener):
-    def execute_local_transaction(self, message, arg):
-        return _COMMIT
-
-    def check_local_transaction(self, message):
-        return _COMMIT
-
-
-class _CommitsOnTheLoop(AsyncTransactionListener):
-    async def execute_local_transaction(self, message, arg):
-        return _COMMIT
-
-    async def check_local_transaction(self, message):
-        return _COMMIT
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +109,7 @@ class _Bench:
         def send(number: int) -> None:
             producer.send_message_in_transaction(self._message(number))
 
-        with TransactionProducer(_GROUP, _Commits(), self._settings, namespace=self._namespace) as producer:
+        with TransactionProducer(_GROUP, Commits(), self._settings, namespace=self._namespace) as producer:
             since = time.monotonic()
             in_threads(self._options.threads, count, send)
             assert producer.flush() == 0
@@ -146,7 +127,7 @@ class _Bench:
 
     def _pipelined(self, count: int, submit: Callable[[TransactionProducer, int], Future[Any]]) -> float:
         decided = []
-        with TransactionProducer(_GROUP, _Commits(), self._settings, namespace=self._namespace) as producer:
+        with TransactionProducer(_GROUP, Commits(), self._settings, namespace=self._namespace) as producer:
             since = time.monotonic()
             for number in range(count):
                 future = submit(producer, number)
@@ -164,7 +145,7 @@ class _Bench:
                 await producer.send_message_in_transaction(self._message(number))
 
         async with AsyncTransactionProducer(
-            _GROUP, _CommitsOnTheLoop(), self._settings, namespace=self._namespace
+            _GROUP, AsyncCommits(), self._settings, namespace=self._namespace
         ) as producer:
             since = time.monotonic()
             async with asyncio.TaskGroup() as group:

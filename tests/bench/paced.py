@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.bench.load import paced
@@ -61,9 +60,7 @@ class PacedClient:
         self._producer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._producer.close()
 
     @property

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from statistics import median
 from typing import Any, Self
 
@@ -22,7 +21,8 @@ from tests.chaos.checker import violations
 from tests.chaos.reader import WatchingReader, sighting
 from tests.support import http
 from tests.support.harness import Bridge, WorkerProcess, eventually
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer, TransactionSendResult
+from tests.support.listeners import Commits
+from txbridge import Message, TransactionProducer, TransactionSendResult
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 from txbridge.topics.plan import DEFAULT_PARTITIONS
@@ -31,7 +31,6 @@ from txbridge.topics.plan import DEFAULT_PARTITIONS
 _GOAL_S = 3.0
 #: Time between two steps: the pause of one is over before the next begins, and the group is at rest.
 _CALM_S = 4.0
-_COMMIT = LocalTransactionState.COMMIT_MESSAGE
 #: The default settings of a worker: a rolling restart is measured with the settings of a new installation.
 _DEFAULTS = {"session_timeout": 6_000, "transaction_timeout": 6_000, "transaction_check_interval": 30_000}
 
@@ -91,21 +90,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 # --- the load ---------------------------------------------------------------------------------------------------------
 
 
-class _Commits(TransactionListener):
-    def execute_local_transaction(self, message, arg):
-        return _COMMIT
-
-    def check_local_transaction(self, message):
-        return _COMMIT
-
-
 class _Load:
     """Transactions at a steady rate, all committed, from one thread until it is stopped."""
 
     def __init__(self, bridge: Bridge, topic: str, rate: int) -> None:
         self._topic, self._rate = topic, rate
         self._producer = TransactionProducer(
-            "bench", _Commits(), {"bootstrap.servers": bridge.bootstrap_servers}, namespace=bridge.namespace
+            "bench", Commits(), {"bootstrap.servers": bridge.bootstrap_servers}, namespace=bridge.namespace
         )
         self._stopping = threading.Event()
         self._failed: list[BaseException] = []
@@ -161,17 +152,15 @@ class _Load:
 # --- the workers ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Step:
     """A step after which the group shares its partitions anew, from its beginning to calm (time.monotonic())."""
 
     name: str
     begin: float
-    end: float
+    end: float = 0.0
     #: Seconds from the beginning until the process had ended, or was ready.
-    took: float
-    #: Log lines of the workers about it: seconds from the beginning, event, fields.
-    log: list[str]
+    took: float = 0.0
 
 
 class _Rolling:
@@ -202,51 +191,19 @@ class _Rolling:
         name = ("first", "second")[place]
         with self._step(f"{name} ends") as step:
             assert self._workers[place].stop() == 0
-            step.done()
-        yield step.made
+        yield step
         with self._step(f"{name} starts") as step:
             self._workers[place] = self._start(self._ports[place])
             self._wait_ready(place)
-            step.done()
-        yield step.made
+        yield step
 
     @contextmanager
-    def _step(self, name: str) -> Iterator[_Steps]:
-        step = _Steps(name, self._bridge.workers)
+    def _step(self, name: str) -> Iterator[_Step]:
+        step = _Step(name, time.monotonic())
         yield step
+        step.took = time.monotonic() - step.begin
         time.sleep(_CALM_S)
-        step.finish()
-
-
-class _Steps:
-    """Builder of a _Step."""
-
-    made: _Step
-
-    def __init__(self, name: str, workers: Sequence[WorkerProcess]) -> None:
-        self._name, self._workers = name, workers
-        self._begin, self._wall = time.monotonic(), time.time()
-        self._took = 0.0
-
-    def done(self) -> None:
-        self._took = time.monotonic() - self._begin
-
-    def finish(self) -> None:
-        events = sorted(
-            (datetime.fromisoformat(line["timestamp"]).timestamp() - self._wall, number, what)
-            for number, worker in enumerate(self._workers)
-            for what, line in _told_of_the_group(worker)
-        )
-        log = [f"{seconds:.2f} worker {number + 1}: {what}" for seconds, number, what in events if seconds > 0]
-        self.made = _Step(self._name, self._begin, time.monotonic(), self._took, log)
-
-
-def _told_of_the_group(worker: WorkerProcess) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Its log lines about its partitions, in few words."""
-    for line in worker.events("partitions_assigned"):
-        yield f"has {line['partitions']}", line
-    for line in worker.events("partition_taken_over"):
-        yield f"took {line['partition']} over in {line['seconds']} s", line
+        step.end = time.monotonic()
 
 
 def _is_ready(port: int) -> bool:
@@ -288,5 +245,4 @@ def _found(steps: Sequence[_Step], load: _Load, reader: WatchingReader) -> dict[
         "by_partition_s": whole,
         "by_step_s": {step.name: max(longest(step.begin, step.end).values()) for step in steps},
         "took_s": {step.name: round(step.took, 2) for step in steps},
-        "log": {step.name: step.log for step in steps},
     }

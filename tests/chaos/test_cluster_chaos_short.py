@@ -12,7 +12,8 @@ from tests.chaos.cells import Run, run_cell
 from tests.chaos.cluster_cells import for_a_while, leader_dies, rolling_restart, two_are_gone
 from tests.support.harness import eventually
 from tests.support.kafka_cluster import KafkaCluster
-from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer
+from tests.support.listeners import ROLLBACK, Answers
+from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import Node
 
 LONG = pytest.mark.long
@@ -59,23 +60,13 @@ def test_p3_p10_nothing_is_lost_doubled_or_leaked_when_the_leader_dies_of(kafka:
     run_short(kafka, f"leader of {kind} kill -9", leader_dies(kind, _AWAY_S))
 
 
-class RollsBack(TransactionListener):
-    """A listener beside the checked traffic: none of its messages may become visible."""
-
-    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
-        return LocalTransactionState.ROLLBACK_MESSAGE
-
-    def check_local_transaction(self, message: object) -> LocalTransactionState:
-        return LocalTransactionState.ROLLBACK_MESSAGE
-
-
 def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_kept(kafka: KafkaCluster) -> None:
     took: list[float] = []
     told: list[str] = []
 
     def fault(run: Run) -> None:
         settings = {"bootstrap.servers": run.bridge.bootstrap_servers, "message.timeout.ms": _SEND_MS}
-        producer = TransactionProducer("other", RollsBack(), settings, namespace=run.bridge.namespace)
+        producer = TransactionProducer("other", Answers(ROLLBACK, ROLLBACK), settings, namespace=run.bridge.namespace)
         # The producer runs until the verdict: a check settles half messages that were stored and not acknowledged.
         stack.enter_context(producer)
         producer.send_message_in_transaction(Message(run.topic, b"never"))

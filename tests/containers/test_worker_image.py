@@ -12,24 +12,14 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
 from tests.support import http
-from txbridge import LocalTransactionState, Message, TransactionListener
+from tests.support.listeners import Answers
+from txbridge import LocalTransactionState, Message
 from txbridge.core.names import Names
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.testing import ProcessBackend, Sandbox, TransactionState
 from txbridge.testing.containers import WORKER_IMAGE, ApacheKafkaContainer, ContainerBackend, WorkerContainer
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
-
-
-class Deciding(TransactionListener):
-    """The test gives the result of the local transaction; every check is answered with commit."""
-
-    def execute_local_transaction(self, message, arg):
-        return arg
-
-    def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
-
 
 #: Megabytes beyond python:3.11-slim, as docs/compose.md has them. Later versions of packages may be an eighth larger.
 SIZES = {"worker": 55, "answer-checks": 61, "rocketmq": 75}
@@ -109,7 +99,7 @@ def test_a_sandbox_of_containers_does_all_that_one_of_processes_does(backend: Co
     with Sandbox(backend) as sandbox:
         topic = sandbox.create_topic("containers.all")
         killed = sandbox.start_worker()
-        producer = sandbox.start_producer(Deciding())
+        producer = sandbox.start_producer(Answers(None))
         undecided = producer.send_message_in_transaction(Message(topic, b"checked"), LocalTransactionState.UNKNOW)
         assert sandbox.let_checks_be_due() == 1
         assert sandbox.wait_fate(undecided) is TransactionState.COMMITTED
@@ -128,7 +118,7 @@ def test_workers_as_processes_serve_a_kafka_in_a_container(backend: ContainerBac
     with ProcessBackend(backend.bootstrap_servers) as processes, Sandbox(processes) as sandbox:
         topic = sandbox.create_topic("containers.processes")
         sandbox.start_worker()
-        producer = sandbox.start_producer(Deciding())
+        producer = sandbox.start_producer(Answers(None))
         sent = producer.send_message_in_transaction(Message(topic, b"x"), LocalTransactionState.COMMIT_MESSAGE)
         assert sandbox.wait_fate(sent) is TransactionState.COMMITTED
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.harness import (
     COMMIT,
@@ -27,7 +26,6 @@ from tests.support.harness import (
     Prepared,
     WorkerProcess,
     eventually,
-    quiet,
 )
 from txbridge.embedded import EmbeddedKafka
 from txbridge.worker.ingest.half_log import HalfLog
@@ -191,10 +189,7 @@ def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None
     """RocketMQ reads the record at the offset, and one that is no half message causes an exception."""
     names, value, reports = scene.bridge.names, scene.value("stranger"), []
     headers = [*scene.bridge.half_headers(scene.topic), *immunity("600")]
-    stranger = Producer(
-        {**quiet(scene.bridge.bootstrap_servers), "transactional.id": f"{scene.bridge.namespace}-stranger"}
-    )
-    stranger.init_transactions(20)
+    stranger = scene.bridge.stranger()
     stranger.begin_transaction()
     stranger.produce(names.half, value=value, headers=headers, partition=0, on_delivery=lambda *it: reports.append(it))
     stranger.commit_transaction(20)

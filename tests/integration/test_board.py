@@ -16,19 +16,10 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.support.listeners import Answers
 from tests.unit.project.test_observability import PROMETHEUS_OF_CI, RULES, board
-from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionProducer
 from txbridge.embedded.ports import free_port
-
-
-class _Listener(TransactionListener):
-    """The argument is the result of the local transaction; a check commits."""
-
-    def execute_local_transaction(self, message, arg):
-        return arg
-
-    def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 def _answers(port: int) -> bool:
@@ -87,7 +78,7 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
         settings, metrics = {"bootstrap.servers": bridge.bootstrap_servers}, ClientMetrics(registry)
         deadline = time.monotonic() + 240
         with TransactionProducer(
-            "orders", _Listener(), settings, namespace=bridge.namespace, metrics=metrics
+            "orders", Answers(None), settings, namespace=bridge.namespace, metrics=metrics
         ) as producer:
             while missing := empty():
                 assert time.monotonic() < deadline, missing

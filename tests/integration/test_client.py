@@ -783,12 +783,16 @@ def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer
 
 def test_start_gives_up_in_the_end(api, caplog):
     producer = api("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
-    began = time.monotonic()
-    with pytest.raises(KafkaUnreachableError, match="cannot be reached"):
-        producer.send(Message("t", b"v"))
-    # Time-out of 1 s, plus reserve for a busy machine. A single request may take 10 s by default, which is too long
-    # here.
-    assert 0.5 < time.monotonic() - began < 9
+
+    def seconds() -> float:
+        began = time.monotonic()
+        with pytest.raises(KafkaUnreachableError, match="cannot be reached"):
+            producer.send(Message("t", b"v"))
+        return time.monotonic() - began
+
+    # The time-out is 1 s. A single request may take 10 s by default, and then none of three would be below 9 s. On a
+    # busy machine one or two may be.
+    assert any(0.5 < seconds() < 9 for _ in range(3))
     producer.close()
     assert [record.event for record in caplog.records if hasattr(record, "event")][:1] == ["kafka_connection_lost"]
 

@@ -247,8 +247,7 @@ def test_a_time_beyond_the_longest_delay_is_malformed(bridge: Bridge) -> None:
         far = prepare(bridge, topic, b"far", now() + 3_600_000)
         eventually(bridge.discarded)
         bridge.decide(far, COMMIT)
-        bridge.decide(bridge.prepare(topic, b"after", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"after"])
+        bridge.deliver(topic, b"after")
     [record] = bridge.discarded()
     assert record["TXB_REASON"] == b"MALFORMED"
     assert b"timer_max_delay is 10000 ms" in record["TXB_ERROR"]

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 from tests.support.harness import eventually
+from tests.support.listeners import Commits
 from tests.support.schema_registry import schema_registry
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge import Message, TransactionProducer
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
@@ -41,14 +42,6 @@ print(*(order.values() if isinstance(order, dict) else (order.number, order.amou
 """
 
 
-class Committing(TransactionListener):
-    def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
 def programs(page):
     text = (HOW_TO / page).read_text("utf-8")
     return dict(re.findall(r"^```python\n# ([\w.]+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
@@ -71,7 +64,7 @@ def deliver(bridge, messages):
     """Send these messages and return their delivered records by topic."""
     bridge.worker()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
-    with TransactionProducer("shop", Committing(), settings, namespace=bridge.namespace) as producer:
+    with TransactionProducer("shop", Commits(), settings, namespace=bridge.namespace) as producer:
         for message in messages:
             producer.send_message_in_transaction(message)
     topics = {message.topic for message in messages}

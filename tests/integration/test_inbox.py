@@ -15,15 +15,8 @@ from sqlalchemy import create_engine, make_url, text
 from tests.support import inbox_kills
 from tests.support.harness import eventually
 from tests.support.inbox_consumer import EXAMPLES, PARTITIONS
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
-
-
-class Committing(TransactionListener):
-    def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
+from tests.support.listeners import Commits
+from txbridge import Message, TransactionProducer
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.long), "postgresql"])
@@ -49,7 +42,7 @@ def deliver(bridge, topic, count):
     bridge.worker()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     numbers = [f"A{number}" for number in range(count)]
-    with TransactionProducer("shop", Committing(), settings, namespace=bridge.namespace) as producer:
+    with TransactionProducer("shop", Commits(), settings, namespace=bridge.namespace) as producer:
         for number, name in enumerate(numbers):
             if number % 10:
                 producer.submit_message_in_transaction(Message(topic, order(name), key=name))

@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.broker_metadata import BrokerMetadata, ask_metadata, wait_in_sync
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
-from txbridge import LocalTransactionState, Message, MessageExt, PrepareError, TransactionListener, TransactionProducer
+from tests.support.listeners import UNKNOWN, Answers
+from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import EmbeddedKafka, Node
 from txbridge.kafka.log import librdkafka_logger
 
@@ -146,16 +147,6 @@ def test_p2_p10_the_follower_goes_away(replicas: Replicas, away: str, back: str)
     assert bridge.discarded() == []
 
 
-class CommitsWhenAsked(TransactionListener):
-    """Answers unknown first, and commits when checked."""
-
-    def execute_local_transaction(self, message: MessageExt, arg: object) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOW
-
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
 @pytest.mark.parametrize(("away", "back"), [("kill", "start"), ("pause", "resume")])
 def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
     replicas: Replicas, caplog: pytest.LogCaptureFixture, away: str, back: str
@@ -172,7 +163,7 @@ def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
     }
     with (
         caplog.at_level(logging.DEBUG, librdkafka_logger().name),
-        TransactionProducer("orders", CommitsWhenAsked(), settings, namespace=bridge.namespace) as producer,
+        TransactionProducer("orders", Answers(UNKNOWN), settings, namespace=bridge.namespace) as producer,
     ):
 
         def send(value: bytes) -> None:

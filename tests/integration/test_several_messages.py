@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 
 import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.support.listeners import UNKNOWN, Answers
 from tests.support.message_frames import Framed, write
 from txbridge import (
     AsyncTransactionProducer,
     LocalTransactionState,
     Message,
-    TransactionListener,
     TransactionProducer,
 )
-
-
-class Listener(TransactionListener):
-    """Gives the answers that it was made with, and keeps its arguments."""
-
-    def __init__(self, execute: LocalTransactionState, check: LocalTransactionState = LocalTransactionState.UNKNOWN):
-        self.execute, self.check = execute, check
-        self.executed, self.checked, self.asked = [], [], threading.Event()
-
-    def execute_local_transaction(self, message, arg):
-        self.executed.append((message, arg))
-        return self.execute
-
-    def check_local_transaction(self, message):
-        self.checked.append(message)
-        self.asked.set()
-        return self.check
 
 
 def settings(bridge: Bridge) -> dict[str, str]:
     return {"bootstrap.servers": bridge.bootstrap_servers}
 
 
-def producer(bridge: Bridge, listener: Listener) -> TransactionProducer:
+def producer(bridge: Bridge, listener: Answers) -> TransactionProducer:
     return TransactionProducer("group", listener, settings(bridge), namespace=bridge.namespace)
 
 
@@ -60,7 +42,7 @@ def topics(bridge: Bridge) -> list[str]:
 
 def test_p12_a_commit_delivers_all_messages_to_their_topics_in_the_order_given(bridge: Bridge, topics: list[str]):
     orders, stock, mail = topics
-    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
+    listener = Answers()
     sent = [
         Message(orders, b"placed", b"42", [("trace", b"1"), ("none", None)], timestamp=1_700_000_000_123),
         *(Message(stock, b"less %d" % number, partition=0) for number in range(3)),
@@ -91,7 +73,7 @@ def test_p12_a_commit_delivers_all_messages_to_their_topics_in_the_order_given(b
 
 
 def test_p12_asyncio_and_a_thousand_messages(bridge: Bridge, topics: list[str]):
-    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
+    listener = Answers()
     sent = [Message(topics[number % 3], b"%d" % number, b"%d" % (number % 7)) for number in range(1_000)]
 
     async def send() -> None:
@@ -108,14 +90,14 @@ def test_p12_asyncio_and_a_thousand_messages(bridge: Bridge, topics: list[str]):
 
 def test_p12_a_rollback_and_a_check_are_of_all_messages(bridge: Bridge, topics: list[str]):
     sent = [Message(topic, b"never", check_immunity_time=0) for topic in topics]
-    undecided = Listener(LocalTransactionState.UNKNOWN, LocalTransactionState.COMMIT_MESSAGE)
+    undecided = Answers(UNKNOWN)
     bridge.worker()
-    with producer(bridge, Listener(LocalTransactionState.ROLLBACK_MESSAGE)) as client:
+    with producer(bridge, Answers(LocalTransactionState.ROLLBACK_MESSAGE)) as client:
         client.send_messages_in_transaction(sent)
     with producer(bridge, undecided) as client:
         asked = [Message(topic, b"asked", b"k") for topic in topics]
         client.send_messages_in_transaction(asked)
-        assert undecided.asked.wait(60)
+        eventually(lambda: undecided.checked, 60)
         eventually(lambda: len(all_of(bridge, *topics)) == 3, 60)
     # A check shows the application the messages that it has sent.
     assert list(undecided.checked[0].messages) == asked

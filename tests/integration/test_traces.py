@@ -13,30 +13,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from tests.support.harness import COMMIT, Bridge, eventually
+from tests.support.listeners import Answers, AsyncCommits
 from txbridge import (
-    AsyncTransactionListener,
     AsyncTransactionProducer,
     LocalTransactionState,
     Message,
-    TransactionListener,
     TransactionProducer,
 )
 
 TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-class Late(TransactionListener):
-    """Decides by the argument. A check keeps the headers of its message, and commits."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[tuple[str, bytes | None], ...]] = []
-
-    def execute_local_transaction(self, message, arg):
-        return arg
-
-    def check_local_transaction(self, message):
-        self.asked.append(message.headers)
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 @pytest.fixture
@@ -61,14 +46,14 @@ def test_trace_headers_pass_through_checks_and_delivery_byte_for_byte(bridge: Br
     """This needs no library: trace headers are user headers like all others."""
     topic = bridge.create_topic("traced", partitions=1)
     headers = [("traceparent", TRACEPARENT), ("tracestate", b"vendor=\xf0\x9f\x90\x87"), ("traceparent", b"twice")]
-    listener = Late()
+    listener = Answers(None)
     bridge.worker()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with TransactionProducer("traced", listener, settings, namespace=bridge.namespace) as producer:
         producer.send_message_in_transaction(Message(topic, b"checked", headers=headers), LocalTransactionState.UNKNOW)
         bridge.wait_visible(topic, [b"checked"])
     assert users_headers(bridge, topic) == [headers]
-    assert listener.asked == [tuple(headers)]
+    assert [message.headers for message in listener.checked] == [tuple(headers)]
 
 
 def test_prepare_decide_and_deliver_are_one_trace(bridge: Bridge, spans: InMemorySpanExporter):
@@ -77,7 +62,7 @@ def test_prepare_decide_and_deliver_are_one_trace(bridge: Bridge, spans: InMemor
     with (
         bridge.local_owner(0),
         bridge.local_owner(1),
-        TransactionProducer("spans", Late(), settings, namespace=bridge.namespace) as producer,
+        TransactionProducer("spans", Answers(None), settings, namespace=bridge.namespace) as producer,
     ):
         producer.send_message_in_transaction(Message(topic, b"x"), LocalTransactionState.COMMIT_MESSAGE)
         bridge.wait_visible(topic, [b"x"])
@@ -114,16 +99,6 @@ def test_p8_a_broken_exporter_costs_no_delivery_and_no_take_over(bridge: Bridge,
     assert [line["event"] for line in logs].count("partition_taken_over") == 1
 
 
-class Commit(AsyncTransactionListener):
-    """Commits every message."""
-
-    async def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    async def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
 def test_the_span_of_an_asyncio_task_is_the_parent_of_what_it_sends(bridge: Bridge, spans: InMemorySpanExporter):
     tracer = trace.get_tracer_provider().get_tracer("application")
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
@@ -134,7 +109,7 @@ def test_the_span_of_an_asyncio_task_is_the_parent_of_what_it_sends(bridge: Brid
             return span.get_span_context().span_id
 
     async def both() -> list[int]:
-        async with AsyncTransactionProducer("async", Commit(), settings, namespace=bridge.namespace) as producer:
+        async with AsyncTransactionProducer("async", AsyncCommits(), settings, namespace=bridge.namespace) as producer:
             return await asyncio.gather(request(producer), request(producer))
 
     requests = asyncio.run(both())

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.support import http
-from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually, quiet
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 from txbridge.worker.ingest import half_log
@@ -179,8 +179,7 @@ def test_p2_compressed_decisions_are_applied_and_kill_no_worker(bridge: Bridge) 
         bridge.wait_visible(topic, values)
         # The worker goes on afterwards, and stays in the group.
         after = b"after " + compression.encode()
-        bridge.decide(bridge.prepare(topic, after, partition=0), COMMIT)
-        bridge.wait_visible(topic, [after])
+        bridge.deliver(topic, after)
         assert worker.returncode is None
     assert set(bridge.visible(topic).values()) == {1}
 
@@ -209,8 +208,7 @@ def test_p8_what_is_too_large_for_the_discard_topic_is_set_aside_without_its_bod
         )
         bridge.produce_together(bridge.names.end, [(random.randbytes(40_000), []), (b"odd", [])], partition=0)
         eventually(lambda: len(bridge.discarded()) >= len(values) + 5, 40)
-        bridge.decide(bridge.prepare(topic, b"goes on", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"goes on"])
+        bridge.deliver(topic, b"goes on")
         records = bridge.discarded()
         assert len(records) == len(values) + 5
         by_id = {record["UNIQ_KEY"]: record for record in records if record["TXB_REASON"] == b"MAX_CHECKS"}
@@ -253,8 +251,7 @@ def test_p8_an_end_that_names_what_is_not_stored_stops_nothing_while_messages_co
 @pytest.mark.parametrize("by_faust", [False, True], ids=["read by the owner", "told by Faust"])
 def test_p1_a_decision_in_an_aborted_kafka_transaction_commits_nothing(bridge: Bridge, by_faust: bool) -> None:
     topic = bridge.create_topic("real")
-    spring = Producer({**quiet(bridge.bootstrap_servers), "transactional.id": f"{bridge.namespace}-spring"})
-    spring.init_transactions()
+    spring = bridge.stranger()
 
     def end(prepared: Prepared, decision: int) -> None:
         headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
@@ -304,8 +301,7 @@ def test_p8_a_half_message_in_an_aborted_kafka_transaction_is_one_and_the_log_an
     bridge.decide(first, COMMIT)
     bridge.wait_visible(topic, [b"first"])
     assert gaps("transactional_half_messages") == gaps("transactional_decisions") == 0
-    spring = Producer({**quiet(bridge.bootstrap_servers), "transactional.id": f"{bridge.namespace}-spring"})
-    spring.init_transactions()
+    spring = bridge.stranger()
     spring.begin_transaction()
     transaction_id = secrets.token_hex(16).upper()
     offsets: list[int] = []

@@ -77,14 +77,6 @@ def _nothing(_: list[DecisionEvent], __: random.Random) -> Iterator[DecisionEven
     yield from ()
 
 
-def _last_only(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
-    yield events[-1]
-
-
-def _all_but_the_last(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
-    yield from events[:-1]
-
-
 def _repeated(events: list[DecisionEvent], chance: random.Random) -> Iterator[DecisionEvent]:
     for number, event in enumerate(events):
         yield event
@@ -103,13 +95,9 @@ def _shuffled(events: list[DecisionEvent], chance: random.Random) -> Iterator[De
     yield from chance.sample(events, len(events))
 
 
-def _backwards(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
-    yield from reversed(events)
-
-
 @pytest.mark.parametrize(
     "deliver",
-    [_in_order, _nothing, _last_only, _all_but_the_last, _repeated, _skipping, _shuffled, _backwards],
+    [_in_order, _nothing, _repeated, _skipping, _shuffled],
     ids=lambda deliver: deliver.__name__.strip("_"),
 )
 @pytest.mark.parametrize("when", ["before", "during"])

@@ -50,8 +50,7 @@ def test_p2_a_decision_waits_while_a_former_leader_of_half_does_not_know_its_mes
     topic = bridge.create_topic("real")
     former = FormerLeader(monkeypatch, bridge.names.half)
     with bridge.local_owner():
-        bridge.decide(bridge.prepare(topic, b"before", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"before"])
+        bridge.deliver(topic, b"before")
         former.end = bridge.bounds(bridge.names.half, 0)[1]
         prepared = bridge.prepare(topic, b"acknowledged", partition=0)
         bridge.decide(prepared, COMMIT)

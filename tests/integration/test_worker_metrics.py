@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import ConsumerGroupTopicPartitions
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import http
-from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
-from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.support.listeners import Answers
+from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 from txbridge.worker.observe.metrics import WorkerMetrics
@@ -141,14 +142,7 @@ def lags(bridge: Bridge) -> dict[int, int]:
 @contextmanager
 def take_overs_wait(bridge: Bridge, partition: int) -> Iterator[None]:
     """Hold a Kafka transaction open in OFFSET, so that no take-over can read it to its end."""
-    foreign = Producer(
-        {
-            **quiet(bridge.bootstrap_servers),
-            "transactional.id": f"{bridge.namespace}-stranger",
-            "transaction.timeout.ms": 60_000,
-        }
-    )
-    foreign.init_transactions(30)
+    foreign = bridge.stranger()
     foreign.begin_transaction()
     foreign.produce(bridge.names.offset, b"stranger", key=b"stranger", partition=partition)
     foreign.flush(120)
@@ -274,16 +268,6 @@ def test_a_taken_port_is_told_in_one_line(lonely: int) -> None:
 # --- the client -------------------------------------------------------------------------------------------------------
 
 
-class Undecided(TransactionListener):
-    """Answers unknown unless its argument is true; a check is answered with rollback."""
-
-    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE if arg else LocalTransactionState.UNKNOW
-
-    def check_local_transaction(self, message: object) -> LocalTransactionState:
-        return LocalTransactionState.ROLLBACK_MESSAGE
-
-
 def test_a_producer_counts_from_the_half_message_to_the_answered_check(bridge: Bridge) -> None:
     topic, registry = bridge.create_topic("real"), CollectorRegistry()
     bridge.worker()
@@ -293,12 +277,12 @@ def test_a_producer_counts_from_the_half_message_to_the_answered_check(bridge: B
 
     with TransactionProducer(
         "orders",
-        Undecided(),
+        Answers(None, LocalTransactionState.ROLLBACK_MESSAGE),
         {"bootstrap.servers": bridge.bootstrap_servers},
         namespace=bridge.namespace,
         metrics=ClientMetrics(registry),
     ) as producer:
-        for arg in (True, False):
+        for arg in (LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.UNKNOW):
             producer.send_message_in_transaction(Message(topic, b"value"), arg)
         eventually(lambda: value("decisions_total", outcome="rollback", source="check") == 1)
         producer.flush()

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
-from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.checkpoint import offset_headers, op_headers
 from txbridge.core.half_entry import HalfEntry
@@ -201,8 +201,7 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
     monkeypatch.setattr(TransactionalWriter, "write", write)
     with bridge.local_owner():
         for number in range(5):
-            bridge.decide(bridge.prepare(topic, b"%d" % number, partition=0), COMMIT)
-            bridge.wait_visible(topic, [b"%d" % number])
+            bridge.deliver(topic, b"%d" % number)
     assert len(set(made)) == 1, "the state was kept"
     assert bridge.visible(topic) == {b"%d" % number: 1 for number in range(5)}
     assert list(bridge.outcomes().values()) == [["commit"]] * 5
@@ -229,8 +228,7 @@ def _expect_refusal(bridge: Bridge, *texts: str) -> None:
     refused.wait_error(*texts)
     topic = bridge.create_topic("other")
     with bridge.local_owner(1):
-        bridge.decide(bridge.prepare(topic, b"goes on", partition=1), COMMIT)
-        bridge.wait_visible(topic, [b"goes on"])
+        bridge.deliver(topic, b"goes on", 1)
     refused.stop()
 
 
@@ -271,13 +269,11 @@ def test_p3_a_takeover_refuses_an_offset_topic_that_has_lost_its_tail(
     monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     topic = bridge.create_topic("real")
     with bridge.local_owner():
-        bridge.decide(bridge.prepare(topic, b"first", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"first"])
+        bridge.deliver(topic, b"first")
     record = {"key": bridge.names.checkpoint_key(0), "headers": offset_headers(), "partition": 0}
     older = json.dumps(bridge.checkpoint(0)).encode()
     with bridge.local_owner():
-        bridge.decide(bridge.prepare(topic, b"second", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"second"])
+        bridge.deliver(topic, b"second")
     newer = json.dumps(bridge.checkpoint(0)).encode()
     bridge.produce(bridge.names.offset, value=older, **record)
     refused = bridge.local_owner(0)
@@ -323,8 +319,7 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
         bridge.prepare(topic, b"parked", partition=0)
         eventually(lambda: bridge.parked_states(0) == ["pending"])
         before = bridge.bounds(bridge.names.offset, 0)[1]
-        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"value"])
+        bridge.deliver(topic, b"value")
     bridge.alter_topic(bridge.names.offset, cleanup_policy="delete")
 
     def is_cut() -> bool:
@@ -369,15 +364,13 @@ def test_a_parked_entry_of_something_that_is_no_half_message_stops_nobody(bridge
     topic = bridge.create_topic("real")
     with bridge.local_owner():
         offset = bridge.produce(bridge.names.half, value=b"garbage", partition=0).offset()
-        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"value"])
+        bridge.deliver(topic, b"value")
         eventually(lambda: len(bridge.discarded()) == 1)
     entry = HalfEntry(offset, "A" * 32, "group", topic, 1, 1, next_due=1)
     key = bridge.names.parked_key(0, offset)
     bridge.produce(bridge.names.offset, key=key, value=entry.encode(0), headers=offset_headers(), partition=0)
     with bridge.local_owner():
-        bridge.decide(bridge.prepare(topic, b"goes on", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"goes on"])
+        bridge.deliver(topic, b"goes on")
         eventually(lambda: len(bridge.discarded()) == 2)
     assert bridge.discarded()[1]["TXB_REASON"] == b"EXPIRED"
 
@@ -402,8 +395,7 @@ def test_a_partition_that_not_every_topic_has_is_refused_and_the_others_go_on(br
     for partition in (0, 1):
         value = b"goes on %d" % partition
         with bridge.local_owner(partition):
-            bridge.decide(bridge.prepare(topic, value, partition=partition), COMMIT)
-            bridge.wait_visible(topic, [value])
+            bridge.deliver(topic, value, partition)
     refused.stop()
     # A worker that starts now reports it at once.
     late = bridge.worker(wait=0)
@@ -419,7 +411,7 @@ def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
 ) -> None:
     monkeypatch.setattr(commit_loop, "_SETTLE_S", 0.5)
     topic = bridge.create_topic("real")
-    foreign = _foreign(bridge)
+    foreign = bridge.stranger()
     with bridge.local_owner(park_after=500):
         bridge.prepare(topic, b"pending for long", partition=0)
         prepared = bridge.prepare(topic, b"value", partition=0)
@@ -440,8 +432,7 @@ def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
     for short, end in ends.items():
         bridge.delete_records(getattr(bridge.names, short), 0, end)
     with bridge.local_owner():
-        bridge.decide(bridge.prepare(topic, b"after", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"after"])
+        bridge.deliver(topic, b"after")
     assert isinstance(written, int)
     assert written < 20, "settling must not go on for ever"
 
@@ -449,13 +440,11 @@ def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
 def test_op_records_that_nothing_needs_may_be_gone(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     with bridge.local_owner():
-        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"value"])
+        bridge.deliver(topic, b"value")
         eventually(lambda: bridge.checkpoint(0)["half"] == 1)
     bridge.delete_records(bridge.names.op, 0, bridge.bounds(bridge.names.op, 0)[1])
     with bridge.local_owner():
-        bridge.decide(bridge.prepare(topic, b"after", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"after"])
+        bridge.deliver(topic, b"after")
 
 
 @pytest.mark.parametrize(
@@ -478,8 +467,7 @@ def test_malformed_records_in_offset_and_op_do_not_stop_a_takeover(
     topic = bridge.create_topic("real")
     with bridge.local_owner(park_after=100) as local:
         pending = bridge.prepare(topic, b"pending", partition=0)
-        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"value"])
+        bridge.deliver(topic, b"value")
         eventually(lambda: bridge.parked_states(0) == ["pending"])
         local.stop()
     checkpoint_key = bridge.names.checkpoint_key(0)
@@ -532,23 +520,11 @@ def test_a_later_release_s_records_are_not_guessed_until_it_is_back(bridge: Brid
 # --- transactions of strangers ---------------------------------------------------------------------------------------
 
 
-def _foreign(bridge: Bridge) -> Producer:
-    producer = Producer(
-        {
-            **quiet(bridge.bootstrap_servers),
-            "transactional.id": f"{bridge.namespace}-stranger",
-            "transaction.timeout.ms": 120_000,
-        },
-    )
-    producer.init_transactions(30)
-    return producer
-
-
 @pytest.mark.parametrize("short", ["op", "offset"])
 def test_a_takeover_names_a_transaction_that_hangs(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
     monkeypatch.setattr(partition_reader, "STABLE_TIMEOUT_S", 2.0)
     topic = getattr(used.names, short)
-    foreign = _foreign(used)
+    foreign = used.stranger()
     foreign.begin_transaction()
     foreign.produce(topic, b"stranger", key=b"stranger", partition=0)
     foreign.flush(120)
@@ -565,7 +541,7 @@ def test_a_takeover_names_a_transaction_that_hangs(used: Bridge, monkeypatch: py
 
 
 def test_an_owner_can_be_stopped_while_a_takeover_waits(used: Bridge) -> None:
-    foreign = _foreign(used)
+    foreign = used.stranger()
     foreign.begin_transaction()
     foreign.produce(used.names.offset, b"stranger", key=b"stranger", partition=0)
     foreign.flush(120)
@@ -596,8 +572,7 @@ def test_confirmation_that_gets_no_answer_does_not_end_the_partition(bridge: Bri
     with bridge.local_owner(confirm=lambda _: answers.pop(0)() if answers else True) as first:
         other = bridge.local_owner().wait_serving()
         topic = bridge.create_topic("real")
-        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
-        bridge.wait_visible(topic, [b"value"])
+        bridge.deliver(topic, b"value")
         other.stop()
         # The fenced owner gets no answer twice, and then a "no".
         first.wait_serving(60)

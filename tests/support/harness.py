@@ -212,9 +212,7 @@ class CheckMember:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
 
@@ -246,9 +244,7 @@ class LocalOwner:
     def __enter__(self) -> Self:
         return self.wait_serving()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -545,6 +541,18 @@ class Bridge:
     def decide(self, prepared: Prepared, decision: int, **arguments: str) -> int:
         """Write one decision in an END record of its own."""
         return self.end([prepared.entry(decision)], prepared.partition, **arguments)
+
+    def deliver(self, real_topic: str, value: bytes, partition: int = 0) -> None:
+        """Prepare and commit a message, and wait until it is visible."""
+        self.decide(self.prepare(real_topic, value, partition=partition), COMMIT)
+        self.wait_visible(real_topic, [value])
+
+    def stranger(self) -> Producer:
+        """Another client's producer of Kafka transactions. A test may leave one open for two minutes."""
+        name = f"{self.namespace}-stranger"
+        made = Producer({**quiet(self.bootstrap_servers), "transactional.id": name, "transaction.timeout.ms": 120_000})
+        made.init_transactions(30)
+        return made
 
     def decide_many(
         self, prepared: Sequence[Prepared], decision: int, *, batch: int = 50, group: str = "group"

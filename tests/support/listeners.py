@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from txbridge import LocalTransactionState, TransactionListener
+from typing import Any
+
+from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt, TransactionListener
+
+COMMIT, ROLLBACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOWN
+
+
+class Answers(TransactionListener):
+    """Gives the answers that it was made with, and keeps its arguments.
+
+    Without an answer for the local transaction, the argument of the send is the answer.
+    """
+
+    def __init__(self, execute: LocalTransactionState | None = COMMIT, check: LocalTransactionState = COMMIT) -> None:
+        self.execute, self.check = execute, check
+        self.executed: list[tuple[MessageExt, Any]] = []
+        self.checked: list[MessageExt] = []
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+        self.executed.append((message, arg))
+        return arg if self.execute is None else self.execute
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        self.checked.append(message)
+        return self.check
 
 
 class Commits(TransactionListener):
-    """Commits every transaction."""
+    """Commits every transaction, and keeps nothing."""
 
     def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
+        return COMMIT
 
     def check_local_transaction(self, message: object) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
+        return COMMIT
+
+
+class AsyncCommits(AsyncTransactionListener):
+    """The same for the asyncio API."""
+
+    async def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
+        return COMMIT
+
+    async def check_local_transaction(self, message: object) -> LocalTransactionState:
+        return COMMIT

@@ -15,8 +15,9 @@ from txbridge_sqlalchemy import create_table
 
 from tests.support import http
 from tests.support.harness import Bridge
+from tests.support.listeners import Commits
 from tests.support.rocketmq_door import Door
-from txbridge import LocalTransactionState, TransactionListener, TransactionProducer
+from txbridge import TransactionProducer
 from txbridge.embedded.ports import free_port
 
 
@@ -31,16 +32,6 @@ class Program:
     def status(self, path: str) -> int:
         """The status of a page, 0 if nobody answers within 10 s."""
         return http.ask_if_there(f"http://127.0.0.1:{self.port}{path}", 10).status
-
-
-class Silent(TransactionListener):
-    """Sends nothing."""
-
-    def execute_local_transaction(self, _message: object, _arg: object) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOW
-
-    def check_local_transaction(self, _message: object) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOW
 
 
 def _on(port: int, pid: int) -> Program:
@@ -68,7 +59,7 @@ def all_programs(bridge: Bridge, folder: Path, group: str = "sql") -> Iterator[d
         answering = subprocess.Popen([*command, f"--metrics-port={ports[2]}"], env=environment, stderr=log)
         at_last.callback(answering.wait)
         at_last.callback(answering.kill)
-        producer = at_last.enter_context(TransactionProducer("idle", Silent(), settings, namespace=bridge.namespace))
+        producer = at_last.enter_context(TransactionProducer("idle", Commits(), settings, namespace=bridge.namespace))
         yield {
             "worker": _on(ports[0], worker.pid),
             "door": _on(ports[1], door.pid),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from txbridge.embedded import EmbeddedKafka
@@ -85,9 +84,7 @@ class SecondBroker:
         assert self._child is not None
         self._child.resume()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self._folder.cleanup()
 

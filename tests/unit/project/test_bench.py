@@ -6,22 +6,15 @@ import argparse
 import importlib
 import json
 import re
-import zlib
 from pathlib import Path
 
 import pytest
 
 import tests.bench.__main__ as program
-from tests.bench import door, end_to_end, lateness, whole_run
-from tests.bench.due import beside, headstart_of, spread
-from tests.bench.feed import end_values
-from tests.bench.load import Load, Mix
-from tests.bench.measure import P50, P99, PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
-from tests.bench.reader_process import NamedTimes
+from tests.bench import door, end_to_end, whole_run
+from tests.bench.measure import P50, PER_SECOND, Ratio, Rounds, by_turns, summary
 from tests.bench.report import merged, table
-from tests.bench.stages import Times, registrations, stages
-from tests.bench.stand import cpu_us_each
-from tests.bench.values import Values
+from tests.bench.stages import Times, stages
 
 RATIO = {"value": 5.2, "least": 5.0, "most": 5.5, "goal": "at least 5", "met": True}
 ABOUT = {"environment": {"python": "3.11.2"}, "versions": {"commit": "abc"}}
@@ -57,48 +50,6 @@ def test_a_summary_is_median_and_spread():
     assert summary([12345.6, 1.5]) == {"median": 6174, "least": 1.5, "most": 12346}
 
 
-def test_percentiles_are_told_in_milliseconds():
-    found = percentiles([number / 1e3 for number in range(100, 0, -1)])
-    assert found == pytest.approx({"ms, median": 51.0, "ms, p99": 100.0})
-
-
-def test_lateness_is_counted_in_buckets_and_below_zero_it_is_early():
-    late = [-0.001, 0.0, 0.01, 0.0101, 0.1, 0.1001, 0.5, 1.0, 1.5, 2.0001, 9.0]
-    assert lateness.histogram(late) == {
-        "early": 1,
-        "to 10 ms": 2,
-        "to 20 ms": 1,
-        "to 50 ms": 0,
-        "to 100 ms": 1,
-        "to 200 ms": 1,
-        "to 500 ms": 1,
-        "to 1000 ms": 1,
-        "to 2000 ms": 1,
-        "over 2000 ms": 2,
-    }
-    told = lateness.told([0.004, -0.25, 0.002])
-    assert told == pytest.approx({P50: 2.0, P99: 4.0, lateness.EARLIEST: -250.0, lateness.LATEST: 4.0})
-    words = "early 25.0%, to 10 ms 50.0%, over 2000 ms 25.0%"
-    assert lateness.in_words(lateness.histogram([-1.0, 0.001, 0.01, 3.0])) == words
-
-
-def test_commits_beside_a_drain_are_those_that_became_visible_meanwhile():
-    """From its beginning and before its end. Input times are in ms, results in seconds."""
-    found = NamedTimes([900.0, 990.0, 1_900.0, 2_970.0, 2_990.0], [950.0, 1_000.0, 2_000.0, 2_999.9, 3_000.0])
-    assert beside(found, 1_000.0, 3_000.0) == (1.5, pytest.approx([0.01, 0.1, 0.0299]))
-    with pytest.raises(AssertionError, match="no commit became visible"):
-        beside(found, 5_000.0, 6_000.0)
-
-
-def test_checks_fall_due_from_the_first_time_on_in_whole_seconds():
-    assert spread(start=20_000, seconds=10.0, count=5, now=9_500) == [11, 13, 15, 17, 19]
-    assert spread(start=20_000, seconds=1.0, count=2, now=10_000) == [10, 11]
-
-
-def test_the_head_start_grows_with_what_has_to_be_scheduled():
-    assert (headstart_of(0), headstart_of(1_000_000)) == (5.0, 255.0)
-
-
 def test_measures_take_turns_and_the_first_round_does_not_count(capsys):
     calls: list[str] = []
 
@@ -116,11 +67,6 @@ def test_measures_take_turns_and_the_first_round_does_not_count(capsys):
     assert "round 2 of 2" in capsys.readouterr().err
 
 
-def test_processor_time_is_told_for_each_transaction_and_process():
-    found = cpu_us_each({"client": 1.0, "Kafka": 5.0}, {"client": 1.5, "Kafka": 5.1}, 10_000)
-    assert found == pytest.approx({"cpu us, client": 50.0, "cpu us, Kafka": 10.0})
-
-
 def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_before():
     first = Times(decided=0.0, end_stored=0.002, op_stored=0.005, seen=0.010)
     # Stored while the first one was being committed, and so in the second Kafka transaction.
@@ -135,15 +81,6 @@ def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_b
             "ms, OP stored to visible": (5 + 8) / 2,
         }
     )
-
-
-def test_what_a_kafka_transaction_asks_of_its_coordinator_is_told_for_each():
-    counted = "txbridge_registrations_total", "txbridge_concurrent_transactions_total", "txbridge_commit_seconds_count"
-    before, after = (dict(zip(counted, values, strict=True)) for values in ((10.0, 1.0, 5.0), (30.0, 6.0, 15.0)))
-    assert registrations(before, after) == {
-        "AddPartitionsToTxn, each Kafka transaction": 2.0,
-        "CONCURRENT_TRANSACTIONS, each Kafka transaction": 0.5,
-    }
 
 
 def test_one_door_has_a_goal_with_32_threads_and_two_doors_are_compared_with_one():
@@ -192,33 +129,6 @@ def test_the_whole_way_has_goals_by_api_and_for_its_slowest_round():
         "slowest round to the median, blocking, 1 thread": (1.0, 0.6, True),
         "slowest round to the median, blocking, 8 threads": (0.5, 0.6, False),
     }
-
-
-def test_decisions_are_written_by_their_place_among_all():
-    prepared = [(number, f"{number:032X}") for number in range(401)]
-    first, second, third = (value.decode().split("\n") for value in end_values(prepared, lambda number: number % 300))
-    assert (len(first), len(second)) == (200, 200)
-    assert (first[-1], second[0], second[-1]) == (
-        "199,000000000000000000000000000000C7,199",
-        "200,000000000000000000000000000000C8,200",
-        "399,0000000000000000000000000000018F,99",
-    )
-    assert third == ["400,00000000000000000000000000000190,100"]
-    assert next(end_values(prepared[:1])) == b"0,00000000000000000000000000000000,8"
-
-
-def test_a_mix_answers_in_its_shares():
-    load = Load("real", 200, 10, Mix(rollback=5, unknown=5))
-    assert (load.committed, load.unknown) == (180, 10)
-    assert [message.key for _, message in load.messages()][-1] == b"199"
-
-
-@pytest.mark.parametrize("size", [100, 1_000, 2_000_000])
-def test_values_have_their_size_and_do_not_compress(size):
-    values = Values(size)
-    together = b"".join(values[number] for number in range(max(2, 100_000 // size)))
-    assert len(values[7]) == len(values[10**9]) == size
-    assert len(zlib.compress(together)) > 0.99 * len(together)
 
 
 def test_reports_are_merged_with_all_ratios_together_and_the_failed_ones_named():
