@@ -221,26 +221,6 @@ def test_an_end_that_was_written_before_its_half_message_does_not_count(scene: S
 # --- immunity and checks ----------------------------------------------------------------------------------------------
 
 
-def test_issues_481_544_an_immunity_time_of_0_is_no_time_at_all(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    with bridge.member() as member, bridge.local_owner(transaction_timeout=600_000):
-        others = [bridge.prepare(topic, b"x", partition=0, extra=immunity(text)) for text in ("-1", "-5", "soon")]
-        at_once = bridge.prepare(topic, b"at once", partition=0, extra=immunity("0"))
-        eventually(lambda: len(member.checks(at_once)) == 2)
-        assert [member.checks(one) for one in others] == [[], [], []]
-
-
-def test_issues_481_1565_immunity_times_of_minus_1_and_garbage_count_as_absent(scene: Scene) -> None:
-    texts = ["-1", "-5", "soon", "5.5"]
-    prepared = {text: scene.prepare(scene.value("immune"), 0, immunity(text)) for text in texts}
-    eventually(lambda: all(scene.member.checks(one) for one in prepared.values()))
-    first = {text: scene.checked_at(one)[0] for text, one in prepared.items()}
-    print(f"first checks after (ms): {first}")
-    assert all(after >= 1_000 for after in first.values())
-    for one in prepared.values():
-        scene.bridge.decide(one, ROLLBACK)
-
-
 def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it(scene: Scene) -> None:
     young = scene.prepare(scene.value("young"), 0, immunity("600"))
     behind = scene.prepare(scene.value("behind"), 0, immunity("0"))

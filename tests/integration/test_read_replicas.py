@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -125,17 +124,12 @@ def test_p2_p10_the_follower_goes_away(replicas: Replicas, away: str, back: str)
     others = of_the_others(replicas)
     getattr(replicas.follower, away)()
     try:
-        went = time.monotonic()
         others.decide(others.prepare(topic, b"meanwhile"), COMMIT)
-        decided = time.monotonic()
         others.wait_visible(topic, [b"before", b"meanwhile"])
-        seen = time.monotonic()
-        print(f"{away}: decided after {decided - went:.1f} s, visible {seen - decided:.1f} s after the decision")
         first.kill()
         second = bridge.worker(**options)
         others.decide(open_before, COMMIT)
         others.wait_visible(topic, [b"before", b"meanwhile", b"open"])
-        print(f"{away}: a successor delivered after {time.monotonic() - seen:.1f} s")
     finally:
         getattr(replicas.follower, back)()
         wait_in_sync(replicas.kafka)
@@ -186,11 +180,8 @@ def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
         others = of_the_others(replicas)
         getattr(follower, away)()
         try:
-            went = time.monotonic()
             eventually(lambda: sends(send, b"third"), 60)
-            sent = time.monotonic()
             others.wait_visible(topic, [b"third"])
-            print(f"{away}: sent after {sent - went:.1f} s, visible by a check {time.monotonic() - sent:.1f} s later")
         finally:
             getattr(follower, back)()
             wait_in_sync(replicas.kafka)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.support.harness import COMMIT, Bridge, eventually
 from tests.support.listeners import UNKNOWN, Answers
 from tests.support.message_frames import Framed, write
 from txbridge import (
@@ -157,21 +157,3 @@ def test_p12_a_crash_between_two_messages_leaves_none_or_all(bridge: Bridge, top
             bridge.wait_visible(topic, [b"%d" % number for number in range(20)])
             assert sorted(bridge.visible(topic).values()) == [1] * 20
             assert [record.value() for record in bridge.read(topic)] == [b"%d" % number for number in range(20)]
-
-
-def test_p12_frames_that_can_not_be_read_are_set_aside_and_nothing_is_delivered(bridge: Bridge, topics: list[str]):
-    good = write([Framed(topic, b"k", b"never") for topic in topics])
-    with bridge.local_owner():
-        for value, count in ((good, b"2"), (good[:-1], b"3"), (b"\x02" + good[1:], b"3"), (b"text", b"1")):
-            bad = bridge.prepare(topics[0], value, key=b"k", partition=0, extra=[("TXB_MESSAGES", count)])
-            bridge.decide(bad, COMMIT)
-        sentinel = bridge.prepare(topics[0], b"sentinel", partition=0)
-        bridge.decide(sentinel, COMMIT)
-        bridge.wait_visible(topics[0], [b"sentinel"])
-        eventually(lambda: len(bridge.discarded()) == 4)
-        bridge.decide(framed(bridge, [Framed(topic, b"k", b"no") for topic in topics]), ROLLBACK)
-        last = bridge.prepare(topics[0], b"last", partition=0)
-        bridge.decide(last, COMMIT)
-        bridge.wait_visible(topics[0], [b"last"])
-    assert {one["TXB_REASON"] for one in bridge.discarded()} == {b"MALFORMED"}
-    assert [bridge.visible(topic) for topic in topics] == [{b"sentinel": 1, b"last": 1}, {}, {}]

@@ -51,6 +51,7 @@ def _bad_halves(bridge: Bridge, topic: str) -> _Bad:
         "check topic of another": (b"v", but("REAL_TOPIC", b"other.RMQ_SYS_TRANS_CHECK.orders")),
         "discard topic of another": (b"v", but("REAL_TOPIC", b"other.TRANS_CHECK_MAX_TIME_TOPIC")),
         "topic of an audit": (b"v", but("REAL_TOPIC", b"other.TRANS_AUDIT_VIOLATIONS_TOPIC")),
+        "frames cut off": (b"\1\0\0", [*good, ("TXB_MESSAGES", b"2")]),
         "no group": (b"v", without["PGROUP"]),
         "odd group": (b"v", but("PGROUP", b"a/b")),
         "no id": (b"v", without["UNIQ_KEY"]),

@@ -54,9 +54,7 @@ def test_p8_a_missing_topic_holds_its_messages_alone_also_over_a_crash(bridge: B
         eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
         assert bridge.parked_states(0) == ["held", "held"]
         bridge.create_topic("missing")
-        since = time.monotonic()
         bridge.wait_visible(missing, [b"held 0", b"held 1"], 10)
-        print(f"delivered {time.monotonic() - since:.1f} s after the topic was created")
         eventually(lambda: not bridge.parked_states(0))
     assert bridge.visible(missing) == {b"held 0": 1, b"held 1": 1}
     assert bridge.outcomes()[0, held[0].offset] == bridge.outcomes()[0, held[1].offset] == ["commit"]
@@ -165,10 +163,8 @@ def test_p8_a_topic_with_small_batches_is_no_obstacle(bridge: Bridge) -> None:
     values = [b"%06d" % number + random.randbytes(1_000) for number in range(3_000)]
     prepared = bridge.prepare_many(topic, values, partition=0)
     with bridge.local_owner(), capture_logs() as logs:
-        since = time.monotonic()
         bridge.decide_many(prepared, COMMIT, batch=500)
         bridge.wait_visible(topic, values, 30)
-        print(f"{len(values) / (time.monotonic() - since):.0f} messages a second")
         assert not [entry for entry in logs if entry["event"] == "held"]
     assert set(bridge.visible(topic).values()) == {1}
 

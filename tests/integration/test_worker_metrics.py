@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -57,21 +56,6 @@ class Scraped:
 
     def __call__(self, name: str, **labels: str) -> float:
         return self._samples.get((f"txbridge_{name}", frozenset(labels.items())), 0.0)
-
-
-def test_board_and_alerts_ask_for_nothing_that_a_worker_does_not_show(bridge: Bridge) -> None:
-    port = free_port()
-    bridge.worker(metrics_port=port)
-    eventually(lambda: reasons(port) == [])
-    shown = set(re.findall(r"^# TYPE (\w+) ", get(port, "/metrics")[1], re.MULTILINE))
-    asked = set()
-    for file in ("grafana-board.json", "txbridge.rules.yml"):
-        text = (Path(__file__).parents[2] / "observability" / file).read_text()
-        asked |= set(re.findall(r"\b(?:txbridge|process)_[a-z_]+(?=[\[{) ]|$)", text, re.MULTILINE))
-    # Another process has the client's metrics.
-    of_workers = {re.sub(r"_bucket$", "", name) for name in asked if not name.startswith("txbridge_client_")}
-    assert len(of_workers) > 15
-    assert of_workers - shown == set()
 
 
 def test_what_a_worker_did_can_be_scraped(bridge: Bridge) -> None:
@@ -201,19 +185,6 @@ def test_a_worker_without_a_partition_is_ready_and_one_that_was_paused_is_not(ka
         assert found, "it believes what it knew before it was paused"
         eventually(lambda: reasons(owner) == [] and reasons(other) == [])
         assert sum(Scraped(port)("partition_serving", partition="0") for port in ports) == 1
-
-
-def test_a_lost_kafka_makes_it_not_ready_and_does_not_kill_it(own_kafka: EmbeddedKafka) -> None:
-    port = free_port()
-    with Bridge(own_kafka.bootstrap_servers, "lost") as bridge:
-        worker = bridge.worker(metrics_port=port)
-        eventually(lambda: reasons(port) == [])
-        own_kafka.kill()
-        eventually(lambda: reasons(port), 20)
-        assert get(port, "/livez")[0] == 200
-        eventually(lambda: Scraped(port)("errors_total", cause="kafka_unavailable") > 0)
-        # Without Kafka the worker cannot finish anything, so it is killed.
-        worker.kill()
 
 
 # --- the port, for which no Kafka is needed ---------------------------------------------------------------------------

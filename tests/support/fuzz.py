@@ -1,6 +1,6 @@
 """Malformed records: valid records of every internal topic, damaged in ways that a seed chooses.
 
-Only the core is needed, so that the property tests use the same damage as the test on a real Kafka.
+Only the core is needed: the property tests and the tests of the audit use the same damage.
 """
 
 from __future__ import annotations
