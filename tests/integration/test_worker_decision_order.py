@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
 from txbridge.core.decision_record import DecisionEvent
-from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
+from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.turn.commit_loop import CommitLoop
 
 _Offer = Callable[[DecisionEvent], None]
@@ -148,10 +148,10 @@ def test_p9_an_end_that_outruns_the_commits_waits_in_kafka_not_in_memory(
     waiting: list[int] = []
     run = CommitLoop.run
 
-    def slow(self: CommitLoop, decision_log: DecisionLog) -> None:
-        waiting.append(len(decision_log.waiting))
+    def slow(self: CommitLoop) -> None:
+        waiting.append(len(self._decisions.waiting))
         time.sleep(0.02)
-        run(self, decision_log)
+        run(self)
 
     monkeypatch.setattr(CommitLoop, "run", slow)
     topic = bridge.create_topic("real")

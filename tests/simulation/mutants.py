@@ -161,7 +161,7 @@ def checkpoint_not_in_the_transaction() -> None:
     checkpoint = Committer._checkpoint
 
     def stale(self, draft):
-        last = self._state.checkpoint
+        last = self.checkpoint
         return replace(checkpoint(self, draft), half=last.half, end=last.end, entry=last.entry)
 
     Committer._checkpoint = stale

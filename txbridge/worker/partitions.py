@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import ConsumerGroupState, KafkaException
 
@@ -26,7 +26,7 @@ from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partition_counts import PartitionCounts
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 from txbridge.worker.slots import NoRoomError
 from txbridge.worker.takeover.restore import take_over
 from txbridge.worker.turn.commit_loop import CommitLoop
@@ -58,6 +58,14 @@ class OwnerStatus:
     clock: str | None = None
 
 
+class _Serving(NamedTuple):
+    """What an owner has of the partition that it serves. Another thread takes all of it or nothing."""
+
+    state: Restored
+    decision_log: DecisionLog
+    commit_loop: CommitLoop
+
+
 class PartitionOwner(threading.Thread):
     """Serves one partition. `confirm` tells whether the worker's group still assigns the partition to this worker."""
 
@@ -73,8 +81,8 @@ class PartitionOwner(threading.Thread):
         self._must_confirm = False
         self._serving = False
         self._error: str | None = None
-        #: The restored state, the reader of END and the commit loop; None while the partition is not served.
-        self._restored: tuple[PartitionState, DecisionLog, CommitLoop] | None = None
+        #: None while the partition is not served.
+        self._service: _Serving | None = None
         #: END offset up to which decisions were applied when the partition was last served.
         self._left_at: int | None = None
         #: Monotonic time (s) of this thread's last sign of progress.
@@ -82,15 +90,15 @@ class PartitionOwner(threading.Thread):
 
     @property
     def status(self) -> OwnerStatus:
-        restored = self._restored
-        clock = None if restored is None else restored[2].clock.problem
+        serving = self._service
+        clock = None if serving is None else serving.commit_loop.clock.problem
         return OwnerStatus(self.partition, self._serving, self._error, clock)
 
     @property
     def applied(self) -> int | None:
         """The END offset up to which decisions are applied; None until the partition is served. For any thread."""
-        restored = self._restored
-        return self._left_at if restored is None else restored[0].queue.next_end
+        serving = self._service
+        return self._left_at if serving is None else serving.state.queue.next_end
 
     @property
     def silent_for(self) -> float:
@@ -99,17 +107,17 @@ class PartitionOwner(threading.Thread):
 
     def facts(self) -> PartitionFacts:
         """Facts for the metrics. For any thread."""
-        restored = self._restored
-        if restored is None:
+        serving = self._service
+        if serving is None:
             return PartitionFacts(self.partition, serving=False)
-        queue, decision_log, commit_loop = restored[0].queue, restored[1], restored[2]
+        queue, commit_loop = serving.state.queue, serving.commit_loop
         # Read `next_end` first: the known end can only have grown meanwhile.
         applied = queue.next_end
         return PartitionFacts(
             self.partition,
             serving=self._serving,
             open=queue.open_counts(),
-            end_lag=max(0, decision_log.known_end - applied),
+            end_lag=max(0, serving.decision_log.known_end - applied),
             checks_overdue=commit_loop.checks_overdue,
             clock_ahead=None if (ahead := commit_loop.clock.ahead_ms) is None else ahead / 1000,
         )
@@ -187,9 +195,9 @@ class PartitionOwner(threading.Thread):
         started = self._outside.monotonic()
         state = take_over(self._context, self.partition, self._told_to_stop)
         try:
-            commit_loop = CommitLoop(self._context, state)
-            commit_loop.prove_ownership()
             decision_log = DecisionLog(self._context.names, state, self.inbox, self._outside)
+            commit_loop = CommitLoop(self._context, state, decision_log)
+            commit_loop.prove_ownership()
             seconds = self._outside.monotonic() - started
             self._context.metrics.taken_over(seconds)
             _log.info(
@@ -200,14 +208,14 @@ class PartitionOwner(threading.Thread):
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
-            self._restored = (state, decision_log, commit_loop)
+            self._service = _Serving(state, decision_log, commit_loop)
             self._serving, self._error = True, None
             with self._context.no_longer_held.service():
                 self._serve(decision_log, commit_loop)
         finally:
-            if self._restored is not None:
+            if self._service is not None:
                 self._left_at = state.queue.next_end
-            self._serving, self._restored = False, None
+            self._serving, self._service = False, None
             self.inbox.clear()
             state.close()
 
@@ -220,7 +228,7 @@ class PartitionOwner(threading.Thread):
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue
                 decision_log.fill(commit_loop.idle)
-                commit_loop.run(decision_log)
+                commit_loop.run()
         finally:
             if self._outside.monotonic() - began > _SERVED_WELL_S:
                 self._backoff.reset()

@@ -15,7 +15,7 @@ from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import EachBroker, View
 from txbridge.worker.ingest.half_log import HalfLog
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 
 
 class Kafka(Outside):
@@ -71,10 +71,9 @@ class Log:
     def __init__(self) -> None:
         self.kafka = Kafka()
         queue = SimpleNamespace(read_position=5, must_park=False, entry=lambda _offset: None)
-        self.state = SimpleNamespace(half_reader=self.kafka, queue=queue)
-        self.log = HalfLog(
-            cast(PartitionState, self.state), self.kafka, self.kafka.each_broker, BrokerClock(0, self.kafka)
-        )
+        checkpoint = SimpleNamespace(read=9, marks={})
+        self.state = SimpleNamespace(half_reader=self.kafka, queue=queue, checkpoint=checkpoint)
+        self.log = HalfLog(cast(Restored, self.state), self.kafka, self.kafka.each_broker, BrokerClock(0, self.kafka))
         self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
     def ready(self, *batch: DecisionRecord) -> int:
@@ -182,7 +181,6 @@ def test_the_reader_that_waits_for_records_is_asked_for_nothing_that_it_would_an
         position=7, topic="half", ask_who_leads=lambda: asked.append(("who leads", None))
     )
     log.state.end_reader = SimpleNamespace(end_from=lambda reached, topic: asked.append((topic, reached)))
-    log.state.checkpoint = SimpleNamespace(read=9)
     log.log.look()
     assert asked == []
     log.kafka.time += 5.0

@@ -78,7 +78,7 @@ class Attempts:
     def prove_ownership(self) -> None:
         pass
 
-    def run(self, _end_log: object) -> None:
+    def run(self) -> None:
         assert self.serves is not None
         self.time.seconds += self.serves
         raise self.error

@@ -10,7 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
+from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.names import Names
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
@@ -246,11 +250,13 @@ def test_p9_ten_thousand_topics_that_came_and_went_leave_nothing(kafka: Kafka, h
         for number, name in enumerate(names):
             health.explain(name, [], 0)
             health.block_topic(name, "it does not answer")
-            # Its message is given up by an operator.
             large = message(number, name, state=TransactionState.HELD)
             health.note_too_large(large)
             health.refuse(large, "too large")
-            health.finished([large])
+            # It is delivered after all.
+            draft = Draft(HalfQueue(CheckPolicy()), 0)
+            draft.add_delivery(large)
+            health.on_committed(draft, Names(), has_discards=False)
         most = max(most, kept(health))
     # 10 a second: rules and sizes for 20 s, answers and quarantine for two minutes and a little.
     assert most <= 10 * (2 * 22 + 2 * 126)

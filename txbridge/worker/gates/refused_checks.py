@@ -7,11 +7,12 @@ it is in quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txbridge.backoff import Backoff
 from txbridge.core.half_entry import HalfEntry
+from txbridge.core.names import Names
+from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import InTurn
 from txbridge.kafka.environment import OUTSIDE, Outside
 
@@ -52,7 +53,7 @@ class RefusedChecks:
         why = self._refused.get(entry.offset)
         if why is not None:
             if entry.error is not None:
-                # OFFSET has a refusal already, and only memory keeps the repetition. Otherwise `noted` follows.
+                # OFFSET has a refusal already, and only memory keeps the repetition. Otherwise `on_committed` follows.
                 del self._refused[entry.offset]
             return why
         refusing = self._topics.get(topic)
@@ -79,24 +80,22 @@ class RefusedChecks:
         if too_large:
             known.size = entry.size if known.size is None else min(known.size, entry.size)
 
-    def noted(self, entries: Iterable[HalfEntry]) -> None:
-        """Note that OFFSET now records the refused checks of these messages."""
-        for entry in entries:
+    def on_committed(self, draft: Draft, names: Names) -> None:
+        """Note what is committed: OFFSET has the refusals, checks were taken, messages are finished."""
+        for entry in draft.unchecked:
             self._refused.pop(entry.offset, None)
-
-    def sent(self, entry: HalfEntry, topic: str) -> None:
-        """Note that a check was committed. If a refusal was expected, the topic takes such checks again."""
-        refusing = self._topics.get(topic)
-        if refusing is not None and self._is_hopeless(entry, refusing):
-            del self._topics[topic]
-        self._proven.discard(entry.offset)
-
-    def finished(self, offsets: Iterable[int]) -> None:
-        """Forget messages that are finished."""
         if self._refused or self._proven:
-            for offset in offsets:
-                self._refused.pop(offset, None)
-                self._proven.discard(offset)
+            for _, offsets in draft.ops():
+                for offset in offsets:
+                    self._refused.pop(offset, None)
+                    self._proven.discard(offset)
+        for entry in draft.checks if self._topics or self._proven else ():
+            topic = names.check(entry.group)
+            refusing = self._topics.get(topic)
+            if refusing is not None and self._is_hopeless(entry, refusing):
+                # A refusal was expected: the topic takes such checks again.
+                del self._topics[topic]
+            self._proven.discard(entry.offset)
 
     def _is_hopeless(self, entry: HalfEntry, refusing: _Refusing) -> bool:
         """Whether the topic would refuse this check again, as far as is known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -13,8 +13,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.names import CHECK_TOPIC
+from txbridge.core.names import CHECK_TOPIC, Names
 from txbridge.core.plan.choice import Room
+from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -288,18 +289,20 @@ class TopicHealth:
         if entry.state is TransactionState.HELD:
             self.quarantine.leave([entry.offset])
 
-    def held(self, entry: HalfEntry) -> None:
-        """Note that the message is held now, in OFFSET too."""
-        is_refused = self._refused.pop(entry.offset, None) is not None
-        if self.quarantine and not is_refused and self._size_problem(entry) is None:
-            self.quarantine.wait(entry.offset, entry.topics)
-
-    def finished(self, entries: Collection[HalfEntry]) -> None:
-        """Forget messages that will never be offered again."""
+    def on_committed(self, draft: Draft, names: Names, *, has_discards: bool) -> None:
+        """Note what a committed draft shows: messages that are held now, others that are finished, topics that work."""
+        for entry in draft.held:
+            is_refused = self._refused.pop(entry.offset, None) is not None
+            if self.quarantine and not is_refused and self._size_problem(entry) is None:
+                self.quarantine.wait(entry.offset, entry.topics)
         if self._refused or self.quarantine:
-            self.quarantine.leave([entry.offset for entry in entries])
-            for entry in entries:
-                self._refused.pop(entry.offset, None)
+            finished = [entry.offset for entry in (*draft.deliver, *(one.entry for one in draft.abandoned))]
+            self.quarantine.leave(finished)
+            for offset in finished:
+                self._refused.pop(offset, None)
+        working = {names.check(entry.group) for entry in draft.checks} | ({names.discard} if has_discards else set())
+        for topic in working:
+            self.quarantine.passed(topic, ())
 
     def block_topic(self, topic: str, reason: str) -> float:
         """Offer nothing to this topic for a while. Returns for how long (s).

@@ -12,6 +12,7 @@ from collections import deque
 
 from txbridge.core.decision_record import DecisionEvent, DecisionRecord, parse_end
 from txbridge.core.discard_record import MalformedRecord
+from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.plan.choice import Waiting
@@ -20,7 +21,7 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import copyable_headers, headers_of
 from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 
 #: Most events, and bytes of their values, that may wait. Beyond that the owner reads END itself when it has time: that
 #: is the back-pressure.
@@ -128,7 +129,7 @@ class DecisionInbox:
 class DecisionLog:
     """Records of END that were read and wait to be applied. For the owner's thread; `known_end` is for any thread."""
 
-    def __init__(self, names: Names, state: PartitionState, inbox: DecisionInbox, outside: Outside = OUTSIDE) -> None:
+    def __init__(self, names: Names, state: Restored, inbox: DecisionInbox, outside: Outside = OUTSIDE) -> None:
         self._waiting: deque[DecisionRecord | MalformedRecord] = deque()
         #: END offset behind the last record that was read, and behind markers that follow it.
         self.position = state.queue.next_end
@@ -136,7 +137,10 @@ class DecisionLog:
         self._bytes = 0
         self._topic = names.end
         self._partition = state.partition
-        self._state = state
+        self._queue, self._gaps = state.queue, state.end_gaps
+        # The last record that was read. The mark of it, or of an earlier one.
+        self._last: DecisionEvent | None = None
+        self._mark = state.checkpoint.marks.get("end")
         self._bounds, self._reader = state.end_reader, state.decision_reader
         # Monotonic time (s) since which END has records that cannot be read.
         self._blocked_since: float | None = None
@@ -158,9 +162,16 @@ class DecisionLog:
         """The waiting records, to look at: only `drop_applied` removes them."""
         return self._waiting
 
+    def mark_of_last(self) -> Mark | None:
+        """The mark of the last record of END that was read, by this owner or the one before it."""
+        last, mark = self._last, self._mark
+        if last is not None and (mark is None or last.offset > mark.offset):
+            self._mark = Mark(last.offset, digest(None, last.value), None, last.appended)
+        return self._mark
+
     def drop_applied(self) -> None:
         """Remove the records that are applied."""
-        waiting, next_end = self._waiting, self._state.queue.next_end
+        waiting, next_end = self._waiting, self._queue.next_end
         while waiting and waiting[0].offset < next_end:
             waiting.popleft()
             self._bytes -= self._sizes.popleft()
@@ -203,7 +214,7 @@ class DecisionLog:
             self._blocked_since = now
         elif now - self._blocked_since > STABLE_TIMEOUT_S:
             self._blocked_since = float("inf")
-            self._state.end_gaps.metrics.failed("hanging_transaction")
+            self._gaps.metrics.failed("hanging_transaction")
             _log.error(
                 "hanging_transaction",
                 partition=self._partition,
@@ -226,7 +237,7 @@ class DecisionLog:
                 appended = message.timestamp()[1]
                 self._add(DecisionEvent(offset_of(message), message.key(), message.value(), headers, appended))
         if self._reader.position > self.position:
-            self._state.end_gaps.note(self._reader.position)
+            self._gaps.note(self._reader.position)
         self.position = max(self.position, self._reader.position)
         self._seen_end = max(self._seen_end, self._reader.fetched_end())
         if self._inbox.try_level(self.position):
@@ -241,13 +252,13 @@ class DecisionLog:
 
     def _append(self, event: DecisionEvent, record: DecisionRecord | MalformedRecord) -> None:
         if event.offset > self.position:
-            self._state.end_gaps.note(event.offset)
+            self._gaps.note(event.offset)
         self._blocked_since = None
         self._waiting.append(record)
         self._sizes.append(len(event.value or b""))
         self._bytes += self._sizes[-1]
         self.position = event.offset + 1
-        self._state.last_end = event
+        self._last = event
 
     def _as_malformed(self, event: DecisionEvent, error: str) -> MalformedRecord:
         return MalformedRecord(

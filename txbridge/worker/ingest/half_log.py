@@ -11,17 +11,18 @@ from confluent_kafka import Message
 
 from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.fingerprint import Mark, digest
+from txbridge.core.fingerprint import Mark
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
 from txbridge.core.plan.choice import Waiting
+from txbridge.core.plan.draft import Draft
 from txbridge.kafka.body_cache import mark_of, offset_of, to_half
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.headers import copyable_headers, headers_of_all
 from txbridge.kafka.proven_end import AskEachBroker, proven_end
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
 HALF_BATCH = 10_000
@@ -68,7 +69,7 @@ class _Unread:
 class HalfLog:
     """Reads HALF of one partition: as far as decisions name it, and ahead of them."""
 
-    def __init__(self, state: PartitionState, outside: Outside, each_broker: AskEachBroker, clock: BrokerClock) -> None:
+    def __init__(self, state: Restored, outside: Outside, each_broker: AskEachBroker, clock: BrokerClock) -> None:
         self._state = state
         self._outside = outside
         self._clock = clock
@@ -87,12 +88,10 @@ class HalfLog:
         #: again.
         self._malformed: dict[int, MalformedRecord | _Unread] = {}
         self._malformed_bytes = 0
-        # The last record of HALF that was read, its transaction id, and its mark once that was needed. The mark of the
-        # last record of END.
+        # The last record of HALF that was read, and its transaction id. The mark of it, or of an earlier one.
         self._last_half: Message | None = None
         self._last_id = ""
-        self._half_mark: Mark | None = None
-        self._end_mark: Mark | None = None
+        self._mark = state.checkpoint.marks.get("half")
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -108,7 +107,7 @@ class HalfLog:
             state.half_gaps.note(reader.position)
         queue.fresh.forget_entered()
         if messages:
-            self._last_half, self._half_mark = messages[-1], None
+            self._last_half = messages[-1]
             headers = headers_of_all(messages)
             if not self._take_in_fresh(messages, headers):
                 self.enter_fresh(queue.read_position)
@@ -173,18 +172,12 @@ class HalfLog:
             elif queue.read(half):
                 state.bodies.put(half)
 
-    def marks(self) -> dict[str, Mark]:
-        """Marks of the last records that were read, by this owner or the one before it."""
-        marks = dict(self._state.checkpoint.marks)
-        if self._last_half is not None and self._half_mark is None:
-            self._half_mark = mark_of(self._last_half, self._state.names, self._last_id)
-        last = self._state.last_end
-        if last is not None and (self._end_mark is None or self._end_mark.offset != last.offset):
-            self._end_mark = Mark(last.offset, digest(None, last.value), None, last.appended)
-        for short, mark in (("half", self._half_mark), ("end", self._end_mark)):
-            if mark is not None and (short not in marks or mark.offset > marks[short].offset):
-                marks[short] = mark
-        return marks
+    def mark_of_last(self) -> Mark | None:
+        """The mark of the last record of HALF that was read, by this owner or the one before it."""
+        last, mark = self._last_half, self._mark
+        if last is not None and (mark is None or offset_of(last) > mark.offset):
+            self._mark = mark_of(last, self._state.names, self._last_id)
+        return self._mark
 
     def _take_in_malformed(self, message: Message, error: str, copy_of: int | None = None) -> None:
         offset, size = offset_of(message), len(message.value() or b"")
@@ -232,9 +225,14 @@ class HalfLog:
             self._state.half_reader.topic, self._state.partition, offset, None, None, (), "gone from the log"
         )
 
-    def drop_malformed(self, offsets: Iterable[int]) -> None:
-        """Forget malformed records that were copied to the discard topic."""
-        for offset in offsets:
+    def on_committed(self, draft: Draft) -> None:
+        """Forget what a committed draft has finished: bodies, and malformed records that are in the discard topic."""
+        self.settle()
+        bodies = self._state.bodies
+        for _, half_offsets in draft.ops():
+            bodies.drop(half_offsets)
+        bodies.yield_room(entry.offset for entry in (*draft.parked, *draft.scheduled))
+        for offset in draft.malformed:
             record = self._malformed.pop(offset)
             if isinstance(record, MalformedRecord):
                 self._malformed_bytes -= len(record.value or b"")
@@ -250,6 +248,7 @@ class HalfLog:
             # This reader would answer only after its fetch, and decisions and due work would wait as long. So another
             # reader asks for the end.
             reader.ask_who_leads()
+            # What an owner before this one has read is not read yet, after a take-over.
             reached = max(reader.position, self._state.checkpoint.read or 0)
             self._state.end_reader.end_from(reached, reader.topic)
 

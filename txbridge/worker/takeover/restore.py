@@ -40,7 +40,7 @@ from txbridge.text import counted
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.observe.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 from txbridge.worker.takeover.refusals import (
     refuse_cut,
     refuse_lost,
@@ -60,7 +60,7 @@ _PROVE_S = 30.0
 _log = get_logger("txbridge.worker")
 
 
-def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> PartitionState:
+def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> Restored:
     """Become the owner and restore the state.
 
     Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, ReadStoppedError, TimeoutError,
@@ -122,7 +122,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         replayed = _replay_op(context, partition, queue, op_from, checkpoint, stored, stopping)
         if offset_topic.checkpoint is None and (replayed or had_parked or bounds["op"][0] > 0):
             _refuse_lost_checkpoint(context, partition, stopping)
-        state = PartitionState(
+        state = Restored(
             partition=partition,
             names=names,
             queue=queue,

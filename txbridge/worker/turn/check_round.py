@@ -17,7 +17,7 @@ from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.observe.check_watch import CheckWatch
 from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 
 _log = get_logger("txbridge.worker")
 
@@ -53,7 +53,7 @@ class CheckRound:
     def __init__(
         self,
         context: PartitionContext,
-        state: PartitionState,
+        state: Restored,
         topics: TopicHealth,
         refused_checks: RefusedChecks,
         size: TransactionSize,

@@ -16,7 +16,7 @@ from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
 from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 from txbridge.worker.turn.check_round import ROUND_S, CheckRound
 from txbridge.worker.turn.committer import Committer
 
@@ -36,7 +36,7 @@ _SETTLE_S = 60.0
 class CommitLoop:
     """Turns decisions and due times into Kafka transactions. Runs in the owner's thread."""
 
-    def __init__(self, context: PartitionContext, state: PartitionState) -> None:
+    def __init__(self, context: PartitionContext, state: Restored, decision_log: DecisionLog) -> None:
         self._context = context
         self._state = state
         self._outside = context.outside
@@ -48,7 +48,10 @@ class CommitLoop:
         refused_checks = RefusedChecks(context.outside)
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
         self._half = HalfLog(state, context.outside, context.each_broker, self.clock)
-        self._committer = Committer(context, state, self._half, self._topics, refused_checks, self._size, self.clock)
+        self._decisions = decision_log
+        self._committer = Committer(
+            context, state, self._half, decision_log, self._topics, refused_checks, self._size, self.clock
+        )
         self._planner = TurnPlanner(state.queue, self._size, self._topics, self._half.enter_fresh)
         # Kafka transactions in a row that left out due held or scheduled messages for lack of room.
         self._left_out = 0
@@ -89,16 +92,16 @@ class CommitLoop:
         if not self._commit_checkpoint():
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
 
-    def run(self, decision_log: DecisionLog) -> None:
+    def run(self) -> None:
         """Run one turn: at most one Kafka transaction, with waiting decisions and due work.
 
         Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
-        state, planner, clock = self._state, self._planner, self.clock
+        state, planner, clock, decision_log = self._state, self._planner, self.clock, self._decisions
         # Look.
         state.queue.note_time(clock.now_at_latest())
         waiting = decision_log.waiting
-        self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(decision_log)
+        self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead()
         self._half.look()
         if waiting and self._left_out >= SHARE_OF_DUE - 1 and self._deliver_due_alone():
             return
@@ -108,7 +111,7 @@ class CommitLoop:
         first = first_entries(state.queue, waiting, self._size.limits.entries)
         ready = self._half.ready(first, decision_log.position)
         self._round.note_what_is_due(clock, decision_log.position)
-        self._require_the_rest(decision_log)
+        self._require_the_rest()
         # Plan. Between the choice and the plan, Kafka is asked about what was chosen.
         choice = planner.choose(
             waiting,
@@ -136,7 +139,7 @@ class CommitLoop:
             assert choice.is_empty, "an END that was applied waits again"
             draft.abandon()
             if not waiting:
-                self._settle(decision_log.position)
+                self._settle()
             return
         # Write, and apply.
         malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
@@ -182,12 +185,12 @@ class CommitLoop:
 
     # --- before the plan --------------------------------------------------------------------------------------------
 
-    def _read_ahead(self, decision_log: DecisionLog) -> bool:
+    def _read_ahead(self) -> bool:
         """Read HALF further than decisions need: an undecided message must be known before its check is due.
 
         Return whether there is more. This is not done with every decision, so that one fetch brings many messages.
         """
-        if not self._may_read_on(decision_log):
+        if not self._may_read_on():
             return False
         state = self._state
         came = self._half.take_in(HALF_BATCH, _NEXT_FETCH_S if self._is_behind else 0)
@@ -196,7 +199,7 @@ class CommitLoop:
             self._read_ahead_at = self._outside.monotonic() + _READ_AHEAD_S
         return self._is_behind
 
-    def _may_read_on(self, decision_log: DecisionLog) -> bool:
+    def _may_read_on(self) -> bool:
         """Whether to read HALF further than decisions need.
 
         HALF is not read far ahead while stored decisions are not applied. After an outage, hundreds of thousands of
@@ -205,18 +208,18 @@ class CommitLoop:
         queue = self._state.queue
         if not queue.reads_far_ahead:
             return True
-        if decision_log.waiting or queue.must_park:
+        if self._decisions.waiting or queue.must_park:
             return False
         if self._outside.monotonic() >= self._level_until:
-            if self._state.end_reader.watermarks()[1] > decision_log.position:
+            if self._state.end_reader.watermarks()[1] > self._decisions.position:
                 return False
             self._level_until = self._outside.monotonic() + ROUND_S
         return True
 
-    def _require_the_rest(self, decision_log: DecisionLog) -> None:
+    def _require_the_rest(self) -> None:
         """Require that END still has the record that is applied in part. Raises LogGoneError."""
         queue = self._state.queue
-        if lacks_the_rest(queue, decision_log.waiting):
+        if lacks_the_rest(queue, self._decisions.waiting):
             raise LogGoneError(
                 f"{self._context.names.end}[{self._state.partition}] offset {queue.next_end} holds another record than "
                 f"the one of which {queue.next_entry} entries are applied: the log was cut, or deleted and created "
@@ -230,7 +233,7 @@ class CommitLoop:
 
     # --- at rest ----------------------------------------------------------------------------------------------------
 
-    def _settle(self, end_position: int) -> None:
+    def _settle(self) -> None:
         """After a while without work, write a checkpoint with the offsets at which the logs end.
 
         Retention may empty an idle log: it deletes transaction markers together with the records. A log start above the
@@ -243,7 +246,7 @@ class CommitLoop:
         if self._outside.monotonic() - self._written_at < _SETTLE_S:
             return
         self._written_at = self._outside.monotonic()
-        queue, checkpoint = state.queue, state.checkpoint
+        queue, checkpoint, end_position = state.queue, self._committer.checkpoint, self._decisions.position
         op_end = state.end_reader.watermarks(self._context.names.op)[1]
         at_ends = (queue.read_position, end_position, op_end)
         if queue.watermark < queue.read_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):

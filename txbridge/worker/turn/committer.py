@@ -29,9 +29,10 @@ from txbridge.worker.failpoints import fault_point
 from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
+from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.restored import Restored
 from txbridge.worker.takeover.restore import has_later_op, read_offset_topic
 from txbridge.worker.transaction.records import Contents, Receipt
 from txbridge.worker.turn.bodies import load_bodies
@@ -56,8 +57,9 @@ class Committer:
     def __init__(
         self,
         context: PartitionContext,
-        state: PartitionState,
+        state: Restored,
         half_log: HalfLog,
+        decision_log: DecisionLog,
         topics: TopicHealth,
         refused_checks: RefusedChecks,
         size: TransactionSize,
@@ -65,7 +67,12 @@ class Committer:
     ) -> None:
         self._context = context
         self._state = state
-        self._half = half_log
+        self._half, self._decisions = half_log, decision_log
+        #: The last committed checkpoint, and its offset in OFFSET.
+        self.checkpoint = state.checkpoint
+        self._checkpoint_offset = state.checkpoint_offset
+        # OFFSET offset at which the next record must land. None unless OFFSET was read to its end since the last write.
+        self._offset_topic_end: int | None = state.offset_topic_end
         self._topics = topics
         self._clock = clock
         self._refused_checks = refused_checks
@@ -130,15 +137,15 @@ class Committer:
             self._find_offset_topic_end()
         contents = replace(
             contents,
-            offset_topic_end=state.offset_topic_end,
+            offset_topic_end=self._offset_topic_end,
             # The checkpoint is the last record of its Kafka transaction, and a marker stands behind it.
-            offset_topic_least=0 if state.checkpoint_offset < 0 else state.checkpoint_offset + 2,
-            op_least=max(state.queue.ops.end, state.checkpoint.op),
+            offset_topic_least=0 if self._checkpoint_offset < 0 else self._checkpoint_offset + 2,
+            op_least=max(state.queue.ops.end, self.checkpoint.op),
         )
         started = self._outside.monotonic()
         receipt.appended = partial(self._clock.appended, began=started)
         # If the transaction is aborted, OFFSET ends at a later offset.
-        self._look_again = state.offset_topic_end is not None
+        self._look_again = self._offset_topic_end is not None
         try:
             state.writer.write(contents, receipt)
         except RecordsRefusedError as error:
@@ -169,7 +176,8 @@ class Committer:
         return True
 
     def _checkpoint(self, draft: Draft) -> Checkpoint:
-        queue, last = self._state.queue, self._state.checkpoint
+        queue, last = self._state.queue, self.checkpoint
+        marks = {"half": self._half.mark_of_last(), "end": self._decisions.mark_of_last()}
         # The start of the OP replay never moves back: a higher watermark needs fewer records.
         op = max(queue.ops.start, last.op)
         if draft.watermark >= max(queue.read_position, last.read or 0):
@@ -186,48 +194,35 @@ class Committer:
             ops=queue.ops.count_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
             recent=self._recent(),
             entry=draft.next_entry,
-            marks=self._half.marks(),
+            marks={short: mark for short, mark in marks.items() if mark is not None},
             cut=last.cut,
         )
 
     def _recent(self) -> int:
-        state, last = self._state, self._state.checkpoint
+        state, last = self._state, self.checkpoint
         if state.half_reader.position >= state.queue.half_position:
             return state.queue.recent_start
         # The owner has not read the ids of all the last messages yet, since its take-over.
         return min(state.queue.recent_start, last.half if last.recent is None else last.recent)
 
     def _apply(self, contents: Contents, receipt: Receipt) -> None:
-        state, draft = self._state, contents.draft
+        """Apply a committed draft to the state, and let everyone note what became of it."""
+        state, draft, names = self._state, contents.draft, self._context.names
         for op_offset, half_offsets in receipt.ops:
             state.queue.ops.note(op_offset, half_offsets)
         draft.apply(self._clock.now_at_latest())
-        self._half.settle()
         assert receipt.checkpoint is not None
-        state.checkpoint, state.checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
-        state.offset_topic_end, self._look_again = receipt.offset_topic_end, False
-        for _, half_offsets in draft.ops():
-            state.bodies.drop(half_offsets)
-        state.bodies.yield_room(entry.offset for entry in (*draft.parked, *draft.scheduled))
-        self._half.drop_malformed(draft.malformed)
-        for entry in draft.held:
-            self._topics.held(entry)
+        self.checkpoint, self._checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
+        self._offset_topic_end, self._look_again = receipt.offset_topic_end, False
         if self._largest_discard != sys.maxsize and self._outside.monotonic() >= self._bare_until:
             self._largest_discard = sys.maxsize
-        self._topics.finished([*draft.deliver, *(one.entry for one in draft.abandoned)])
-        self._refused_checks.noted(draft.unchecked)
-        for _, half_offsets in draft.ops():
-            self._refused_checks.finished(half_offsets)
-        if draft.discards or draft.abandoned or contents.malformed:
-            self._topics.quarantine.passed(self._context.names.discard, ())
-        if draft.checks:
-            check = self._context.names.check
-            for topic in {check(entry.group) for entry in draft.checks}:
-                self._topics.quarantine.passed(topic, ())
-            for entry in draft.checks:
-                self._refused_checks.sent(entry, check(entry.group))
         self._backoff.reset()
         self._failures, self.is_clear = 0, True
+        self._half.on_committed(draft)
+        self._topics.on_committed(
+            draft, names, has_discards=bool(draft.discards or draft.abandoned or contents.malformed)
+        )
+        self._refused_checks.on_committed(draft, names)
         log_effects(contents, state.partition)
         self._context.no_longer_held.note(state.partition, draft.deliver, self._outside.monotonic())
         fault_point("commit.applied")
@@ -248,9 +243,9 @@ class Committer:
         """Take the fence again, and read OFFSET from the last checkpoint to its end."""
         state = self._state
         state.writer.fence()
-        start = max(state.checkpoint_offset, 0)
+        start = max(self._checkpoint_offset, 0)
         offset_topic = read_offset_topic(self._context, state.partition, state.stopping, start)
-        state.offset_topic_end, self._look_again = offset_topic.position, False
+        self._offset_topic_end, self._look_again = offset_topic.position, False
         return offset_topic
 
     def _require_no_other_write(self, last: Checkpoint | None) -> None:
@@ -260,11 +255,11 @@ class Committer:
         OFFSET lacks.
         """
         state = self._state
-        nothing_yet = last is None and state.checkpoint_offset < 0
-        if not nothing_yet and last != state.checkpoint:
+        nothing_yet = last is None and self._checkpoint_offset < 0
+        if not nothing_yet and last != self.checkpoint:
             raise FencedError("another worker has written the checkpoint meanwhile")
-        known = max(state.queue.ops.end, state.checkpoint.op)
-        if has_later_op(self._context, state.partition, state.checkpoint, known, state.stopping):
+        known = max(state.queue.ops.end, self.checkpoint.op)
+        if has_later_op(self._context, state.partition, self.checkpoint, known, state.stopping):
             # A second attempt would deliver its messages twice.
             raise OutdatedError(
                 f"{self._context.names.op}[{state.partition}] holds a Kafka transaction of which "
@@ -274,11 +269,11 @@ class Committer:
     def _find_offset_topic_end(self) -> None:
         """Find the end of OFFSET, where the next record must land, after an abort. Raises OutdatedError."""
         state = self._state
-        assert state.offset_topic_end is not None
-        offset_topic = read_offset_topic(self._context, state.partition, state.stopping, state.offset_topic_end)
+        assert self._offset_topic_end is not None
+        offset_topic = read_offset_topic(self._context, state.partition, state.stopping, self._offset_topic_end)
         if offset_topic.checkpoint is not None:
             raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a checkpoint that was not read")
-        state.offset_topic_end, self._look_again = offset_topic.position, False
+        self._offset_topic_end, self._look_again = offset_topic.position, False
 
     # --- failures ---------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The state of one partition in its owner."""
+"""What a take-over hands to the owner of a partition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txbridge.core.checkpoint import Checkpoint
-from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import BodyCache
@@ -15,9 +14,9 @@ from txbridge.worker.observe.offset_gaps import Gaps
 from txbridge.worker.transaction.writer import TransactionalWriter
 
 
-@dataclass(slots=True)
-class PartitionState:
-    """Everything that an owner holds of its partition."""
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The restored state and the connections of a partition. Each mutable part has one owner (docs/architecture.md)."""
 
     partition: int
     names: Names
@@ -31,15 +30,13 @@ class PartitionState:
     decision_reader: PartitionReader
     half_gaps: Gaps
     end_gaps: Gaps
-    #: The last committed checkpoint, and its offset in OFFSET.
+    #: The last committed checkpoint, and its offset in OFFSET. From here on the committer keeps the later ones.
     checkpoint: Checkpoint
     checkpoint_offset: int
-    #: OFFSET offset at which the next record must land. None unless OFFSET was read to its end, without a write since.
-    offset_topic_end: int | None
+    #: OFFSET offset at which the next record must land: OFFSET was read to its end.
+    offset_topic_end: int
     #: Whether the owner was told to stop. Code that waits for Kafka calls it.
     stopping: Callable[[], bool]
-    #: The last record of END that was read.
-    last_end: DecisionEvent | None = None
 
     def close(self) -> None:
         """Close every reader. The partition's state is in the topics."""
