@@ -21,7 +21,12 @@ def section(heading: str) -> str:
 
 
 def test_every_request_is_on_the_page_as_it_is_treated() -> None:
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+?) \|$", section("Requests"), re.MULTILINE)
+    lines = re.findall(r"^\| ([\d, ]+) \| (`[^|]+`) \| (.+?) \|$", section("Requests"), re.MULTILINE)
+    rows = [
+        (code, name, treated)
+        for codes, names, treated in lines
+        for code, name in zip(codes.split(", "), re.findall(r"`(\w+)`", names), strict=True)
+    ]
     assert {int(code): name for code, name, _ in rows} == {one.value: one.name for one in RequestCode}
     assert len(rows) == len(RequestCode)
     refused = {int(code) for code, _, treated in rows if treated.startswith("refused: ")}
@@ -32,7 +37,8 @@ def test_every_request_is_on_the_page_as_it_is_treated() -> None:
 
 
 def test_every_call_of_grpc_is_on_the_page_as_it_is_treated() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| (served|refused)", section("Clients that speak gRPC"), re.MULTILINE))
+    lines = re.findall(r"^\| (`[^|]+`) \| (served|refused)", section("Clients that speak gRPC"), re.MULTILINE)
+    rows = {name: treated for names, treated in lines for name in re.findall(r"`(\w+)`", names)}
     assert set(rows) == {method.name for method in SERVICE.methods}
     assert {name for name, treated in rows.items() if treated == "refused"} == set(REFUSED_CALLS)
 
