@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import tests.bench.__main__ as program
-from tests.bench import door, end_to_end, whole_run
-from tests.bench.measure import P50, PER_SECOND, Ratio, Rounds, by_turns, summary
+from tests.bench import whole_run
+from tests.bench.measure import PER_SECOND, Ratio, Rounds, by_turns, summary
 from tests.bench.report import merged, table
 from tests.bench.stages import Times, stages
 
@@ -43,11 +43,6 @@ def test_a_ratio_is_of_the_medians_and_its_spread_is_that_of_the_rounds():
         rounds.add("bare", {PER_SECOND: bare})
     ratio = rounds.ratio(lambda of: of("ours", PER_SECOND) / of("bare", PER_SECOND), 2)
     assert ratio.report() == {"value": 2.0, "least": 1.0, "most": 3.0, "goal": "at least 2", "met": True}
-
-
-def test_a_summary_is_median_and_spread():
-    assert summary([3.0, 1.0, 2.0004]) == {"median": 2.0, "least": 1.0, "most": 3.0}
-    assert summary([12345.6, 1.5]) == {"median": 6174, "least": 1.5, "most": 12346}
 
 
 def test_measures_take_turns_and_the_first_round_does_not_count(capsys):
@@ -83,54 +78,6 @@ def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_b
     )
 
 
-def test_one_door_has_a_goal_with_32_threads_and_two_doors_are_compared_with_one():
-    rounds = Rounds()
-    for threads in ("1 thread", "32 threads"):
-        for side, per_second in (("one door", 600.0), ("2 doors", 900.0), ("RocketMQ", 1_000.0)):
-            rounds.add(f"{side}, {threads}", {PER_SECOND: per_second, P50: 1_000 / per_second})
-    ratios = door._ratios(argparse.Namespace(threads=[1, 32], doors=[1, 2]), rounds)
-    found = {name: (ratio.value, ratio.goal) for name, ratio in ratios.items() if name.endswith("32 threads")}
-    assert found == {
-        "one door to RocketMQ, 32 threads": (0.6, 0.5),
-        "SEND through one door to RocketMQ, median, 32 threads": (pytest.approx(5 / 3), None),
-        "2 doors to RocketMQ, 32 threads": (0.9, None),
-        "SEND through 2 doors to RocketMQ, median, 32 threads": (pytest.approx(10 / 9), None),
-        "2 doors to one, 32 threads": (1.5, None),
-    }
-    assert all(ratio.goal is None for name, ratio in ratios.items() if name.endswith("1 thread"))
-
-
-def test_the_whole_way_has_goals_by_api_and_for_its_slowest_round():
-    """With 8 threads RocketMQ is the lower bound, with 1 thread it is Kafka itself."""
-    rounds = Rounds()
-    for pipelined, eight in ((24_000.0, 6_000.0), (20_000.0, 6_500.0), (21_000.0, 3_000.0)):
-        for name, per_second in {
-            "pipelined": pipelined,
-            "asyncio": 16_000.0,
-            "pipelined, two client processes": 26_000.0,
-            "blocking, 1 thread": 1_500.0,
-            "blocking, 8 threads": eight,
-            "bare produce and wait, 1 thread": 2_000.0,
-            "bare produce and wait, 8 threads": 12_000.0,
-            "RocketMQ, 1 thread": 2_500.0,
-            "RocketMQ, 8 threads": 4_000.0,
-        }.items():
-            rounds.add(name, {PER_SECOND: per_second})
-    ratios = end_to_end._ratios(argparse.Namespace(threads=[1, 8]), rounds)
-    assert {name: (ratio.value, ratio.goal, ratio.is_met) for name, ratio in ratios.items()} == {
-        "pipelined to RocketMQ at its best": (5.25, 5, True),
-        "asyncio to RocketMQ at its best": (4.0, 3.5, True),
-        "pipelined, two client processes to RocketMQ at its best": (6.5, 6, True),
-        "blocking to the lower of 1.2 RocketMQ and 0.75 bare, 1 thread": (1.0, 1, True),
-        "blocking to the lower of 1.2 RocketMQ and 0.75 bare, 8 threads": (1.25, 1, True),
-        "slowest round to the median, pipelined": (pytest.approx(0.952, abs=0.001), 0.6, True),
-        "slowest round to the median, asyncio": (1.0, 0.6, True),
-        "slowest round to the median, pipelined, two client processes": (1.0, 0.6, True),
-        "slowest round to the median, blocking, 1 thread": (1.0, 0.6, True),
-        "slowest round to the median, blocking, 8 threads": (0.5, 0.6, False),
-    }
-
-
 def test_reports_are_merged_with_all_ratios_together_and_the_failed_ones_named():
     reports = {
         "good": {"figures": {"work": {PER_SECOND: summary([2.0])}}, "ratios": {"quick": RATIO}},
@@ -146,11 +93,6 @@ def test_reports_are_merged_with_all_ratios_together_and_the_failed_ones_named()
         "changed": [],
     }
     assert json.loads(json.dumps(report)) == report
-
-
-def test_two_benches_can_not_call_a_ratio_the_same():
-    with pytest.raises(ValueError, match="'quick' of second"):
-        merged({}, {"first": {"ratios": {"quick": RATIO}}, "second": {"ratios": {"quick": RATIO}}})
 
 
 def test_the_table_has_figures_then_ratios_then_what_failed():

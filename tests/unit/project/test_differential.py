@@ -11,11 +11,8 @@ from tests.differential.compare import Verdict, judge
 from tests.differential.run import compare
 from tests.differential.scenario import Expected, Fate, Scenario
 from tests.differential.scenarios import SCENARIOS
-from tests.peer.client import compiled
-from tests.peer.jars import JARS, ROCKETMQ_VERSION, class_path, jar_folder
-from tests.peer.server import Peer
+from tests.peer.jars import JARS, ROCKETMQ_VERSION, jar_folder
 from tests.unit.project.test_parity_table import ALL, PAGE
-from txbridge.core.names import is_group
 from txbridge.embedded.java import Java
 from txbridge.errors import EnvironmentProblemError, UsageError
 
@@ -88,18 +85,6 @@ def test_only_timing_allows_several_fates_and_it_is_explained(expected):
     assert (len(expected.rocketmq) > 1) == bool(expected.tolerance)
 
 
-def test_scenarios_have_names_and_groups_of_their_own():
-    assert len({one.name for one in SCENARIOS}) == len({one.group for one in SCENARIOS}) == len(SCENARIOS)
-    assert all(is_group(one.group) for one in SCENARIOS)
-
-
-def test_the_lock_names_rocketmqs_own_jars_in_one_version_and_no_jar_twice():
-    versions = {one.name: one.version for one in JARS if one.organisation == "org.apache.rocketmq"}
-    assert {versions[f"rocketmq-{name}"] for name in ("namesrv", "broker", "client")} == {ROCKETMQ_VERSION}
-    assert len({one.file_name for one in JARS}) == len(JARS)
-    assert all(one.size > 0 and len(one.sha256) == 64 for one in JARS)
-
-
 def test_jars_that_are_damaged_are_named_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
     (tmp_path / f"rocketmq-{ROCKETMQ_VERSION}").mkdir()
@@ -113,15 +98,3 @@ def test_jars_that_can_not_be_had_leave_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
         jar_folder()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_java_without_a_compiler_is_told(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentProblemError, match=r"needs a JDK, and .* is a Java without `javac`: install one"):
-        compiled(Peer(JAVA, tmp_path, "", "", tmp_path), tmp_path / "Program.java")
-
-
-def test_the_client_has_no_server_on_its_class_path(tmp_path):
-    both, client = (set(class_path(tmp_path, servers=servers).split(":")) for servers in (True, False))
-    left_out = {f"rocketmq-{name}-{ROCKETMQ_VERSION}.jar" for name in ("broker", "namesrv")}
-    assert both - client == {str(tmp_path / name) for name in left_out}

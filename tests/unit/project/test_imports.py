@@ -1,12 +1,10 @@
-"""The modules that an import of the client loads, and the absence of import cycles."""
+"""The modules that an import of the client or the front door loads."""
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -16,42 +14,6 @@ ROOTS = {
     "txbridge_sqlalchemy": ROOT / "connectors",
     "txbridge_rocketmq": ROOT / "connectors",
 }
-
-
-def modules() -> dict[str, Path]:
-    found = {}
-    for root, folder in ROOTS.items():
-        for path in (folder / root).rglob("*.py"):
-            name = ".".join(path.relative_to(folder).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = path
-    return found
-
-
-MODULES = modules()
-
-
-def imported(tree: ast.AST) -> set[str]:
-    """Our modules that these statements import, at any depth."""
-    found = set()
-    for statement in ast.walk(tree):
-        if isinstance(statement, ast.Import):
-            found |= {alias.name for alias in statement.names}
-        elif isinstance(statement, ast.ImportFrom):
-            assert statement.level == 0, "imports name the whole path"
-            for alias in statement.names:
-                full = f"{statement.module}.{alias.name}"
-                found.add(full if full in MODULES else str(statement.module))
-    return found & MODULES.keys()
-
-
-def test_no_import_runs_in_a_circle():
-    def at_import(path: Path) -> set[str]:
-        # Other imports run later, or only for the type checker.
-        statements = [one for one in ast.parse(path.read_text()).body if isinstance(one, ast.Import | ast.ImportFrom)]
-        return imported(ast.Module(statements, []))
-
-    graph = {name: at_import(path) - {name} for name, path in MODULES.items()}
-    assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
 
 
 def loaded_by(statements: str) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -213,17 +212,3 @@ def test_the_core_loads_no_library_that_reads_or_writes() -> None:
     check = f"import sys, {', '.join(modules)}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout.split()
     assert set(loaded) & {"confluent_kafka", "faust", "aiokafka", "prometheus_client", "structlog", "pydantic"} == set()
-
-
-def test_error_codes_of_librdkafka_are_named_in_one_place() -> None:
-    """confluent-kafka offers them only with an underscore, as if they were private."""
-    naming = {
-        file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if "KafkaError._" in file.read_text()
-    }
-    assert naming == {"kafka/errors.py"}
-
-
-def test_deadlines_and_back_off_have_one_implementation_each() -> None:
-    by_hand = re.compile(r"deadline\b[^\n]* = [^\n]*monotonic\(\) \+|(pause|_retry) = min\([^\n]*2\b")
-    found = {file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if by_hand.search(file.read_text())}
-    assert found == {"backoff.py"}

@@ -92,29 +92,6 @@ def ids_of(decorator: ast.expr) -> list[str] | None:
     return ["-".join(map(str, value)) for value in values]
 
 
-def test_the_reader_of_tests_knows_functions_and_parameters(tmp_path):
-    file = tmp_path / "test_sample.py"
-    file.write_text(
-        "import pytest\n"
-        "def test_plain(): ...\n"
-        "def helper(): ...\n"
-        "@pytest.mark.parametrize('decision', [8, 12])\n"
-        "@pytest.mark.parametrize(('a', 'b'), [('x', 1), (None, 2)])\n"
-        "def test_two(decision, a, b): ...\n"
-        "@pytest.mark.parametrize('point', POINTS)\n"
-        "def test_clever(point): ...\n"
-    )
-    assert known_tests(file) == {
-        "test_plain",
-        "test_two",
-        "test_two[x-1-8]",
-        "test_two[None-2-8]",
-        "test_two[x-1-12]",
-        "test_two[None-2-12]",
-        "test_clever",
-    }
-
-
 def test_every_behaviour_has_its_row_and_only_one():
     assert {letter: [row.key for row in section] for letter, section in rows().items()} == {
         letter: [f"{letter}.{number}" for number in numbers.split()] for letter, numbers in KEYS.items()
