@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -19,17 +18,16 @@ from txbridge.client.barrier import (
     NEVER_PURGED,
     ROLLED_BACK,
     Barrier,
+    Rollback,
     is_busy,
     new_barrier_id,
     report_busy,
+    report_lost,
 )
-from txbridge.client.base.log import report
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
-from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_django.conf import refuse_autocommit_off
 from txbridge_django.models import Transaction
-from txbridge_django.rollback import Rollback
 
 #: The `arg` of a message: the application's function and its argument.
 Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
@@ -38,7 +36,7 @@ Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
 _IDLE = 0
 
 
-class _DecidedError(Exception):
+class _RowExistsError(Exception):
     """The transaction id has a row already."""
 
 
@@ -68,11 +66,11 @@ class DjangoTransactionListener(TransactionListener):
         was_open = connection.connection is not None
         probe = f"probe {secrets.token_hex(8)}"
         try:
-            with suppress(Rollback), self._transaction():
+            with suppress(Rollback), self._open_transaction():
                 self._bound_waits()
-                self._write(probe, ROLLED_BACK)
+                self._write_row(probe, ROLLED_BACK)
                 raise Rollback
-            stays, _ = self._rows().filter(id=probe).delete()
+            stays, _ = self._all_rows().filter(id=probe).delete()
             if stays:
                 raise UsageError(_NO_TRANSACTIONS)
             self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id())
@@ -97,29 +95,23 @@ class DjangoTransactionListener(TransactionListener):
         function, given = arg
         try:
             return self._run(message, function, given)
-        except _DecidedError:
+        except _RowExistsError:
             # A check was faster.
             pass
         except _LostError as error:
-            report(
-                logging.WARNING,
-                "sql_transaction_was_rolled_back",
-                transaction=short_id(message.transaction_id),
-                topic=message.topic,
-                hint=str(error),
-            )
+            report_lost(message, error)
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
             raise
-        return self._decided(message)
+        return self._decision_of(message)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         # This thread serves no request, so Django does not close its old connections.
         close_old_connections()
         try:
-            found = self._states(message.transaction_id, BARRIER_ROW)
+            found = self._read_states(message.transaction_id, BARRIER_ROW)
             answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
-            return self._decided(message) if answer is None else answer
+            return self._decision_of(message) if answer is None else answer
         except DatabaseError as error:
             if not is_busy(error.__cause__):
                 raise
@@ -134,9 +126,9 @@ class DjangoTransactionListener(TransactionListener):
         connection = connections[self._database]
         earlier_error = connection.rollback_exc
         try:
-            with self._transaction():
+            with self._open_transaction():
                 # The row comes first: a check waits for it from now on, and SQLite takes its lock where it can wait.
-                self._write(message.transaction_id, COMMITTED)
+                self._write_row(message.transaction_id, COMMITTED)
                 with connection.execute_wrapper(_refuse_after_the_end):
                     commits = function(message, given)
                 if commits is not None and not isinstance(commits, bool):
@@ -155,11 +147,11 @@ class DjangoTransactionListener(TransactionListener):
                     raise _LostError(_CAUGHT)
         except Rollback:
             # The rollback was too late if the function has sent COMMIT as text.
-            return ANSWERS[self._states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
+            return ANSWERS[self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
         return LocalTransactionState.COMMIT_MESSAGE
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _open_transaction(self) -> Iterator[None]:
         """A transaction that is committed at the end. Raises _LostError if COMMIT was not sent."""
         connection = connections[self._database]
         refuse_autocommit_off(self._database)
@@ -176,46 +168,46 @@ class DjangoTransactionListener(TransactionListener):
         if is_open:
             raise _LostError("the function has entered an atomic() that it has not left: use it in a with statement")
 
-    def _rows(self) -> Any:
+    def _all_rows(self) -> Any:
         return Transaction.objects.using(self._database)
 
     def _is_committable(self, transaction_id: str) -> bool:
         try:
-            return bool(self._rows().filter(id=transaction_id, state=COMMITTED).exists())
+            return bool(self._all_rows().filter(id=transaction_id, state=COMMITTED).exists())
         except DatabaseError:
             return False
 
-    def _write(self, row_id: str, state: str) -> None:
+    def _write_row(self, row_id: str, state: str) -> None:
         created_at = NEVER_PURGED if row_id == BARRIER_ROW else time.time_ns() // 1_000_000
         row = Transaction(id=row_id, state=state, created_at=created_at)
         try:
             row.save(using=self._database, force_insert=True)
         except IntegrityError as error:
-            raise _DecidedError from error
+            raise _RowExistsError from error
 
-    def _decided(self, message: MessageExt) -> LocalTransactionState:
+    def _decision_of(self, message: MessageExt) -> LocalTransactionState:
         """Return the decision in the table. If there is none, write a rollback first."""
         return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK)]
 
     def _state_or_new(self, row_id: str, new: str) -> str:
         """Return the state of a row. If there is none, write it with this state."""
-        found = self._states(row_id)
+        found = self._read_states(row_id)
         if not found:
             try:
-                with self._transaction():
+                with self._open_transaction():
                     self._bound_waits()
-                    self._write(row_id, new)
-            except _DecidedError as error:
-                found = self._states(row_id)
+                    self._write_row(row_id, new)
+            except _RowExistsError as error:
+                found = self._read_states(row_id)
                 if not found:
                     raise error.__cause__ or error from None
         return found.get(row_id, new)
 
-    def _states(self, *ids: str) -> dict[str, str]:
+    def _read_states(self, *ids: str) -> dict[str, str]:
         """The states in the table by id. An id without a row is left out."""
-        with self._transaction():
+        with self._open_transaction():
             self._bound_waits()
-            return dict(self._rows().filter(id__in=ids).values_list("id", "state"))
+            return dict(self._all_rows().filter(id__in=ids).values_list("id", "state"))
 
     def _bound_waits(self) -> None:
         connection = connections[self._database]

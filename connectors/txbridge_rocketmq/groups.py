@@ -68,7 +68,7 @@ class GroupMember(Protocol):
     def send_check(self, question: ClientCheck) -> None: ...
 
 
-class GroupMembership(Protocol):
+class ChecksMembership(Protocol):
     """A consumer of a group's checks."""
 
     def stop(self) -> None:
@@ -83,7 +83,7 @@ class GroupMembership(Protocol):
 #: Takes a check, and the function to call when it is settled. Called in the consumer's thread.
 Taker = Callable[[CheckRequest, Callable[[], None]], None]
 #: Joins a group; blocks until it is a member, or the function returns true. Raises TxBridgeError.
-Join = Callable[[str, Taker, Callable[[], bool]], GroupMembership]
+Join = Callable[[str, Taker, Callable[[], bool]], ChecksMembership]
 #: Sends a check of a group to one of these members, which are in the order in which they are preferred.
 Ask = Callable[[str, CheckRequest, list[GroupMember]], None]
 
@@ -93,7 +93,7 @@ class _ConnectedGroup:
     members: dict[GroupMember, None] = field(default_factory=dict)
     is_transactional: bool = False
     looked: float = -_LOOK_EVERY_S
-    membership: GroupMembership | None = None
+    membership: ChecksMembership | None = None
     task: asyncio.Task[None] | None = None
     #: Checks that came when no member was left. They are dropped when the door leaves, so that other doors get them.
     waiting: list[tuple[CheckRequest, Callable[[], None]]] = field(default_factory=list)

@@ -188,8 +188,9 @@ class Sends:
         """Commit a message without a local transaction for later delivery, once its half message is stored.
 
         The answer comes when Kafka has both. A client without an answer sends the message again with the same UNIQ_KEY.
-        That is the same transaction, and it is delivered once. If the commit is missing, the worker sends a check. The
-        door answers it itself (`Door._ask_member`). The door does not join the checks of a group because of such a message.
+        That is the same transaction, and it is delivered once. If the commit is missing, the worker sends a check,
+        which the door answers itself (`Door._ask_member`). It does not join the checks of a group because of such a
+        message.
         """
         [half] = await self._await_half(send, uniq_key, transaction, record)
         entry = DecisionEntry(half.offset, transaction, Decision.COMMIT)

@@ -8,7 +8,7 @@ from txbridge.extras import MissingExtraError, missing_extra
 if error := missing_extra(__name__, "sqlalchemy", "sqlalchemy"):
     raise error
 
-from txbridge_sqlalchemy.decisions import Rollback
+from txbridge.client.barrier import Rollback
 from txbridge_sqlalchemy.inbox import Inbox
 from txbridge_sqlalchemy.inbox_table import (
     async_purge_inbox,

@@ -66,7 +66,7 @@ class AsyncInbox(Generic[_G]):
             async with begin_async(self._database, inbox) as open_work:
                 # The row comes first, as in Inbox.
                 try:
-                    await open_work.connection.run_sync(lambda _: open_work.sync.write(row))
+                    await open_work.connection.run_sync(lambda _: open_work.sync.write_row(row))
                 except IntegrityError as error:
                     raise RepeatError from error
                 returned = work(cast(_G, open_work.given), record)

@@ -15,20 +15,20 @@ from txbridge.client.barrier import (
     COMMITTED,
     ROLLED_BACK,
     Barrier,
+    Rollback,
     is_busy,
     new_barrier_id,
     report_busy,
+    report_lost,
 )
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.async_probe import async_probe
 from txbridge_sqlalchemy.async_work import begin_async, checked_async_database
 from txbridge_sqlalchemy.decisions import (
     DecidedError,
-    Rollback,
     Waits,
     refuse_dirty_reads,
     refuse_mistakes,
-    report_lost,
 )
 from txbridge_sqlalchemy.probe import probe_id
 from txbridge_sqlalchemy.table import row_of, transactions
@@ -119,7 +119,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
             raise
-        return await self._decided(message)
+        return await self._decision_of(message)
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.
@@ -128,9 +128,9 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         """
         try:
             await self._verify_once()
-            found = await self._states(message.transaction_id, BARRIER_ROW)
+            found = await self._read_states(message.transaction_id, BARRIER_ROW)
             answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
-            return await self._decided(message) if answer is None else answer
+            return await self._decision_of(message) if answer is None else answer
         except DBAPIError as error:
             if not is_busy(error.orig):
                 raise
@@ -146,7 +146,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         async with begin_async(self._database, transactions) as work:
             row = row_of(message.transaction_id, COMMITTED)
             try:
-                await work.connection.run_sync(lambda _: work.sync.write(row))
+                await work.connection.run_sync(lambda _: work.sync.write_row(row))
             except IntegrityError as error:
                 raise DecidedError from error
             try:
@@ -159,28 +159,28 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
             if commits is False:
                 await work.transaction.rollback()
         if commits is False:
-            return ANSWERS[(await self._states(message.transaction_id)).get(message.transaction_id, ROLLED_BACK)]
+            return ANSWERS[(await self._read_states(message.transaction_id)).get(message.transaction_id, ROLLED_BACK)]
         return LocalTransactionState.COMMIT_MESSAGE
 
-    async def _decided(self, message: MessageExt) -> LocalTransactionState:
+    async def _decision_of(self, message: MessageExt) -> LocalTransactionState:
         """Return the decision in the table. If there is none, write a rollback first."""
         return ANSWERS[await self._state_or_new(message.transaction_id, ROLLED_BACK)]
 
     async def _state_or_new(self, row_id: str, new: str) -> str:
         """Return the state of a row. If there is none, write it with this state."""
-        found = await self._states(row_id)
+        found = await self._read_states(row_id)
         if not found:
             row = row_of(row_id, new)
             try:
                 async with begin_async(self._database, transactions) as work:
-                    await work.connection.run_sync(self._waits.bound)
-                    await work.connection.run_sync(lambda _: work.sync.write(row))
+                    await work.connection.run_sync(self._waits.set_time_limits)
+                    await work.connection.run_sync(lambda _: work.sync.write_row(row))
             except IntegrityError:
-                found = await self._states(row_id)
+                found = await self._read_states(row_id)
                 if not found:
                     raise
         return found.get(row_id, new)
 
-    async def _states(self, *ids: str) -> dict[str, str]:
+    async def _read_states(self, *ids: str) -> dict[str, str]:
         async with begin_async(self._database, transactions) as work:
             return await work.connection.run_sync(self._waits.states_of, *ids)

@@ -20,7 +20,7 @@ async def async_probe(database: AsyncDatabase, row: Row, look: Callable[[Connect
     async with begin_async(database, row.table) as work:
         guard_pool(work.sync.connection)
         seen = await work.connection.run_sync(look)
-        await work.connection.run_sync(lambda _: work.sync.write(row))
+        await work.connection.run_sync(lambda _: work.sync.write_row(row))
         await work.transaction.rollback()
     async with begin_async(database, row.table) as work:
         stays = await work.connection.run_sync(delete_if_there, row)

@@ -1,22 +1,12 @@
-"""Common parts of both listeners: the longest wait of a check, mistakes, and log lines."""
+"""Common parts of both listeners: the longest wait of a check, and mistakes."""
 
 from __future__ import annotations
 
-import logging
-
 from sqlalchemy import Connection, select
 
-from txbridge import MessageExt
-from txbridge.client.base.log import report
-from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import ask
 from txbridge_sqlalchemy.table import transactions
-from txbridge_sqlalchemy.work import LostTransactionError
-
-
-class Rollback(Exception):  # noqa: N818  it is a decision, not an error
-    """Raised by the application's function to roll its transaction back, and with it the message."""
 
 
 class DecidedError(Exception):
@@ -31,7 +21,7 @@ class Waits:
             raise UsageError(f"check_wait must be positive, not {check_wait}")
         self._ms = max(1, round(check_wait * 1000))
 
-    def bound(self, connection: Connection) -> None:
+    def set_time_limits(self, connection: Connection) -> None:
         """Limit the waits of the current transaction."""
         if connection.dialect.name == "postgresql":
             # An insert waits for an open transaction that has inserted the same id, and every statement waits for a
@@ -41,13 +31,13 @@ class Waits:
 
     def states_of(self, connection: Connection, *ids: str) -> dict[str, str]:
         """The states in the table by id. An id without a row is left out."""
-        self.bound(connection)
+        self.set_time_limits(connection)
         found = select(transactions.c.id, transactions.c.state).where(transactions.c.id.in_(ids))
         return {row.id: row.state for row in ask(connection, found)}
 
     def isolation_level(self, connection: Connection) -> str | None:
         """The isolation level; None if the dialect does not report it."""
-        self.bound(connection)
+        self.set_time_limits(connection)
         try:
             return connection.get_isolation_level()
         except NotImplementedError:
@@ -70,13 +60,3 @@ def refuse_mistakes(returned: object) -> None:
             "the function of a SqlTransactionListener returns None or True to commit and False to roll back, "
             f"not {type(returned).__name__}: rolled back",
         )
-
-
-def report_lost(message: MessageExt, error: LostTransactionError) -> None:
-    report(
-        logging.WARNING,
-        "sql_transaction_was_rolled_back",
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
-        hint=str(error),
-    )

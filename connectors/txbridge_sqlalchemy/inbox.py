@@ -102,7 +102,7 @@ class Inbox(Generic[_G]):
             with begin(self._database, inbox) as open_work:
                 # The row comes first: another process with this record waits here, and SQLite locks where it can wait.
                 try:
-                    open_work.write(row)
+                    open_work.write_row(row)
                 except IntegrityError as error:
                     raise RepeatError from error
                 refuse_returned(work(cast(_G, open_work.given), record))

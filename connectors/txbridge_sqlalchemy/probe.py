@@ -34,7 +34,7 @@ def probe(database: Database, row: Row, look: Callable[[Connection], _T]) -> _T:
     with begin(database, row.table) as work:
         guard_pool(work.connection)
         seen = look(work.connection)
-        work.write(row)
+        work.write_row(row)
         work.transaction.rollback()
     with begin(database, row.table) as work:
         stays = delete_if_there(work.connection, row)
@@ -47,5 +47,5 @@ def delete_if_there(connection: Connection, row: Row) -> bool:
     """Delete the row. True if it was there."""
     if not row.is_there(connection):
         return False
-    row.delete(connection)
+    row.delete_row(connection)
     return True

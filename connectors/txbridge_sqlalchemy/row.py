@@ -18,7 +18,7 @@ class Row:
     table: Table
     values: dict[str, Any]
 
-    def insert(self, connection: Connection) -> None:
+    def insert_row(self, connection: Connection) -> None:
         ask(connection, _statements(self.table).insert, self.values)
 
     def insert_for_xid(self, connection: Connection) -> Any:
@@ -28,7 +28,7 @@ class Row:
     def is_there(self, connection: Connection) -> bool:
         return ask(connection, _statements(self.table).find, self.values).first() is not None
 
-    def delete(self, connection: Connection) -> None:
+    def delete_row(self, connection: Connection) -> None:
         ask(connection, _statements(self.table).delete, self.values)
 
 

@@ -16,18 +16,18 @@ from txbridge.client.barrier import (
     COMMITTED,
     ROLLED_BACK,
     Barrier,
+    Rollback,
     is_busy,
     new_barrier_id,
     report_busy,
+    report_lost,
 )
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.decisions import (
     DecidedError,
-    Rollback,
     Waits,
     refuse_dirty_reads,
     refuse_mistakes,
-    report_lost,
 )
 from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.table import row_of, transactions
@@ -137,7 +137,7 @@ class SqlTransactionListener(TransactionListener):
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
             raise
-        return self._decided(message)
+        return self._decision_of(message)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.
@@ -148,9 +148,9 @@ class SqlTransactionListener(TransactionListener):
         """
         try:
             self._verify_once()
-            found = self._states(message.transaction_id, BARRIER_ROW)
+            found = self._read_states(message.transaction_id, BARRIER_ROW)
             answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
-            return self._decided(message) if answer is None else answer
+            return self._decision_of(message) if answer is None else answer
         except DBAPIError as error:
             if not is_busy(error.orig):
                 raise
@@ -168,7 +168,7 @@ class SqlTransactionListener(TransactionListener):
             # last, a check could roll back a running transaction. SQLite locks the database here, where it can wait,
             # and not halfway, where it could not.
             try:
-                work.write(row_of(message.transaction_id, COMMITTED))
+                work.write_row(row_of(message.transaction_id, COMMITTED))
             except IntegrityError as error:
                 raise DecidedError from error
             try:
@@ -182,30 +182,30 @@ class SqlTransactionListener(TransactionListener):
                 work.transaction.rollback()
         if commits is False:
             # The rollback was too late if the function has sent COMMIT past SQLAlchemy, or a statement that commits.
-            return ANSWERS[self._states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
+            return ANSWERS[self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
         return LocalTransactionState.COMMIT_MESSAGE
 
-    def _decided(self, message: MessageExt) -> LocalTransactionState:
+    def _decision_of(self, message: MessageExt) -> LocalTransactionState:
         """Return the decision in the table. If there is none, write a rollback first."""
         return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK)]
 
     def _state_or_new(self, row_id: str, new: str) -> str:
         """Return the state of a row. If there is none, write it with this state."""
         # Usually the row is there, and reading needs no lock.
-        found = self._states(row_id)
+        found = self._read_states(row_id)
         if not found:
             # Of two inserts of one id, one fails on the primary key, at any isolation level.
             try:
                 with begin(self._database, transactions) as work:
-                    self._waits.bound(work.connection)
-                    work.write(row_of(row_id, new))
+                    self._waits.set_time_limits(work.connection)
+                    work.write_row(row_of(row_id, new))
             except IntegrityError:
                 # Read in a new transaction, whose snapshot has the row that the insert collided with.
-                found = self._states(row_id)
+                found = self._read_states(row_id)
                 if not found:
                     raise
         return found.get(row_id, new)
 
-    def _states(self, *ids: str) -> dict[str, str]:
+    def _read_states(self, *ids: str) -> dict[str, str]:
         with begin(self._database, transactions) as work:
             return self._waits.states_of(work.connection, *ids)

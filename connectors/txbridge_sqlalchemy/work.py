@@ -78,7 +78,7 @@ class Work:
             # The session returns its connection to the pool right after this.
             event.listen(given, "after_commit", self._after_commit)
 
-    def write(self, row: Row) -> None:
+    def write_row(self, row: Row) -> None:
         """Insert the row; from now on COMMIT is sent only if it commits this row.
 
         Raises UsageError if the connection commits every statement by itself. A pool may have one such among others,
@@ -93,7 +93,7 @@ class Work:
             xid = row.insert_for_xid(self.connection)
             self._is_ours = lambda: bool(self.connection.execute(_XID).scalar_one() == xid)
         else:
-            row.insert(self.connection)
+            row.insert_row(self.connection)
             self._is_ours = lambda: row.is_there(self.connection)
         event.listen(self.connection, "before_cursor_execute", self._before_statement)
 
@@ -181,7 +181,7 @@ def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
 def begin(database: Database, table: Table) -> Iterator[Work]:
     """A transaction for a row of this table: committed at the end of the block, rolled back on an exception.
 
-    Raises LostTransactionError instead of a COMMIT that would not commit the row of `Work.write`.
+    Raises LostTransactionError instead of a COMMIT that would not commit the row of `Work.write_row`.
     """
     if isinstance(database, Engine):
         with database.connect() as connection:

@@ -40,6 +40,10 @@ _MOST_FOREIGN = 100
 _MOST_FAILED = 10_000
 
 
+class Rollback(Exception):  # noqa: N818  it is a decision, not an error
+    """Raised by the application's function to roll its transaction back, and with it the message."""
+
+
 def new_barrier_id() -> str:
     """A random identity for a table: 64 bits, as many as a state has room for."""
     return secrets.token_hex(8)
@@ -129,6 +133,17 @@ class Barrier:
             hint="this process has another table txbridge_transactions than the sender: give all processes of the "
             "producer group the same database, or each service a group of its own",
         )
+
+
+def report_lost(message: MessageExt, reason: Exception) -> None:
+    """Log a transaction that was rolled back although its function has not asked for it."""
+    report(
+        logging.WARNING,
+        "sql_transaction_was_rolled_back",
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        hint=str(reason),
+    )
 
 
 def report_busy(message: MessageExt) -> None:
