@@ -1,4 +1,4 @@
-"""What a take-over hands to the owner of a partition."""
+"""Hand-over of a take-over to the owner of a partition: the restored state and its connections."""
 
 from __future__ import annotations
 
