@@ -96,11 +96,10 @@ class FreshHalves:
             return None
         group, real_topic, _ = self.envelopes[index]
         headers = self.headers[index]
-        fields = (
-            *(offset, name.decode(), group, real_topic, self.births[index], self.keys[index], self.values[index]),
-            *(headers, None, None, None, None, None, users_of_plain(headers), self.sizes[index], False),
+        key, value, users = self.keys[index], self.values[index], users_of_plain(headers)
+        return HalfMessage.without_options(
+            offset, name.decode(), group, real_topic, self.births[index], key, value, headers, users, self.sizes[index]
         )
-        return tuple.__new__(HalfMessage, fields)
 
     def size_of(self, offset: int) -> int:
         return self.sizes[offset - self.start]

@@ -100,6 +100,25 @@ class HalfMessage(_Fields):
             False,
         )
 
+    @classmethod
+    def without_options(
+        cls,
+        offset: int,
+        transaction_id: str,
+        group: str,
+        real_topic: str,
+        born: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        users: Headers,
+        size: int,
+        messages: int | None = None,
+    ) -> Self:
+        """One without options, of which the user's headers and the size are known."""
+        fields = (offset, transaction_id, group, real_topic, born, key, value, headers)
+        return tuple.__new__(cls, (*fields, None, None, None, messages, None, users, size, False))
+
     @property
     def framed(self) -> list[FramedMessage]:
         """The messages in its frames. Parsed anew each time: if kept, they would take as much memory again."""
@@ -219,12 +238,8 @@ def _parse_plain(
     real_group, real_topic, size = envelope
     size += len(key or b"") + len(value or b"") + size_of(beside)
     transaction = transaction_id.decode()
-    return tuple.__new__(
-        HalfMessage,
-        (
-            *(offset, transaction, real_group, real_topic, born, key, value, headers),
-            *(None, None, None, None, None, users, size, False),
-        ),
+    return HalfMessage.without_options(
+        offset, transaction, real_group, real_topic, born, key, value, headers, users, size
     )
 
 
@@ -262,12 +277,12 @@ def _parse_several(
     ):
         return None
     size = envelope.size + len(key or b"") + len(value or b"") + size_of(headers[-1:])
-    users: Headers = []
-    fields = (
-        *(offset, transaction_id.decode(), envelope.group, envelope.real_topic, born, key, value, headers),
-        *(None, None, None, number, None, users, size, False),
+    group, real_topic, _ = envelope
+    return _of_several(
+        HalfMessage.without_options(
+            offset, transaction_id.decode(), group, real_topic, born, key, value, headers, [], size, number
+        )
     )
-    return _of_several(tuple.__new__(HalfMessage, fields))
 
 
 @lru_cache(_SHARED)

@@ -19,9 +19,10 @@ later release has written a record that this one cannot read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.half_queue import HalfQueue
@@ -42,6 +43,7 @@ from txbridge.worker.observe.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.restored import Restored
 from txbridge.worker.takeover.refusals import (
+    Bounds,
     refuse_cut,
     refuse_lost,
     refuse_lost_ops,
@@ -60,108 +62,141 @@ _PROVE_S = 30.0
 _log = get_logger("txbridge.worker")
 
 
+class _Readers(NamedTuple):
+    """Readers that are not started yet."""
+
+    half: PartitionReader
+    end: PartitionReader
+
+
+class _Start(NamedTuple):
+    """The place in the logs where the new owner goes on."""
+
+    #: It says how far HALF was read.
+    checkpoint: Checkpoint
+    #: HALF offset up to which previous owners may have read.
+    half_known: int
+    #: Log start and end, by the short name of the topic.
+    bounds: Bounds
+
+
 def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> Restored:
     """Become the owner and restore the state.
 
     Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, ReadStoppedError, TimeoutError,
     KafkaException.
     """
-    names, kafka, outside = context.names, context.kafka, context.outside
-    writer = TransactionalWriter(kafka, names, partition, context.commit_timeout_ms, outside)
-    readers: list[PartitionReader] = []
-    offset_topic: OffsetTopic | None = None
-
-    def reader(topic: str, **how: Any) -> PartitionReader:
-        readers.append(PartitionReader(kafka, topic, partition, outside=outside, **how))
-        return readers[-1]
-
-    try:
-        # 1. The fence.
+    names = context.names
+    writer = TransactionalWriter(context.kafka, names, partition, context.commit_timeout_ms, context.outside)
+    with ExitStack() as on_failure:
         writer.fence()
         fault_point("takeover.fenced")
-        # 2. OFFSET, OP, HALF.
         ids = _topic_ids(context.requests, names, partition)
         offset_topic = read_offset_topic(context, partition, stopping)
-        if offset_topic.newer is not None:
-            refuse_newer(names.offset, partition, *offset_topic.newer)
-        half_reader = reader(names.half, committed=False, on_demand=True, follows=True)
-        end_reader = reader(names.end, committed=False, on_demand=True)
-        bounds = {
-            "half": half_reader.watermarks(),
-            "end": end_reader.watermarks(),
-            "op": half_reader.watermarks(names.op),
-        }
-        checkpoint = offset_topic.checkpoint
-        if checkpoint is None:
-            half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
-            checkpoint, half_read = Checkpoint(half=half, end=end, op=op, topics=ids), half
-            # Nothing says how far a previous owner read, if there was one. So a record counts as that owner's if HALF
-            # holds the messages that it names.
-            half_known = bounds["half"][1]
-        else:
-            half_read = max(checkpoint.half, bounds["half"][1] if checkpoint.read is None else checkpoint.read)
-            refuse_other_topics(names, partition, checkpoint, half_read, ids, bounds)
-            # An END record that is applied in part must be there.
-            end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
-            for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
-                refuse_cut(half_reader, topic, wanted, stopping, outside)
-            refuse_lost(lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
-            half_known = half_read
-        refuse_parked_beyond(names, partition, offset_topic, half_known)
-        queue = HalfQueue(
-            context.policy,
-            watermark=checkpoint.half,
-            next_end=checkpoint.end,
-            next_entry=checkpoint.entry,
-            next_op=checkpoint.op,
-        )
-        had_parked = bool(offset_topic.parked)
-        queue.restore_parked(offset_topic.parked)
-        op_from = max(checkpoint.op, bounds["op"][0])
-        stored = Stored(offset_topic.checkpoint, half_known)
-        replayed = _replay_op(context, partition, queue, op_from, checkpoint, stored, stopping)
-        if offset_topic.checkpoint is None and (replayed or had_parked or bounds["op"][0] > 0):
-            _refuse_lost_checkpoint(context, partition, stopping)
-        state = Restored(
+        try:
+            if offset_topic.newer is not None:
+                refuse_newer(names.offset, partition, *offset_topic.newer)
+            readers = _Readers(
+                _reader(context, names.half, partition, on_failure, committed=False, on_demand=True, follows=True),
+                _reader(context, names.end, partition, on_failure, committed=False, on_demand=True),
+            )
+            start = _find_start(context, partition, offset_topic, ids, readers, stopping)
+            queue = _restore_queue(context, partition, offset_topic, start, stopping)
+        except TakeOverRefusedError:
+            on_failure.close()
+            # Another worker may have taken the partition over meanwhile. Then parts of two states do not fit together,
+            # and the topics are fine.
+            if read_offset_topic(context, partition, stopping).checkpoint != offset_topic.checkpoint:
+                raise FencedError("another worker has written the checkpoint during this take-over") from None
+            raise
+        checkpoint = start.checkpoint
+        restored = Restored(
             partition=partition,
             names=names,
             queue=queue,
             # Each connection takes file descriptors. END's reader is never started from here on.
-            bodies=BodyCache(context.payload_memory, names, end_reader.on_same_connection(names.half)),
+            bodies=BodyCache(context.payload_memory, names, readers.end.on_same_connection(names.half)),
             writer=writer,
-            half_reader=half_reader,
-            end_reader=end_reader,
-            decision_reader=reader(names.end, committed=True, follows=True),
+            half_reader=readers.half,
+            end_reader=readers.end,
+            decision_reader=_reader(context, names.end, partition, on_failure, committed=True, follows=True),
             half_gaps=gaps_of_half(names.half, partition, context.metrics),
             end_gaps=gaps_of_end(names.end, partition, context.metrics),
-            checkpoint=replace(checkpoint, read=half_read),
+            checkpoint=checkpoint,
             checkpoint_offset=offset_topic.checkpoint_offset,
             offset_topic_end=offset_topic.position,
             stopping=stopping,
         )
         # Below the watermark HALF is read for the ids only. Records that retention has deleted there are not needed.
         recent = checkpoint.half if checkpoint.recent is None else min(checkpoint.recent, checkpoint.half)
-        half_reader.start(max(recent, bounds["half"][0]))
+        readers.half.start(max(recent, start.bounds["half"][0]))
         fault_point("takeover.restored")
-    except TakeOverRefusedError:
-        _close(readers)
-        # Another worker may have taken the partition over meanwhile. Then parts of two states do not fit together, and
-        # the topics are fine.
-        if (
-            offset_topic is not None
-            and read_offset_topic(context, partition, stopping).checkpoint != offset_topic.checkpoint
-        ):
-            raise FencedError("another worker has written the checkpoint during this take-over") from None
-        raise
-    except BaseException:
-        _close(readers)
-        raise
-    return state
+        on_failure.pop_all()
+    return restored
 
 
-def _close(readers: Iterable[PartitionReader]) -> None:
-    for reader in readers:
-        reader.close()
+def _reader(
+    context: PartitionContext, topic: str, partition: int, on_failure: ExitStack, **how: bool
+) -> PartitionReader:
+    reader = PartitionReader(context.kafka, topic, partition, outside=context.outside, **how)
+    on_failure.callback(reader.close)
+    return reader
+
+
+def _find_start(
+    context: PartitionContext,
+    partition: int,
+    offset_topic: OffsetTopic,
+    ids: Mapping[str, str],
+    readers: _Readers,
+    stopping: Callable[[], bool],
+) -> _Start:
+    """The checkpoint, if the logs are those for which it was written. Raises TakeOverRefusedError."""
+    names, half_reader = context.names, readers.half
+    bounds = {
+        "half": half_reader.watermarks(),
+        "end": readers.end.watermarks(),
+        "op": half_reader.watermarks(names.op),
+    }
+    checkpoint = offset_topic.checkpoint
+    if checkpoint is None:
+        half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
+        # Nothing says how far a previous owner read, if there was one. So a record counts as that owner's if HALF holds
+        # the messages that it names.
+        start = _Start(Checkpoint(half=half, end=end, op=op, topics=ids, read=half), bounds["half"][1], bounds)
+    else:
+        half_read = max(checkpoint.half, bounds["half"][1] if checkpoint.read is None else checkpoint.read)
+        refuse_other_topics(names, partition, checkpoint, half_read, ids, bounds)
+        # An END record that is applied in part must be there.
+        end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
+        for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
+            refuse_cut(half_reader, topic, wanted, stopping, context.outside)
+        refuse_lost(lost_tails(names, checkpoint, readers._asdict()))
+        start = _Start(replace(checkpoint, read=half_read), half_read, bounds)
+    refuse_parked_beyond(names, partition, offset_topic, start.half_known)
+    return start
+
+
+def _restore_queue(
+    context: PartitionContext, partition: int, offset_topic: OffsetTopic, start: _Start, stopping: Callable[[], bool]
+) -> HalfQueue:
+    """The state of the partition, from the parked entries and OP. Raises TakeOverRefusedError, FencedError."""
+    checkpoint = start.checkpoint
+    queue = HalfQueue(
+        context.policy,
+        watermark=checkpoint.half,
+        next_end=checkpoint.end,
+        next_entry=checkpoint.entry,
+        next_op=checkpoint.op,
+    )
+    had_parked = bool(offset_topic.parked)
+    queue.restore_parked(offset_topic.parked)
+    first_op = start.bounds["op"][0]
+    stored = Stored(offset_topic.checkpoint, start.half_known)
+    replayed = _replay_op(context, partition, queue, max(checkpoint.op, first_op), checkpoint, stored, stopping)
+    if offset_topic.checkpoint is None and (replayed or had_parked or first_op > 0):
+        _refuse_lost_checkpoint(context, partition, stopping)
+    return queue
 
 
 def _topic_ids(requests: ControllerRequests, names: Names, partition: int) -> dict[str, str]:
