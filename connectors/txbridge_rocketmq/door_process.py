@@ -136,7 +136,7 @@ async def _serve(
             DoorSetting(
                 names=names,
                 partitions=layout.partitions,
-                limits=Limits.of(layout, settings.timer_max_delay),
+                limits=Limits.of_layout(layout, settings.timer_max_delay),
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
                 grpc_addresses=options.grpc_addresses or (f"{options.grpc[0]}:{rpc_port}",) if options.grpc else (),
@@ -234,11 +234,11 @@ async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], i
         try:
             found = await asyncio.to_thread(look)
         except KafkaException:
-            kafka.look()
+            kafka.check_answers()
             continue
-        kafka.works()
+        kafka.note_answer()
         if isinstance(found, int):
-            watch.found(found)
+            watch.note_partitions(found)
 
 
 async def _beat(alive: ProofOfLife) -> None:

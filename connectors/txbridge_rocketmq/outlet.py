@@ -76,7 +76,7 @@ class Outlet:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                self._wire.serve(_SERVE_S)
+                self._wire.serve_reports(_SERVE_S)
             except Exception as error:  # noqa: BLE001  a callback in the user's settings: the thread must live on
                 report(logging.ERROR, "kafka_callback_raised", exception=error)
             self._hand_over()
@@ -95,9 +95,9 @@ class Outlet:
 
     def _note_report(self, answer: asyncio.Future[Report], error: KafkaError | None, record: Record) -> None:
         if error is None:
-            self._connection.works()
+            self._connection.note_answer()
         elif error.code() == MSG_TIMED_OUT:
-            self._connection.gave_up(self._what, record.latency() or 0.0)
+            self._connection.note_time_out(self._what, record.latency() or 0.0)
         partition, offset = record.partition(), record.offset()
         known = error is None and partition is not None and offset is not None
         self._reports.append((answer, (error, partition if known else -1, offset if known else -1)))  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ class FakeWire:
             self._reports.append([None, on_delivery, record, self.automatic])
             self._condition.notify_all()
 
-    def serve(self, timeout):
+    def serve_reports(self, timeout):
         with self._condition:
             self._condition.wait_for(lambda: any(ready for *_, ready in self._reports), timeout)
             due = [report for report in self._reports if report[3]]
@@ -136,12 +136,12 @@ class FakeRuntime(SendPath):
     def is_called_by_it(self):
         return False
 
-    def begin(self, transaction_id, running=None):
+    def begin_attempt(self, transaction_id, running=None):
         if self.closed:
             raise UsageError("this producer is closed; create a new one")
         self.running.add(transaction_id)
 
-    def finish(self, transaction_id):
+    def finish_attempt(self, transaction_id):
         with self._condition:
             self.running.discard(transaction_id)
             self._condition.notify_all()
@@ -158,7 +158,7 @@ class FakeRuntime(SendPath):
     def half_writer(self, *, gathers=False, in_order=False):
         return self._half_writer
 
-    def _write(self, writer, message, transaction_id, on_done, deadline, after_reports):
+    def _write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
         assert writer is self._half_writer
         self.after_reports = after_reports
         if self.refusals:
@@ -180,14 +180,14 @@ class FakeRuntime(SendPath):
         if self.after_reports is not None:
             self.after_reports()
 
-    def end(self, prepared, outcome):
+    def send_decision(self, prepared, outcome):
         entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision)
         end = Ticket(entry, prepared.size)
         self.ends.append((prepared.transaction_id, outcome, end))
         return end
 
     def flush(self, timeout):
-        return sum(not end.future().done() for *_, end in self.ends)
+        return sum(not end.as_future().done() for *_, end in self.ends)
 
     def close(self, timeout, finish_calls):
         with self._condition:

@@ -33,7 +33,7 @@ orders = Table("orders", tables, Column("id", Integer, primary_key=True), Column
 
 
 def message(transaction_id: str) -> MessageExt:
-    return MessageExt.prepared(Message("orders", b"v"), transaction_id, 0, 1, 2)
+    return MessageExt.for_execution(Message("orders", b"v"), transaction_id, 0, 1, 2)
 
 
 def number(transaction_id: str) -> int:

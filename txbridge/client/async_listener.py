@@ -52,7 +52,7 @@ class ListenerMethod:
         self._is_coroutine = inspect.iscoroutinefunction(method)
         self._failed = failed
 
-    async def outcome(self, message: MessageExt, *more: Any, left_running: LeftRunning) -> Outcome:
+    async def call_listener(self, message: MessageExt, *more: Any, left_running: LeftRunning) -> Outcome:
         """Call the method. Raises only errors that are no Exception: CancelledError, KeyboardInterrupt, SystemExit."""
         try:
             if self._is_coroutine:

@@ -103,7 +103,7 @@ class AsyncTransactionProducer:
                 f"an AsyncTransactionListener or a TransactionListener is needed, not {type(listener).__name__}"
             )
         require_positive(check_concurrency=check_concurrency)
-        self._options = ClientOptions.checked(
+        self._options = ClientOptions.from_arguments(
             group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
         self._listener = listener
@@ -114,7 +114,7 @@ class AsyncTransactionProducer:
         # Pools start their threads when they are used, so these cost nothing yet.
         self._waits_in = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
-        self._life = Life(self._options, self._ask)
+        self._life = Life(self._options, self._pass_check_on)
         #: To the loop that has started the producer, or that starts it; None until then.
         self._hand_over: HandOver | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -137,7 +137,7 @@ class AsyncTransactionProducer:
             UsageError: librdkafka refuses a setting, the producer is closed, or this is another event loop or process.
 
         """
-        await self._started()
+        await self._ensure_started()
         return self
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
@@ -160,7 +160,7 @@ class AsyncTransactionProducer:
 
         """
         check_message(message, self._options.names)
-        return await self._send(message, self._execute, arg)
+        return await self._send_one(message, self._execute, arg)
 
     async def send_later(self, message: Message, timeout: float | None = None) -> AsyncTransactionSendResult:  # noqa: ASYNC109  as the blocking one
         """Send a message that names a time of delivery, without a local transaction, as TransactionProducer.send_later.
@@ -170,7 +170,7 @@ class AsyncTransactionProducer:
         """
         check_message(message, self._options.names)
         require_time(message)
-        result = await self._send(message, _COMMITS, None)
+        result = await self._send_one(message, _COMMITS, None)
         await result.wait(timeout)
         return result
 
@@ -181,33 +181,35 @@ class AsyncTransactionProducer:
 
         Order, limits and errors are those of TransactionProducer.send_messages_in_transaction.
         """
-        return await self._send(together(messages, self._options.names), self._execute, arg)
+        return await self._send_one(together(messages, self._options.names), self._execute, arg)
 
-    async def _send(self, message: Message, execute: ListenerMethod, arg: Any) -> AsyncTransactionSendResult:
-        hand_over, runtime = await self._started()
+    async def _send_one(self, message: Message, execute: ListenerMethod, arg: Any) -> AsyncTransactionSendResult:
+        hand_over, runtime = await self._ensure_started()
         sends = runtime.sends
-        transaction_id = sends.admit(message)
+        transaction_id = sends.admit_message(message)
         if execute is self._execute:
             await self._ask_barrier(sends)
         size = len(message.value or b"")
         # A listener method that waited for a turn would wait for itself.
-        epoch = await self._turns.take(size, waits=not is_called_by(self))
+        epoch = await self._turns.take_turn(size, waits=not is_called_by(self))
         left: list[asyncio.Future[Any]] = []
         try:
-            sends.begin(transaction_id)
-            prepared = await self._prepare(hand_over, sends, message, transaction_id)
-            given = prepared.extended(message)
+            sends.begin_attempt(transaction_id)
+            prepared = await self._prepare_half(hand_over, sends, message, transaction_id)
+            given = prepared.for_listener(message)
             try:
                 with calling(self):
-                    outcome = await execute.outcome(given, arg, left_running=left.append)
+                    outcome = await execute.call_listener(given, arg, left_running=left.append)
             except BaseException as error:
-                sends.interrupted(prepared, given, error)
+                sends.send_unknown(prepared, given, error)
                 raise
-            return AsyncTransactionSendResult.of(prepared, outcome, sends.end(prepared, outcome), _hand_over=hand_over)
+            return AsyncTransactionSendResult.of_decision(
+                prepared, outcome, sends.send_decision(prepared, outcome), _hand_over=hand_over
+            )
         finally:
 
             def over(_: object = None) -> None:
-                sends.finish(transaction_id)
+                sends.finish_attempt(transaction_id)
                 self._turns.give_back(epoch, size)
 
             if left:
@@ -275,10 +277,10 @@ class AsyncTransactionProducer:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    def _pass_check_on(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
         """Pass a check on to the loop. The thread of the checks calls this."""
         assert self._hand_over is not None
-        self._checks.ask(self._hand_over, request, answer)
+        self._checks.ask_application(self._hand_over, request, answer)
 
     def _require_ours(self) -> None:
         """Raise UsageError after a fork and in another event loop."""
@@ -287,7 +289,7 @@ class AsyncTransactionProducer:
         if self._hand_over is not None:
             self._hand_over.require_this_loop()
 
-    async def _started(self) -> tuple[HandOver, Runtime]:
+    async def _ensure_started(self) -> tuple[HandOver, Runtime]:
         if self._closing is not None:
             raise closed()
         self._require_ours()
@@ -305,11 +307,11 @@ class AsyncTransactionProducer:
 
     async def _start(self) -> None:
         try:
-            await _in_thread(self._waits_in, self._life.started)
+            await _in_thread(self._waits_in, self._life.ensure_started)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.
-                abandoned, self._life = self._life, Life(self._options, self._ask)
+                abandoned, self._life = self._life, Life(self._options, self._pass_check_on)
                 threading.Thread(target=abandoned.close, args=[None, _do_nothing, _do_nothing], daemon=True).start()
             # The start may be tried again, also in another loop.
             self._starting = self._hand_over = None
@@ -338,22 +340,24 @@ class AsyncTransactionProducer:
             raise barrier_failed(error) from error
         sends.note_barrier(found)
 
-    async def _prepare(self, hand_over: HandOver, sends: SendPath, message: Message, transaction_id: str) -> Prepared:
+    async def _prepare_half(
+        self, hand_over: HandOver, sends: SendPath, message: Message, transaction_id: str
+    ) -> Prepared:
         """Do as SendPath.prepare, without blocking the loop."""
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
             writer = sends.half_writer(gathers=self._turns.number >= _GATHER_FROM)
             on_done = Resolving(hand_over, reported)
             for wait, seconds in sends.hand_over(writer, message, transaction_id, on_done):
-                await self._shared(wait, seconds)
+                await self._wait_together(wait, seconds)
             result = await reported
         except BaseException:
             # Cancelled. Kafka may still store the half message, but no local transaction will run.
             sends.give_up(transaction_id)
             raise
-        return sends.prepared(transaction_id, result)
+        return sends.require_stored(transaction_id, result)
 
-    async def _shared(self, wait: Callable[[float], object], timeout: float) -> object:  # noqa: ASYNC109
+    async def _wait_together(self, wait: Callable[[float], object], timeout: float) -> object:  # noqa: ASYNC109
         """Wait in a thread. Sends that wait for the same share one thread."""
         waiting = self._waits.get(wait)
         if waiting is None:

@@ -156,9 +156,9 @@ class MessageExt(Message):
         raise UsageError("txbridge makes these; an application sends a Message")
 
     @classmethod
-    def prepared(cls, message: Message, transaction_id: str, partition: int, offset: int, born: int) -> Self:
+    def for_execution(cls, message: Message, transaction_id: str, partition: int, offset: int, born: int) -> Self:
         """Return the message for the local transaction. Kafka has just acknowledged its half message."""
-        return cls._made(
+        return cls._with_fields(
             message.__dict__
             if type(message) is Message
             else _first_of(message.messages, message.check_immunity_time, message.deliver_at),
@@ -170,7 +170,7 @@ class MessageExt(Message):
         )
 
     @classmethod
-    def checked(
+    def for_check(
         cls,
         half: HalfMessage,
         partition: int,
@@ -197,7 +197,7 @@ class MessageExt(Message):
                 Message(one.topic, one.value, one.key, one.headers, one.timestamp, one.partition) for one in half.framed
             )
             fields = _first_of(several, immunity, half.deliver_at)
-        return cls._made(
+        return cls._with_fields(
             fields,
             transaction_id=half.transaction_id,
             half_partition=partition,
@@ -209,7 +209,7 @@ class MessageExt(Message):
         )
 
     @classmethod
-    def _made(cls, message: Mapping[str, object], **more: object) -> Self:
+    def _with_fields(cls, message: Mapping[str, object], **more: object) -> Self:
         made = cls.__new__(cls)
         # All attributes at once. To set each one of a frozen dataclass would take several times as long.
         object.__setattr__(made, "__dict__", {**message, **more})
@@ -237,7 +237,7 @@ class Limits:
     delay: int = DEFAULT_TIMER_MAX_DELAY_MS
 
     @classmethod
-    def of(cls, layout: Layout, timer_max_delay: int) -> Self:
+    def of_layout(cls, layout: Layout, timer_max_delay: int) -> Self:
         """Return the limits of topics with this layout, with a delay of at most `timer_max_delay` ms."""
         retention = layout.half_retention_ms
         if retention < 0:

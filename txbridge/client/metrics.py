@@ -64,20 +64,20 @@ class ClientMetrics:
             self._ends.labels(group, result)
         return GroupMetrics(self, group)
 
-    def prepared(self, group: str, seconds: float) -> None:
+    def count_stored(self, group: str, seconds: float) -> None:
         self._prepares.labels(group, "stored").inc()
         self._prepare.labels(group).observe(seconds)
 
-    def prepare_failed(self, group: str) -> None:
+    def count_failed(self, group: str) -> None:
         self._prepares.labels(group, "failed").inc()
 
     def local_transaction(self, group: str, seconds: float) -> None:
         self._local.labels(group).observe(seconds)
 
-    def decided(self, group: str, outcome: Outcome, source: Source) -> None:
+    def count_decision(self, group: str, outcome: Outcome, source: Source) -> None:
         self._decisions.labels(group, outcome.decision.name.lower(), source.value).inc()
 
-    def ended(self, group: str, *, acknowledged: bool) -> None:
+    def count_end(self, group: str, *, acknowledged: bool) -> None:
         self._ends.labels(group, "acknowledged" if acknowledged else "given_up").inc()
 
 
@@ -90,57 +90,57 @@ class GroupMetrics:
         #: Start time (s) of each running attempt, by transaction id. From the acknowledgement on, the time of that.
         self._prepared: dict[str, float] = {}
 
-    def preparing(self, transaction_id: str, on_done: Report) -> Report:
+    def watch_prepare(self, transaction_id: str, on_done: Report) -> Report:
         """Return a report that updates the metrics and calls `on_done`."""
         started = self._prepared[transaction_id] = time.monotonic()
 
         def report(result: Prepared | PrepareError) -> None:
             now = time.monotonic()
             if isinstance(result, Prepared):
-                self._metrics.prepared(self._group, now - started)
+                self._metrics.count_stored(self._group, now - started)
                 # Not if the caller was interrupted meanwhile, because nothing would remove the entry again.
                 if transaction_id in self._prepared:
                     self._prepared[transaction_id] = now
             else:
-                self._metrics.prepare_failed(self._group)
+                self._metrics.count_failed(self._group)
             on_done(result)
 
         return report
 
-    def ending(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
+    def watch_decision(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
         """Measure a local transaction that is over, with its END on the way."""
         prepared = self._prepared.pop(transaction_id, None)
         if prepared is not None:
             self._metrics.local_transaction(self._group, time.monotonic() - prepared)
-        self._decided(outcome, Source.CLIENT, end)
+        self._count_decision(outcome, Source.CLIENT, end)
 
-    def answering(self, outcome: Outcome, end: Ticket) -> None:
+    def watch_answer(self, outcome: Outcome, end: Ticket) -> None:
         """Measure the answer to a check."""
-        self._decided(outcome, Source.CHECK, end)
+        self._count_decision(outcome, Source.CHECK, end)
 
-    def finished(self, transaction_id: str) -> None:
+    def forget_attempt(self, transaction_id: str) -> None:
         """Stop measuring an attempt, whatever its outcome."""
         self._prepared.pop(transaction_id, None)
 
-    def _decided(self, outcome: Outcome, source: Source, end: Ticket) -> None:
-        self._metrics.decided(self._group, outcome, source)
-        end.future().add_done_callback(self._ended)
+    def _count_decision(self, outcome: Outcome, source: Source, end: Ticket) -> None:
+        self._metrics.count_decision(self._group, outcome, source)
+        end.as_future().add_done_callback(self._count_end)
 
-    def _ended(self, end: Future[None]) -> None:
-        self._metrics.ended(self._group, acknowledged=end.exception() is None)
+    def _count_end(self, end: Future[None]) -> None:
+        self._metrics.count_end(self._group, acknowledged=end.exception() is None)
 
 
 class NoMetrics:
     """Stand-in for GroupMetrics in producers without metrics: does nothing."""
 
-    def preparing(self, transaction_id: str, on_done: Report) -> Report:  # noqa: ARG002
+    def watch_prepare(self, transaction_id: str, on_done: Report) -> Report:  # noqa: ARG002
         return on_done
 
-    def ending(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
+    def watch_decision(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
         pass
 
-    def answering(self, outcome: Outcome, end: Ticket) -> None:
+    def watch_answer(self, outcome: Outcome, end: Ticket) -> None:
         pass
 
-    def finished(self, transaction_id: str) -> None:
+    def forget_attempt(self, transaction_id: str) -> None:
         pass

@@ -38,7 +38,7 @@ class ClientOptions:
     timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S
 
     @classmethod
-    def checked(
+    def from_arguments(
         cls,
         group: str,
         settings: Mapping[str, Any],

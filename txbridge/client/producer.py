@@ -102,12 +102,12 @@ class TransactionProducer:
             check_thread_pool_max_size=check_thread_pool_max_size,
         )
         self._listener = listener
-        self._options = ClientOptions.checked(
+        self._options = ClientOptions.from_arguments(
             group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
-        self._life = Life(self._options, self._checks.ask)
+        self._life = Life(self._options, self._checks.ask_application)
 
     @property
     def group(self) -> str:
@@ -132,7 +132,7 @@ class TransactionProducer:
             UsageError: librdkafka refuses a setting, the producer is closed, or it was started before a fork.
 
         """
-        self._life.started()
+        self._life.ensure_started()
         return self
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
@@ -151,7 +151,7 @@ class TransactionProducer:
 
         """
         check_message(message, self._options.names)
-        return self._send(message, self._listener, arg)
+        return self._send_one(message, self._listener, arg)
 
     def send_later(self, message: Message, timeout: float | None = None) -> TransactionSendResult:
         """Send a message that names a time of delivery, without a local transaction.
@@ -172,7 +172,7 @@ class TransactionProducer:
         """
         check_message(message, self._options.names)
         require_time(message)
-        result = self._send(message, _COMMITS, None)
+        result = self._send_one(message, _COMMITS, None)
         result.wait(timeout)
         return result
 
@@ -185,21 +185,21 @@ class TransactionProducer:
         At most 1,000 messages go to at most 100 topics. Together they may be as large as one message. RocketMQ has no
         such call. Raises as `send_message_in_transaction` does.
         """
-        return self._send(together(messages, self._options.names), self._listener, arg)
+        return self._send_one(together(messages, self._options.names), self._listener, arg)
 
-    def _send(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
-        sends = (self._life.runtime or self._life.started()).sends
-        transaction_id = sends.admit(message)
+    def _send_one(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
+        sends = (self._life.runtime or self._life.ensure_started()).sends
+        transaction_id = sends.admit_message(message)
         sends.ask_barrier(listener)
         # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait for ever.
         running = calling(self)
         try:
             with running:
-                sends.begin(transaction_id, running)
-                prepared = sends.prepare(message, transaction_id)
-                return sends.decide(listener, message, prepared, arg)
+                sends.begin_attempt(transaction_id, running)
+                prepared = sends.prepare_half(message, transaction_id)
+                return sends.run_local_transaction(listener, message, prepared, arg)
         finally:
-            sends.finish(transaction_id)
+            sends.finish_attempt(transaction_id)
 
     def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
         """Do as `send_message_in_transaction` in the background, so that one thread has many transactions in flight.
@@ -222,17 +222,17 @@ class TransactionProducer:
 
         """
         check_message(message, self._options.names)
-        return self._submit(message, arg)
+        return self._submit_one(message, arg)
 
     def submit_messages_in_transaction(
         self, messages: Iterable[Message], arg: Any = None
     ) -> Future[TransactionSendResult]:
         """Do as `send_messages_in_transaction` in the background, as `submit_message_in_transaction` does with one."""
-        return self._submit(together(messages, self._options.names), arg)
+        return self._submit_one(together(messages, self._options.names), arg)
 
-    def _submit(self, message: Message, arg: Any) -> Future[TransactionSendResult]:
-        sends = (self._life.runtime or self._life.started()).sends
-        return self._pipeline.submit(sends, sends.admit(message), message, arg)
+    def _submit_one(self, message: Message, arg: Any) -> Future[TransactionSendResult]:
+        sends = (self._life.runtime or self._life.ensure_started()).sends
+        return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
@@ -282,9 +282,9 @@ class TransactionProducer:
                 "close() was called by a listener method, or while a send of this thread was under way, "
                 "for which it would have to wait"
             )
-        self._life.close(timeout, self._pipeline.stop, self._finish)
+        self._life.close(timeout, self._pipeline.stop, self._finish_calls)
 
-    def _finish(self, timeout: float | None) -> None:
+    def _finish_calls(self, timeout: float | None) -> None:
         """End the pipeline, and wait up to `timeout` seconds (None: no limit) for running checks."""
         self._pipeline.close()
         self._checks.close(timeout)

@@ -40,7 +40,7 @@ class _Sent:
     send_status: SendStatus = SendStatus.SEND_OK
 
     @classmethod
-    def of(cls, prepared: Prepared, outcome: Outcome, end: Ticket, **more: object) -> Self:
+    def of_decision(cls, prepared: Prepared, outcome: Outcome, end: Ticket, **more: object) -> Self:
         """Return the result after the local transaction."""
         made = cls.__new__(cls)
         # Not by __init__, because that of a frozen dataclass sets each attribute with a call of its own.
@@ -63,8 +63,8 @@ class _Sent:
         It fails with EndTransactionError if the END was given up. Its callbacks run in the thread that sends all ENDs,
         so they must be quick and must not wait for other ENDs.
         """
-        self._end.hurry()
-        return self._end.future()
+        self._end.leave_soon()
+        return self._end.as_future()
 
     @property
     def msg_id(self) -> str:
@@ -111,7 +111,7 @@ class AsyncTransactionSendResult(_Sent):
             self._hand_over.require_this_loop()
             acknowledged: asyncio.Future[None] = self._hand_over.loop.create_future()
             # Not asyncio.wrap_future, which wakes the loop once for each END instead of once for a record of many.
-            end.add_done_callback(lambda _: self._hand_over.call(resolve, acknowledged, None))
+            end.add_done_callback(lambda _: self._hand_over.call_on_loop(resolve, acknowledged, None))
             async with asyncio.timeout(timeout):
                 await acknowledged
         end.result()

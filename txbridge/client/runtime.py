@@ -63,7 +63,7 @@ class Runtime:
 
         end_config = kafka_config.end_producer_config(settings)
         check_config = kafka_config.check_consumer_config(settings, group=names.check(group))
-        limits = Limits.of(layout, int(options.timer_max_delay * 1000))
+        limits = Limits.of_layout(layout, int(options.timer_max_delay * 1000))
         # Seconds. In librdkafka 0 means no time-out.
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
@@ -105,7 +105,7 @@ class Runtime:
             check_config,
             connection,
             Group(group, names, layout.partitions),
-            self._answer,
+            self._answer_check,
             options.check_request_hold_max,
             self._watch,
             make_check_topic,
@@ -168,7 +168,7 @@ class Runtime:
                 next="the worker will ask check_local_transaction",
             )
 
-    def _answer(self, request: CheckRequest, settled: Callable[[], None]) -> None:
+    def _answer_check(self, request: CheckRequest, settled: Callable[[], None]) -> None:
         """Answer a check, without the application if this process knows the answer."""
         message = request.message
 
@@ -191,12 +191,12 @@ class Runtime:
                 message.check_times,
                 outcome.remark,
             )
-            end = self._ends.submit(message.half_partition, entry, Source.CHECK, request.size)
-            self._metrics.answering(outcome, end)
-            self._tracing.answering(request, outcome, end)
-            end.future().add_done_callback(lambda _: settled())
+            end = self._ends.submit_command(message.half_partition, entry, Source.CHECK, request.size)
+            self._metrics.watch_answer(outcome, end)
+            self._tracing.trace_answer(request, outcome, end)
+            end.as_future().add_done_callback(lambda _: settled())
 
-        verdict = self._attempts.verdict(message.transaction_id)
+        verdict = self._attempts.verdict_of(message.transaction_id)
         if verdict is None:
             self._ask(request, answer)
         else:

@@ -34,7 +34,7 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
     """
     connection = Connection(options.bootstrap_servers, options.settings.get("error_cb"))
     layout = _layout(options, _connect(options, connection), connection, is_unwanted)
-    connection.works()
+    connection.note_answer()
 
     def make_check_topic() -> None:
         # With a client of its own: one that is kept would cost threads and connections in every process.
@@ -79,7 +79,7 @@ def _layout(
             raise closed() from None
         except KafkaUnreachableError as error:
             admin.poll(0)  # an admin client calls error_cb only in here
-            connection.lost(str(error))
+            connection.note_loss(str(error))
             # Only when `start_timeout` is over. A single request has less time.
             if bounds.deadline.left <= backoff.pause:
                 raise

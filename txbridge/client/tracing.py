@@ -33,7 +33,7 @@ class ClientTracing:
         #: Context of `prepare` and real topic of each running transaction.
         self._prepared: dict[str, tuple[Context, str]] = {}
 
-    def preparing(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report]:
+    def trace_prepare(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report]:
         """Start the span `prepare`. Returns the message for Kafka, and a report that ends the span and calls `on_done`.
 
         A message without a trace context gets that of the span, so that the worker and consumers can continue the
@@ -49,7 +49,7 @@ class ClientTracing:
             f"prepare {message.topic}",
             parent,
             kind=trace.SpanKind.PRODUCER,
-            attributes=self._attributes("prepare", message.topic, transaction_id),
+            attributes=self._attributes_of("prepare", message.topic, transaction_id),
         )
         context = trace.set_span_in_context(span, parent)
         carried = message
@@ -71,30 +71,30 @@ class ClientTracing:
 
         return carried, report
 
-    def ending(self, transaction_id: str, prepared: Prepared, outcome: Outcome, end: Ticket) -> None:
+    def trace_decision(self, transaction_id: str, prepared: Prepared, outcome: Outcome, end: Ticket) -> None:
         """Start the span `decide` of a local transaction that is over, with its END on the way."""
         known = self._prepared.get(transaction_id)
         if known is not None:
             context, topic = known
             where = (prepared.partition, prepared.offset)
-            self._decide(context, topic, transaction_id, where, outcome, end, Source.CLIENT)
+            self._start_decide(context, topic, transaction_id, where, outcome, end, Source.CLIENT)
 
-    def answering(self, request: CheckRequest, outcome: Outcome, end: Ticket) -> None:
+    def trace_answer(self, request: CheckRequest, outcome: Outcome, end: Ticket) -> None:
         """Start the span `decide` of an answered check, with its END on the way."""
         message = request.message
         if tracing.tracer() is None:
             return
         where = (message.half_partition, message.half_offset)
         context = tracing.context_of(message.headers)
-        self._decide(
+        self._start_decide(
             context, message.topic, message.transaction_id, where, outcome, end, Source.CHECK, message.check_times
         )
 
-    def finished(self, transaction_id: str) -> None:
+    def forget_attempt(self, transaction_id: str) -> None:
         """Forget a transaction that is decided or given up."""
         self._prepared.pop(transaction_id, None)
 
-    def _decide(
+    def _start_decide(
         self,
         context: Context | None,
         topic: str,
@@ -115,7 +115,7 @@ class ClientTracing:
             context,
             kind=trace.SpanKind.PRODUCER,
             attributes={
-                **self._attributes("decide", topic, transaction_id),
+                **self._attributes_of("decide", topic, transaction_id),
                 "txbridge.decision": outcome.decision.name.lower(),
                 "txbridge.source": source.value,
             },
@@ -130,9 +130,9 @@ class ClientTracing:
                 _failed(span, error)
             span.end()
 
-        end.future().add_done_callback(over)
+        end.as_future().add_done_callback(over)
 
-    def _attributes(self, operation: str, topic: str, transaction_id: str) -> dict[str, str]:
+    def _attributes_of(self, operation: str, topic: str, transaction_id: str) -> dict[str, str]:
         return {
             **tracing.SYSTEM,
             "messaging.operation.name": operation,

@@ -28,7 +28,7 @@ ID = "0123456789ABCDEF" * 2
 
 
 def message(transaction_id=ID):
-    return MessageExt.prepared(Message("orders", b"v"), transaction_id, 0, 1, 2)
+    return MessageExt.for_execution(Message("orders", b"v"), transaction_id, 0, 1, 2)
 
 
 class LocalTransactions(TransactionTestCase):

@@ -105,7 +105,7 @@ def test_completions_of_a_thread_wake_the_loop_once(runtime):
             assert len(wakes) == 1
             waits = [asyncio.ensure_future(result.wait(120)) for result in results]
             await asyncio.sleep(0)
-            thread = threading.Thread(target=lambda: [end.settle() for *_, end in runtime.ends])
+            thread = threading.Thread(target=lambda: [end.settle_with() for *_, end in runtime.ends])
             thread.start()
             thread.join()
             await asyncio.gather(*waits)
@@ -289,7 +289,7 @@ def test_the_result_waits_without_blocking_the_loop(runtime):
                 await result.wait(0.01)
             waiting = asyncio.ensure_future(result.wait())
             await asyncio.sleep(0)
-            runtime.ends[0][2].settle(EndTransactionError("given up"))
+            runtime.ends[0][2].settle_with(EndTransactionError("given up"))
             with pytest.raises(EndTransactionError):
                 await waiting
             with pytest.raises(EndTransactionError):
@@ -456,7 +456,7 @@ def test_constructor_refuses(arguments, complaint):
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-REQUEST = CheckRequest(MessageExt.prepared(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
+REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -51,7 +51,7 @@ class FullRuntime(FakeRuntime):
             self.go_on.wait()
         return self.room
 
-    def _write(self, writer, message, transaction_id, on_done, deadline, after_reports):
+    def _write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
         raise BufferError("full")
 
 

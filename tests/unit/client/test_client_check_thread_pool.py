@@ -12,7 +12,7 @@ from txbridge import LocalTransactionState, Message, MessageExt, TransactionList
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.checks.thread_pool import CheckPool
 
-REQUEST = CheckRequest(MessageExt.prepared(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
+REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
 
 
 class Listener(TransactionListener):
@@ -34,7 +34,7 @@ def commit():
 
 def ask(pool):
     answers = SimpleQueue()
-    pool.ask(REQUEST, answers.put)
+    pool.ask_application(REQUEST, answers.put)
     return answers.get(timeout=120)
 
 
@@ -51,7 +51,7 @@ def test_as_many_at_once_as_allowed():
     pool = CheckPool(Listener(lambda: both.wait() >= 0 and commit()), None, 2)
     answers = SimpleQueue()
     for _ in range(2):
-        pool.ask(REQUEST, answers.put)
+        pool.ask_application(REQUEST, answers.put)
     assert {answers.get(timeout=120).state for _ in range(2)} == {LocalTransactionState.COMMIT_MESSAGE}
     pool.close()
 
@@ -61,14 +61,14 @@ def test_close_waits_for_what_runs_and_leaves_the_rest():
     pool = CheckPool(Listener(lambda: running.set() or (go_on.wait(30) and commit())), None, 1)
     answers = SimpleQueue()
     for _ in range(3):
-        pool.ask(REQUEST, answers.put)
+        pool.ask_application(REQUEST, answers.put)
     assert running.wait(120)
     pool.close(0.01)
     assert answers.empty()
     go_on.set()
     pool.close()
     assert answers.get(timeout=120).state is LocalTransactionState.COMMIT_MESSAGE
-    pool.ask(REQUEST, answers.put)
+    pool.ask_application(REQUEST, answers.put)
     # The rest stays in Kafka for another member of the group.
     assert answers.empty()
 
@@ -99,8 +99,8 @@ def test_an_executor_that_was_shut_down_with_checks_in_it():
     go_on = threading.Event()
     pool = CheckPool(Listener(lambda: go_on.wait(30) and commit()), executor, 1)
     answers = SimpleQueue()
-    pool.ask(REQUEST, answers.put)
-    pool.ask(REQUEST, answers.put)
+    pool.ask_application(REQUEST, answers.put)
+    pool.ask_application(REQUEST, answers.put)
     executor.shutdown(wait=False, cancel_futures=True)
     assert answers.get(timeout=120) is None
     go_on.set()

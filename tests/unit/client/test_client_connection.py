@@ -36,8 +36,8 @@ def test_one_line_when_it_goes_and_one_when_it_is_back(connection, caplog, clock
     for seconds, is_lost in ((5.9, False), (0.2, True)):
         clock.now += seconds
         assert connection.is_lost is is_lost
-        connection.look()
-        connection.look()
+        connection.check_answers()
+        connection.check_answers()
     assert events(caplog) == ["kafka_connection_lost"]
     assert caplog.records[0].levelno == logging.WARNING
     assert caplog.records[0].fields == {
@@ -46,17 +46,17 @@ def test_one_line_when_it_goes_and_one_when_it_is_back(connection, caplog, clock
         "next": "retrying with back-off",
     }
     clock.now += 12.34
-    connection.works()
+    connection.note_answer()
     clock.now += 1.4
-    connection.works()
+    connection.note_answer()
     # Not reported yet: the connection may be lost again.
     assert connection.is_lost
-    connection.lost("half messages are not acknowledged in time")
+    connection.note_loss("half messages are not acknowledged in time")
     clock.now += 1
-    connection.works()
+    connection.note_answer()
     clock.now += 1.6
     for _ in range(100):
-        connection.works()
+        connection.note_answer()
     assert not connection.is_lost
     assert events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
     assert caplog.records[1].fields["after_seconds"] == 14.7
@@ -65,43 +65,43 @@ def test_one_line_when_it_goes_and_one_when_it_is_back(connection, caplog, clock
 def test_a_broker_that_stands_still_is_noticed_without_any_error(connection, caplog, clock):
     clock.now += 6.1
     assert connection.is_lost
-    connection.look()
+    connection.check_answers()
     assert caplog.records[0].fields["reason"] == "no answer for 6 s"
 
 
 def test_reports_that_come_late_are_no_outage_while_kafka_answers(connection, caplog, clock):
     """librdkafka notices twelve seconds after a broker goes on that its old connections were cut off."""
     clock.now += 80
-    connection.look()
+    connection.check_answers()
     for _ in range(3):
-        connection.works()
-        connection.look()
+        connection.note_answer()
+        connection.check_answers()
         clock.now += 2
     assert not connection.is_lost
     for _ in range(3):
         connection.on_error(KafkaError(KafkaError._TRANSPORT, "127.0.0.1:9092: Disconnected"))
         connection.on_error(all_down())
-        connection.look()
+        connection.check_answers()
         clock.now += 2
-        connection.works()
+        connection.note_answer()
         assert not connection.is_lost
     assert events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
 
 
 def test_a_record_given_up_counts_unless_something_worked_meanwhile(connection, caplog, clock):
     clock.now += 2.9
-    connection.gave_up("half messages", 3.0)
+    connection.note_time_out("half messages", 3.0)
     assert not connection.is_lost
     clock.now += 0.2
-    connection.gave_up("half messages", 3.0)
-    connection.gave_up("half messages", 3.0)
+    connection.note_time_out("half messages", 3.0)
+    connection.note_time_out("half messages", 3.0)
     assert [record.fields["reason"] for record in caplog.records] == ["half messages are not acknowledged in time"]
 
 
 def test_trouble_of_one_broker_is_not_reported(caplog):
     connection = Connection("a:1,b:1")
     connection.on_error(KafkaError(KafkaError._TRANSPORT, "a:1 is gone"))
-    connection.works()
+    connection.note_answer()
     assert not connection.is_lost
     assert not caplog.records
 
@@ -110,7 +110,7 @@ def test_other_errors_once_a_minute_each(connection, caplog, clock):
     for _ in range(10):
         connection.on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
         connection.on_error(KafkaError(KafkaError._SSL, "expired"))
-        connection.works()
+        connection.note_answer()
         clock.now += 5.9
     assert [record.fields["error"] for record in caplog.records] == ["_AUTHENTICATION", "_SSL"]
     clock.now += 1

@@ -14,12 +14,12 @@ def entry(offset, remark=None):
 
 
 def add(queue, *offsets, partition=0, source=Source.CLIENT, size=100, remark=None):
-    return [queue.add(partition, source, entry(offset, remark), size) for offset in offsets]
+    return [queue.add_command(partition, source, entry(offset, remark), size) for offset in offsets]
 
 
 def take(queue):
     """Take a batch when every lane may send again."""
-    return queue.take(float("inf"))
+    return queue.take_batch(float("inf"))
 
 
 def offsets(batch):
@@ -35,7 +35,7 @@ def test_first_goes_alone_and_the_next_gather_behind_it():
     assert queue.next_due is None
     assert take(queue) is None
     add(queue, 4)
-    queue.settle(first)
+    queue.settle_batch(first)
     assert queue.next_due is not None
     assert offsets(take(queue)) == [2, 3, 4]
     assert take(queue) is None
@@ -45,23 +45,23 @@ def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_
     queue = DecisionQueue()
     add(queue, 1)
     assert queue.next_due <= 100.0
-    first = queue.take(100.0)
+    first = queue.take_batch(100.0)
     assert offsets(first) == [1]
     assert queue.next_due is None  # The record is in flight.
     add(queue, 2)
-    queue.settle(first)
+    queue.settle_batch(first)
     add(queue, 3)
     add(queue, 4, partition=1)
     assert queue.next_due <= 100.004
-    assert offsets(queue.take(100.004)) == [4]
-    assert queue.take(100.004) is None
+    assert offsets(queue.take_batch(100.004)) == [4]
+    assert queue.take_batch(100.004) is None
     assert queue.next_due == pytest.approx(100.005)
-    second = queue.take(100.006)
+    second = queue.take_batch(100.006)
     assert offsets(second) == [2, 3]
-    queue.settle(second)
+    queue.settle_batch(second)
     add(queue, 5)
-    assert queue.take(100.01) is None
-    assert offsets(queue.take(101.0)) == [5]
+    assert queue.take_batch(100.01) is None
+    assert offsets(queue.take_batch(101.0)) == [5]
 
 
 def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
@@ -70,15 +70,15 @@ def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
     def send(at, count):
         """Send a record with all commands that came since the last one."""
         add(queue, *range(count))
-        batch = queue.take(at)
+        batch = queue.take_batch(at)
         assert batch is not None
         assert len(batch.tickets) == count
-        queue.settle(batch)
+        queue.settle_batch(batch)
 
     def next_leaves():
         add(queue, 1_000)
         due = queue.next_due
-        queue.abandon()
+        queue.abandon_all()
         return due
 
     # The first record after a quiet time says nothing about the rate, however many commands it has.
@@ -105,40 +105,40 @@ def test_forty_eight_commands_are_enough_and_do_not_wait_for_more():
             news.append(queue.has_news)
 
     give(0)
-    first = queue.take(100.0)
+    first = queue.take_batch(100.0)
     give(*range(1, 9))
-    queue.settle(first)
+    queue.settle_batch(first)
     give(*range(9, 48))
-    assert queue.take(100.001) is None
+    assert queue.take_batch(100.001) is None
     give(48, 49)
     # The sender has to be woken for the first one, and when there are enough.
     assert [number for number, told in enumerate(news) if told] == [0, 48]
     assert queue.next_due == 0
-    second = queue.take(100.001)
+    second = queue.take_batch(100.001)
     assert offsets(second) == list(range(1, 50))
     give(*range(50, 98))
-    queue.settle(second)
-    assert offsets(queue.take(100.002)) == list(range(50, 98))
+    queue.settle_batch(second)
+    assert offsets(queue.take_batch(100.002)) == list(range(50, 98))
 
 
 def test_who_waits_for_a_command_does_not_wait_for_company():
     hurried = []
-    queue = DecisionQueue(lambda: hurried.append(queue.hurry()))
+    queue = DecisionQueue(lambda: hurried.append(queue.hurry_all()))
     add(queue, 1)
-    first = queue.take(100.0)
+    first = queue.take_batch(100.0)
     [ticket] = add(queue, 2)
-    queue.settle(first)
-    assert queue.take(100.001) is None
-    ticket.hurry()
-    second = queue.take(100.001)
+    queue.settle_batch(first)
+    assert queue.take_batch(100.001) is None
+    ticket.leave_soon()
+    second = queue.take_batch(100.001)
     assert offsets(second) == [2]
-    queue.settle(second)
-    ticket.settle()
-    ticket.hurry()
+    queue.settle_batch(second)
+    ticket.settle_with()
+    ticket.leave_soon()
     assert len(hurried) == 1
     # `hurry` applied only to the commands that had been added by then.
     add(queue, 3)
-    assert queue.take(100.002) is None
+    assert queue.take_batch(100.002) is None
 
 
 def test_partitions_and_sources_have_lanes_of_their_own():
@@ -162,7 +162,7 @@ def test_a_record_holds_at_most_1000_entries():
     sizes = []
     while (batch := take(queue)) is not None:
         sizes.append(len(batch.tickets))
-        queue.settle(batch)
+        queue.settle_batch(batch)
     assert sizes == [1_000, 1_000, 500]
     assert queue.unsettled == 0
 
@@ -176,7 +176,7 @@ def test_a_record_names_at_most_16_mib():
     taken = []
     while (batch := take(queue)) is not None:
         taken.append(offsets(batch))
-        queue.settle(batch)
+        queue.settle_batch(batch)
     # 16 of 1 MiB; the 17th is followed by one that is too large for company.
     assert taken == [list(range(16)), [16], [100], [101]]
 
@@ -190,7 +190,7 @@ def test_a_record_with_remarks_stays_below_500_kb():
         value, _ = encode_end([ticket.entry for ticket in batch.tickets], "g", Source.CLIENT)
         assert len(value) <= 500_000
         sizes.append(len(batch.tickets))
-        queue.settle(batch)
+        queue.settle_batch(batch)
     # 500,000 / (2,048 + 80) = 234.96
     assert sizes == [234, 234, 234, 234, 64]
 
@@ -210,21 +210,21 @@ def test_what_waits_is_counted_whatever_becomes_of_it(size, remark, number):
     lane = batch.lane
     left = number - len(batch.tickets)
     assert (lane.named_bytes, lane.remarks) == (left * size, left if remark else 0)
-    queue.abandon()
+    queue.abandon_all()
     assert (lane.named_bytes, lane.remarks) == (0, 0)
 
 
 def test_flush_mark_covers_only_what_was_given_before():
     queue = DecisionQueue()
     add(queue, 1, 2)
-    mark = queue.mark()
+    mark = queue.set_mark()
     first = take(queue)
     add(queue, 3)
     add(queue, 4, partition=1)
     assert queue.left_of(mark) == 2
-    queue.settle(first)
+    queue.settle_batch(first)
     assert queue.left_of(mark) == 0
-    assert queue.left_of(queue.mark()) == 2
+    assert queue.left_of(queue.set_mark()) == 2
 
 
 def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
@@ -232,36 +232,36 @@ def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
     add(queue, 1)
     batch = take(queue)
     add(queue, 2, 3)
-    mark = queue.mark()
-    assert [ticket.entry.half_offset for ticket in queue.abandon()] == [2, 3]
+    mark = queue.set_mark()
+    assert [ticket.entry.half_offset for ticket in queue.abandon_all()] == [2, 3]
     assert queue.left_of(mark) == 1
     assert take(queue) is None
-    queue.settle(batch)
+    queue.settle_batch(batch)
     assert (queue.unsettled, queue.left_of(mark), queue.next_due) == (0, 0, None)
 
 
 def test_a_command_can_not_be_cancelled():
     [ticket] = add(DecisionQueue(), 1)
-    future = ticket.future()
+    future = ticket.as_future()
     assert future.cancel() is False
-    ticket.settle()
+    ticket.settle_with()
     assert future.result(0) is None
 
 
 def test_a_future_tells_the_same_whether_it_was_asked_for_before_or_after():
     acknowledged, given_up = add(DecisionQueue(), 1, 2)
-    early = [acknowledged.future(), given_up.future()]
+    early = [acknowledged.as_future(), given_up.as_future()]
     assert [future.done() for future in early] == [False, False]
     error = EndTransactionError("given up")
-    acknowledged.settle()
-    given_up.settle(error)
-    assert [acknowledged.future(), given_up.future()] == early
+    acknowledged.settle_with()
+    given_up.settle_with(error)
+    assert [acknowledged.as_future(), given_up.as_future()] == early
     assert [future.exception(0) for future in early] == [None, error]
 
     late_acknowledged, late_given_up = add(DecisionQueue(), 3, 4)
-    late_acknowledged.settle()
-    late_given_up.settle(error)
-    assert [late_acknowledged.future().exception(0), late_given_up.future().exception(0)] == [None, error]
+    late_acknowledged.settle_with()
+    late_given_up.settle_with(error)
+    assert [late_acknowledged.as_future().exception(0), late_given_up.as_future().exception(0)] == [None, error]
 
 
 def test_a_thousand_entries_without_remarks_take_no_more_than_80_kb():

@@ -42,7 +42,7 @@ def sender(wire):
 
 
 def submit(sender, *offsets, partition=0, source=Source.CLIENT):
-    return [sender.submit(partition, entry(offset), source, 100).future() for offset in offsets]
+    return [sender.submit_command(partition, entry(offset), source, 100).as_future() for offset in offsets]
 
 
 def entries(record):
@@ -50,7 +50,9 @@ def entries(record):
 
 
 def test_the_record(wire, sender):
-    future = sender.submit(3, entry(17, Decision.ROLLBACK, check_times=2, remark="50 %"), Source.CHECK, 100).future()
+    future = sender.submit_command(
+        3, entry(17, Decision.ROLLBACK, check_times=2, remark="50 %"), Source.CHECK, 100
+    ).as_future()
     wire.wait_records(1)
     assert wire.records == [
         (
@@ -95,17 +97,17 @@ def test_who_waits_is_not_kept_waiting_for_company(patient, wire, waits):
     sender = started(wire)
     submit(sender, 1)
     wire.wait_records(1)
-    ticket = sender.submit(0, entry(2), Source.CLIENT, 100)
-    sender.submit(0, entry(3), Source.CLIENT, 100)
+    ticket = sender.submit_command(0, entry(2), Source.CLIENT, 100)
+    sender.submit_command(0, entry(3), Source.CLIENT, 100)
     # It does not leave as long as no caller waits for it.
-    assert not wait([ticket.future()], 0.05).done
+    assert not wait([ticket.as_future()], 0.05).done
     if waits == "flush":
         assert sender.flush(120) == 0
     elif waits == "close":
         assert sender.close(10) == 0
     else:
-        ticket.hurry()
-    assert ticket.future().result(120) is None
+        ticket.leave_soon()
+    assert ticket.as_future().result(120) is None
     assert [entries(record) for record in wire.records] == [["1"], ["2", "3"]]
     sender.close(10)
 
@@ -127,7 +129,7 @@ def test_order_of_every_thread_is_kept_and_nothing_doubled(wire, sender):
 
     def work(thread):
         for number in range(500):
-            sender.submit(0, entry(thread * 1_000 + number), Source.CLIENT, 100)
+            sender.submit_command(0, entry(thread * 1_000 + number), Source.CLIENT, 100)
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(8)]
     for thread in threads:
@@ -263,13 +265,13 @@ def test_close_while_librdkafkas_queue_is_full(wire):
 
 
 def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, sender, caplog):
-    serve = wire.serve
+    serve = wire.serve_reports
 
     def broken(timeout):
-        wire.serve = serve
+        wire.serve_reports = serve
         raise ValueError("the user's stats_cb")
 
-    wire.serve = broken
+    wire.serve_reports = broken
     [future] = submit(sender, 1)
     wire.wait_records(1)
     wire.acknowledge()

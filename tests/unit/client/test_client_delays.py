@@ -240,7 +240,7 @@ def test_send_later_on_a_loop(monkeypatch):
                 while not runtime.ends:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
                 assert not task.done(), "not before its commit is acknowledged"
-                runtime.ends[0][2].settle()
+                runtime.ends[0][2].settle_with()
                 result = await task
         assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
 

@@ -33,7 +33,7 @@ def writer(wire):
 
 def test_the_record_and_its_acknowledgement(wire, writer):
     reports = SimpleQueue()
-    writer.write(Message("real", b"value", b"key", [("a", None), ("a", b"1")], 5, 2, 30), ID, reports.put)
+    writer.write_half(Message("real", b"value", b"key", [("a", None), ("a", b"1")], 5, 2, 30), ID, reports.put)
     assert wire.records == [
         (
             "ns.RMQ_SYS_TRANS_HALF_TOPIC",
@@ -73,7 +73,7 @@ def test_the_record_and_its_acknowledgement(wire, writer):
 def test_failure_names_the_cause_and_what_to_do(wire, writer, code, words, caplog):
     caplog.set_level("DEBUG")
     reports = SimpleQueue()
-    writer.write(Message("real", b""), ID, reports.put)
+    writer.write_half(Message("real", b""), ID, reports.put)
     wire.acknowledge(KafkaError(code))
     error = reports.get(timeout=120)
     assert isinstance(error, PrepareError)
@@ -91,14 +91,14 @@ def test_failure_names_the_cause_and_what_to_do(wire, writer, code, words, caplo
 def test_a_record_that_librdkafka_refuses_fails_at_once(wire, writer):
     wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
     reports = []
-    writer.write(Message("real", b""), ID, reports.append)
+    writer.write_half(Message("real", b""), ID, reports.append)
     assert reports[0].cause.code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
 def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
     # The broker's answer to a retry of a record that it stored too long ago.
     reports = []
-    writer.write(Message("real", b""), ID, reports.append)
+    writer.write_half(Message("real", b""), ID, reports.append)
     delivery = writer._expected[0]
     delivery(None, FakeRecord(0, -1001))
     assert isinstance(reports[0], PrepareError)
@@ -108,7 +108,7 @@ def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
 def test_after_some_reports_somebody_is_told_once(wire, writer):
     reports, told = [], SimpleQueue()
     for number in range(3):
-        writer.write(Message("real", b"%d" % number), ID, reports.append, lambda: told.put(len(reports)))
+        writer.write_half(Message("real", b"%d" % number), ID, reports.append, lambda: told.put(len(reports)))
     while not told.empty():
         assert told.get() == 0
     wire.acknowledge()
@@ -120,7 +120,7 @@ def test_after_some_reports_somebody_is_told_once(wire, writer):
 def test_who_gathers_is_told_of_a_record_that_was_not_even_accepted(wire, writer):
     reports, told = [], SimpleQueue()
     wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
-    writer.write(Message("real", b""), ID, reports.append, lambda: told.put(len(reports)))
+    writer.write_half(Message("real", b""), ID, reports.append, lambda: told.put(len(reports)))
     assert told.get(timeout=120) == 1
     assert isinstance(reports[0], PrepareError)
 
@@ -128,12 +128,12 @@ def test_who_gathers_is_told_of_a_record_that_was_not_even_accepted(wire, writer
 def test_full_queue_is_left_to_the_caller_who_can_wait_for_room(wire, writer):
     wire.refusals.append(BufferError("full"))
     with pytest.raises(BufferError):
-        writer.write(Message("real", b""), ID, print)
+        writer.write_half(Message("real", b""), ID, print)
     woken = threading.Event()
     waiter = threading.Thread(target=lambda: (writer.wait_for_room(30), woken.set()))
     waiter.start()
     while not woken.wait(0.02):
-        writer.write(Message("real", b""), ID, lambda _: None)
+        writer.write_half(Message("real", b""), ID, lambda _: None)
         wire.acknowledge()
     waiter.join()
 
@@ -142,24 +142,24 @@ def test_close_fails_what_is_not_acknowledged(wire):
     writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders")
     writer.start()
     reports = []
-    writer.write(Message("real", b""), ID, reports.append)
+    writer.write_half(Message("real", b""), ID, reports.append)
     writer.close()
     assert wire.closed
     assert "the producer was closed meanwhile" in str(reports[0])
 
 
 def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, writer, caplog):
-    serve, raised = wire.serve, threading.Event()
+    serve, raised = wire.serve_reports, threading.Event()
 
     def broken(timeout):
-        wire.serve = serve
+        wire.serve_reports = serve
         raised.set()
         raise ValueError("the user's stats_cb")
 
-    wire.serve = broken
+    wire.serve_reports = broken
     assert raised.wait(120)
     reports = SimpleQueue()
-    writer.write(Message("real", b""), ID, reports.put)
+    writer.write_half(Message("real", b""), ID, reports.put)
     wire.acknowledge()
     assert isinstance(reports.get(timeout=120), Prepared)
     assert "kafka_callback_raised" in caplog.text
@@ -167,15 +167,15 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, write
 
 def test_reports_are_taken_where_no_signal_handler_runs(wire, writer):
     threads = SimpleQueue()
-    writer.write(Message("real", b""), ID, lambda _: threads.put(threading.current_thread()))
+    writer.write_half(Message("real", b""), ID, lambda _: threads.put(threading.current_thread()))
     wire.acknowledge()
     assert threads.get(timeout=120).name == "txbridge-half"
 
 
 def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer):
     reports = SimpleQueue()
-    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.2)
-    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 600)
+    writer.write_half(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.2)
+    writer.write_half(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 600)
     began = time.monotonic()
     error = reports.get(timeout=120)
     assert isinstance(error, PrepareError)
@@ -192,7 +192,7 @@ def test_a_shortage_is_looked_for_in_time_and_named(wire):
         looks = 0
         reason = ""
 
-        def look(self):
+        def look_soon(self):
             self.looks += 1
             self.reason = "too few replicas are in sync"
 
@@ -200,11 +200,11 @@ def test_a_shortage_is_looked_for_in_time_and_named(wire):
     writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders", "half", shortage, 0.3)
     writer.start()
     reports = SimpleQueue()
-    writer.write(Message("real", b""), ID, reports.put)
+    writer.write_half(Message("real", b""), ID, reports.put)
     wire.acknowledge()
     assert isinstance(reports.get(timeout=120), Prepared)
     assert shortage.looks == 0
-    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
+    writer.write_half(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
     assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=120))
     writer.close()
 
@@ -212,7 +212,7 @@ def test_a_shortage_is_looked_for_in_time_and_named(wire):
 def test_a_caller_without_after_reports_leaves_it_to_others_of_the_same_writer(wire, writer):
     told = threading.Event()
     reports = []
-    writer.write(Message("real", b"of the pipeline"), ID, reports.append, lambda: reports and told.set())
-    writer.write(Message("real", b"of a blocking caller"), ID, reports.append)
+    writer.write_half(Message("real", b"of the pipeline"), ID, reports.append, lambda: reports and told.set())
+    writer.write_half(Message("real", b"of a blocking caller"), ID, reports.append)
     wire.acknowledge()
     assert told.wait(120)

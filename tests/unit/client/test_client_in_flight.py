@@ -10,32 +10,32 @@ from txbridge.client.flow.back_pressure import Turns
 
 def test_full_from_the_limit_down_to_its_half():
     flight = InFlight(4, 1_000)
-    epochs = [flight.add(1) for _ in range(4)]
+    epochs = [flight.add_attempt(1) for _ in range(4)]
     assert (flight.is_full, flight.room) == (True, 0)
-    assert [flight.remove(epoch, 1) for epoch in epochs[:2]] == [False, True]
+    assert [flight.remove_attempt(epoch, 1) for epoch in epochs[:2]] == [False, True]
     assert (flight.is_full, flight.room, flight.number) == (False, 2, 2)
 
 
 def test_bytes_count_too_and_one_that_is_too_large_is_let_in():
     flight = InFlight(4, 1_000)
-    epoch = flight.add(5_000)
+    epoch = flight.add_attempt(5_000)
     assert flight.is_full
-    assert flight.remove(epoch, 5_000)
+    assert flight.remove_attempt(epoch, 5_000)
     assert not flight.is_full
 
 
 def test_a_mark_is_for_those_before_it():
     flight = InFlight()
-    first, second = flight.add(1), flight.add(1)
-    mark = flight.mark()
-    third = flight.add(1)
+    first, second = flight.add_attempt(1), flight.add_attempt(1)
+    mark = flight.set_mark()
+    third = flight.add_attempt(1)
     assert flight.left_of(mark) == 2
-    assert not flight.remove(third, 1) or flight.left_of(mark) == 2
-    assert not flight.remove(second, 1)
+    assert not flight.remove_attempt(third, 1) or flight.left_of(mark) == 2
+    assert not flight.remove_attempt(second, 1)
     assert flight.left_of(mark) == 1
-    assert flight.remove(first, 1)
+    assert flight.remove_attempt(first, 1)
     assert flight.left_of(mark) == 0
-    assert flight.left_of(flight.mark()) == 0
+    assert flight.left_of(flight.set_mark()) == 0
 
 
 async def _settled():
@@ -50,7 +50,7 @@ def test_turns_come_in_order_and_never_more_than_there_is_room_for():
         turns, held, order = Turns(flight), [], []
 
         async def take(number):
-            held.append(await turns.take(1, waits=True))
+            held.append(await turns.take_turn(1, waits=True))
             order.append(number)
             assert flight.number <= 4
 
@@ -70,8 +70,8 @@ def test_who_is_cancelled_when_its_turn_has_come_passes_it_on():
     async def main():
         flight = InFlight(2, 1_000)
         turns = Turns(flight)
-        held = [await turns.take(1, waits=True) for _ in range(2)]
-        first, second, third = (asyncio.ensure_future(turns.take(1, waits=True)) for _ in range(3))
+        held = [await turns.take_turn(1, waits=True) for _ in range(2)]
+        first, second, third = (asyncio.ensure_future(turns.take_turn(1, waits=True)) for _ in range(3))
         await _settled()
         turns.give_back(held[0], 1)
         # Its turn has come, but it has not run yet.
@@ -84,7 +84,7 @@ def test_who_is_cancelled_when_its_turn_has_come_passes_it_on():
         await _settled()
         turns.give_back(held[1], 1)
         turns.give_back(second.result(), 1)
-        await turns.take(1, waits=True)
+        await turns.take_turn(1, waits=True)
         assert flight.number == 1
 
     asyncio.run(main())
@@ -93,13 +93,13 @@ def test_who_is_cancelled_when_its_turn_has_come_passes_it_on():
 def test_a_listener_does_not_wait_and_after_close_nobody_does():
     async def main():
         turns = Turns(InFlight(1, 1_000))
-        await turns.take(1, waits=True)
-        await turns.take(1, waits=False)
-        waiting = asyncio.ensure_future(turns.take(1, waits=True))
+        await turns.take_turn(1, waits=True)
+        await turns.take_turn(1, waits=False)
+        waiting = asyncio.ensure_future(turns.take_turn(1, waits=True))
         await _settled()
         assert not waiting.done()
         turns.close()
         await waiting
-        await turns.take(1, waits=True)
+        await turns.take_turn(1, waits=True)
 
     asyncio.run(main())

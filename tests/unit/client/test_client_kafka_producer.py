@@ -79,7 +79,7 @@ def test_fatal_error_replaces_the_producer_once(wire, caplog):
     [first] = FakeProducer.made
     wire.produce("t", b"v", b"k", [("h", None)], print)
     first.dies = True
-    wire.serve(0.1)
+    wire.serve_reports(0.1)
     first, second = FakeProducer.made
     assert first.log == [
         ("produce", "t", b"v", b"k", -1, print, [("h", None)]),
@@ -90,7 +90,7 @@ def test_fatal_error_replaces_the_producer_once(wire, caplog):
     ]
     assert second.config == first.config
     wire.produce("t", b"v", None, [], print, 3)
-    wire.serve(0)
+    wire.serve_reports(0)
     assert second.log == [("produce", "t", b"v", None, 3, print, []), ("poll", 0)]
     assert len(FakeProducer.made) == 2
     assert [record.event for record in caplog.records] == ["kafka_error", "kafka_producer_replaced"]
@@ -120,7 +120,7 @@ def test_a_record_for_a_producer_that_is_replaced_meanwhile_goes_to_the_next_one
     def closed(*_):
         # Another thread serves and replaces it, after this one has looked which producer there is.
         first.dies = True
-        wire.serve(0)
+        wire.serve_reports(0)
         raise RuntimeError("Producer has been closed")
 
     first.produce = closed

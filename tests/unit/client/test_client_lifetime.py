@@ -353,8 +353,8 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
                 while True:
                     runtime.acknowledge()
                     for *_, end in runtime.ends:
-                        if not end.future().done():
-                            end.settle()
+                        if not end.as_future().done():
+                            end.settle_with()
                     await asyncio.sleep(0.001)
 
             kafka = asyncio.ensure_future(acknowledges())

@@ -10,7 +10,7 @@ from txbridge import LocalTransactionState, Message, MessageExt, TransactionList
 from txbridge.client.listener import check, execute
 from txbridge.core.decision_record import Decision
 
-MESSAGE = MessageExt.prepared(Message("orders", b"v"), "0123456789ABCDEF" * 2, 0, 1, 2)
+MESSAGE = MessageExt.for_execution(Message("orders", b"v"), "0123456789ABCDEF" * 2, 0, 1, 2)
 
 
 class Listener(TransactionListener):

@@ -148,7 +148,7 @@ def test_limits_of_the_topics():
 
 def test_extended_message_shows_everything_but_the_transaction_id():
     message = Message("t", b"v", b"k", [("a", None)], 5, 2, 30)
-    extended = MessageExt.prepared(message, "0123456789ABCDEF0123456789ABCDEF", 3, 17, 1_700_000_000_000)
+    extended = MessageExt.for_execution(message, "0123456789ABCDEF0123456789ABCDEF", 3, 17, 1_700_000_000_000)
     assert isinstance(extended, Message)
     assert extended.transaction_id == "0123456789ABCDEF0123456789ABCDEF"
     assert "0123456789ABCDEF" not in repr(extended)
@@ -179,7 +179,7 @@ def test_message_of_a_check_has_only_the_users_headers(immunity, seconds):
         immunity=immunity,
         user_timestamp=77,
     )
-    message = MessageExt.checked(half, 3, 4, 1_700_000_000_000)
+    message = MessageExt.for_check(half, 3, 4, 1_700_000_000_000)
     assert message.headers == (("a", None), ("a", b"2"))
     assert (message.topic, message.value, message.key) == ("orders", b"v", None)
     assert (message.timestamp, message.partition, message.check_immunity_time) == (77, 1, seconds)

@@ -29,7 +29,7 @@ def group(registry):
 
 def settled(error=None):
     end = Ticket(DecisionEntry(1, "A" * 32, Decision.COMMIT), 1)
-    end.settle(error)
+    end.settle_with(error)
     return end
 
 
@@ -39,9 +39,9 @@ def value(registry, name, **labels):
 
 def test_a_transaction_is_counted_from_its_half_message_to_its_end(registry, group):
     told = []
-    group.preparing("A", told.append)(STORED)
-    group.ending("A", COMMITTED, settled())
-    group.finished("A")
+    group.watch_prepare("A", told.append)(STORED)
+    group.watch_decision("A", COMMITTED, settled())
+    group.forget_attempt("A")
     assert told == [STORED]
     assert value(registry, "prepares_total", result="stored") == 1
     assert value(registry, "prepare_seconds_count") == 1
@@ -52,22 +52,22 @@ def test_a_transaction_is_counted_from_its_half_message_to_its_end(registry, gro
 
 
 def test_a_half_message_that_fails_has_no_local_transaction(registry, group):
-    group.preparing("A", lambda _: None)(PrepareError("no"))
-    group.finished("A")
+    group.watch_prepare("A", lambda _: None)(PrepareError("no"))
+    group.forget_attempt("A")
     assert value(registry, "prepares_total", result="failed") == 1
     assert value(registry, "prepare_seconds_count") is None
     assert value(registry, "local_transaction_seconds_count") is None
 
 
 def test_an_acknowledgement_after_an_interrupt_leaves_nothing_behind(group):
-    report = group.preparing("A", lambda _: None)
-    group.finished("A")
+    report = group.watch_prepare("A", lambda _: None)
+    group.forget_attempt("A")
     report(STORED)
     assert group._prepared == {}
 
 
 def test_answers_to_checks_and_ends_that_were_given_up(registry, group):
-    group.answering(UNKNOWN, settled(RuntimeError()))
+    group.watch_answer(UNKNOWN, settled(RuntimeError()))
     assert value(registry, "decisions_total", outcome="unknown", source="check") == 1
     assert value(registry, "ends_total", result="given_up") == 1
     assert value(registry, "local_transaction_seconds_count") is None
@@ -76,14 +76,14 @@ def test_answers_to_checks_and_ends_that_were_given_up(registry, group):
 def test_several_groups_share_one_object(registry):
     metrics = ClientMetrics(registry)
     for name in ("orders", "billing"):
-        metrics.of_group(name).answering(COMMITTED, settled())
+        metrics.of_group(name).watch_answer(COMMITTED, settled())
     assert generate_latest(registry).count(b'outcome="commit",source="check"} 1.0') == 2
 
 
 def test_without_metrics_nothing_is_in_the_way():
     none, told = NoMetrics(), []
-    none.preparing("A", told.append)(STORED)
-    none.ending("A", COMMITTED, settled())
-    none.answering(COMMITTED, settled())
-    none.finished("A")
+    none.watch_prepare("A", told.append)(STORED)
+    none.watch_decision("A", COMMITTED, settled())
+    none.watch_answer(COMMITTED, settled())
+    none.forget_attempt("A")
     assert told == [STORED]

@@ -220,7 +220,7 @@ def test_flush_waits_for_what_was_submitted_before(made, runtime):
         assert producer.flush() == 3
         assert all(future.done() for future in futures)
         for *_, end in runtime.ends:
-            end.settle()
+            end.settle_with()
         assert producer.flush() == 0
 
 

@@ -162,10 +162,10 @@ class FakeRuntime(SendPath):
         self.sends = self
         self._ids, self._limits, self._prepare_timeout = TransactionIds(), Limits(1_000, 1_000), 0.05
 
-    def begin(self, transaction_id, running):
+    def begin_attempt(self, transaction_id, running):
         self.log.append("begin")
 
-    def finish(self, transaction_id):
+    def finish_attempt(self, transaction_id):
         self.log.append("finish")
 
     def give_up(self, transaction_id):
@@ -180,11 +180,11 @@ class FakeRuntime(SendPath):
     def half_writer(self):
         return PatientHalfWriter([])
 
-    def _write(self, writer, message, transaction_id, on_done, deadline, after_reports):
+    def _write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
         self.log.append("write")
         raise self.error
 
-    def end(self, prepared, outcome):
+    def send_decision(self, prepared, outcome):
         raise AssertionError("there is nothing to end")
 
 

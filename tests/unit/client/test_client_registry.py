@@ -14,15 +14,15 @@ from txbridge.core.decision_record import Decision
 
 def begun(attempts, count):
     made = TransactionIds()
-    ids = [made.new() for _ in range(count)]
+    ids = [made.new_id() for _ in range(count)]
     for transaction_id in ids:
-        attempts.begin(transaction_id)
+        attempts.begin_attempt(transaction_id)
     return ids
 
 
 def test_transaction_ids_are_32_digits_and_never_the_same():
     made = TransactionIds()
-    ids = {made.new() for _ in range(1_000)}
+    ids = {made.new_id() for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(re.fullmatch(r"[0-9A-F]{32}", transaction_id) for transaction_id in ids)
 
@@ -31,13 +31,13 @@ def test_verdicts():
     attempts = Attempts()
     running, failed, done = begun(attempts, 3)
     attempts.give_up(failed)
-    assert attempts.verdict(failed) is Decision.ROLLBACK
-    attempts.finish(failed)
-    attempts.finish(done)
-    assert attempts.verdict(running) is Decision.UNKNOWN
-    assert attempts.verdict(failed) is Decision.ROLLBACK
-    assert attempts.verdict(done) is None
-    assert attempts.verdict("F" * 32) is None
+    assert attempts.verdict_of(failed) is Decision.ROLLBACK
+    attempts.finish_attempt(failed)
+    attempts.finish_attempt(done)
+    assert attempts.verdict_of(running) is Decision.UNKNOWN
+    assert attempts.verdict_of(failed) is Decision.ROLLBACK
+    assert attempts.verdict_of(done) is None
+    assert attempts.verdict_of("F" * 32) is None
 
 
 def test_the_oldest_failures_are_forgotten():
@@ -45,8 +45,8 @@ def test_the_oldest_failures_are_forgotten():
     ids = begun(attempts, 5)
     for transaction_id in ids:
         attempts.give_up(transaction_id)
-        attempts.finish(transaction_id)
-    assert [attempts.verdict(transaction_id) for transaction_id in ids] == [None, None, *[Decision.ROLLBACK] * 3]
+        attempts.finish_attempt(transaction_id)
+    assert [attempts.verdict_of(transaction_id) for transaction_id in ids] == [None, None, *[Decision.ROLLBACK] * 3]
 
 
 def test_close_waits_for_those_that_run_and_allows_no_more():
@@ -54,10 +54,10 @@ def test_close_waits_for_those_that_run_and_allows_no_more():
     first, second = begun(attempts, 2)
     assert attempts.close(0.01) == 2
     with pytest.raises(UsageError, match="closed"):
-        attempts.begin("A" * 32)
-    attempts.finish("A" * 32)
-    attempts.finish(first)
-    timer = threading.Timer(0.05, attempts.finish, [second])
+        attempts.begin_attempt("A" * 32)
+    attempts.finish_attempt("A" * 32)
+    attempts.finish_attempt(first)
+    timer = threading.Timer(0.05, attempts.finish_attempt, [second])
     timer.start()
     assert attempts.close() == 0
     timer.join()

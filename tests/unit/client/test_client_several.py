@@ -31,14 +31,14 @@ def test_they_become_one_half_message():
 
 
 def test_the_listener_sees_all_of_them_and_what_the_first_one_has():
-    given = MessageExt.prepared(together(iter(MESSAGES), NAMES), ID, 2, 7, 1_000)
+    given = MessageExt.for_execution(together(iter(MESSAGES), NAMES), ID, 2, 7, 1_000)
     assert given.messages == tuple(MESSAGES)
     assert (given.topic, given.key, given.value, given.partition) == ("orders", b"k", b"1", 3)
     assert (given.transaction_id, given.half_partition, given.half_offset, given.check_times) == (ID, 2, 7, 0)
 
 
 def test_one_message_is_all_of_its_messages():
-    given = MessageExt.prepared(MESSAGES[0], ID, 2, 7, 1_000)
+    given = MessageExt.for_execution(MESSAGES[0], ID, 2, 7, 1_000)
     assert MESSAGES[0].messages == (MESSAGES[0],)
     assert [(one.topic, one.value) for one in given.messages] == [("orders", b"1")]
 

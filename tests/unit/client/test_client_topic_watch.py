@@ -60,9 +60,9 @@ def test_a_real_topic_is_looked_up_once_and_told_if_it_is_missing(watch, kafka, 
     kafka.missing = ("missing", "late")
     for _ in range(3):
         for topic in ("there", "missing"):
-            watch.note(topic)
-        watch.step(kafka.look)
-    watch.note("late")
+            watch.note_topic(topic)
+        watch.look_if_due(kafka.look)
+    watch.note_topic("late")
     watch.look_at_new_topics()
     assert kafka.requests == [["there", "missing"], ["late"]]
     assert events(caplog) == [("real_topic_missing", "missing"), ("real_topic_missing", "late")]
@@ -70,10 +70,10 @@ def test_a_real_topic_is_looked_up_once_and_told_if_it_is_missing(watch, kafka, 
 
 def test_names_made_up_for_each_message_are_not_all_looked_up(watch, kafka):
     for number in range(5_000):
-        watch.note(f"topic-{number}")
+        watch.note_topic(f"topic-{number}")
         if number % 100 == 0:
-            watch.step(kafka.look)
-    watch.step(kafka.look)
+            watch.look_if_due(kafka.look)
+    watch.look_if_due(kafka.look)
     assert sum(map(len, kafka.requests)) == 1_000
     assert len(kafka.requests) == 11
 
@@ -81,18 +81,18 @@ def test_names_made_up_for_each_message_are_not_all_looked_up(watch, kafka):
 def test_half_is_looked_at_now_and_then_and_refused_once_it_has_changed(watch, clock, kafka, caplog):
     half = "ns.RMQ_SYS_TRANS_HALF_TOPIC"
     for _ in range(100):
-        watch.step(kafka.look)
+        watch.look_if_due(kafka.look)
         clock.now += 1
     assert kafka.looks == [half] * 3
     assert watch.refusal == ""
     kafka.half = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     clock.now += 30
-    watch.step(kafka.look)
+    watch.look_if_due(kafka.look)
     assert watch.refusal == ""
     kafka.half = 6
     for _ in range(3):
         clock.now += 30
-        watch.step(kafka.look)
+        watch.look_if_due(kafka.look)
     assert f"partitions of {half} has changed: 6 instead of the 4" in watch.refusal
     assert "use another namespace" in watch.refusal
     assert events(caplog) == [("half_partitions_changed", half)]

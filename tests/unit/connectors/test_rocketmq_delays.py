@@ -235,7 +235,7 @@ def test_a_longer_delay_than_the_worker_allows_is_refused(more: dict[str, str]) 
 
 def test_a_check_says_when_it_is_to_be_delivered() -> None:
     message = Message("orders", b"body", headers={"ROCKETMQ_UNIQ_KEY": "01AB"}, deliver_at=NOW + 5)
-    asked = MessageExt.prepared(message, "0" * 32, 1, 7, 1_000)
+    asked = MessageExt.for_execution(message, "0" * 32, 1, 7, 1_000)
     stored = mapping.checked(asked, "plain", (IPv4Address("1.2.3.4"), 5))
     assert stored.properties["TIMER_DELIVER_MS"] == str(NOW + 5)
     orphan = orphan_of(ClientCheck("plain", "01AB", asked), "0" * 32).recover_orphaned_transaction_command

@@ -177,7 +177,7 @@ def test_a_check_has_the_message_as_it_was_sent() -> None:
     headers = [("p", b"v"), ("TAGS", b"t"), ("KEYS", b"k1 k2")]
     headers += [("ROCKETMQ_UNIQ_KEY", b"01AB"), ("ROCKETMQ_BORN_HOST", b"1.2.3.4:5")]
     sent = Message("orders", b"body", headers=headers, timestamp=1_700_000_000_123)
-    prepared = MessageExt.prepared(sent, TRANSACTION, 3, 7, 1_700_000_000_456)
+    prepared = MessageExt.for_execution(sent, TRANSACTION, 3, 7, 1_700_000_000_456)
     asked = SimpleNamespace(**{**vars(prepared), "check_times": 2})
     command = orphan_of(ClientCheck("orders", "01AB", asked), TRANSACTION).recover_orphaned_transaction_command
     told, system = command.message, command.message.system_properties

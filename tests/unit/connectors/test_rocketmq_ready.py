@@ -72,7 +72,7 @@ def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) ->
     async def drive() -> None:
         kafka, link, watch = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4)
         kafka.answers = False
-        link.works()
+        link.note_answer()
         watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))
         await asyncio.sleep(0.2)
         assert not link.is_lost

@@ -44,14 +44,14 @@ def logged_by_the_worker() -> dict[str, str]:
 
 
 def logged_by_the_client() -> dict[str, str]:
-    """Events and levels. `trouble` of the connection logs its argument."""
+    """Events and levels. `note_trouble` of the connection logs its argument."""
     found: dict[str, str] = {}
     for call in calls("txbridge/client", "connectors"):
         match call.func, call.args:
             case ast.Name("report"), [ast.Attribute(value=ast.Name("logging"), attr=level), event, *_]:
                 if (name := text(event)) is not None:
                     found[name] = level.lower()
-            case ast.Attribute(attr="trouble"), [_, event]:
+            case ast.Attribute(attr="note_trouble"), [_, event]:
                 if (name := text(event)) is not None:
                     found[name] = "error"
     return found

@@ -45,10 +45,10 @@ def registries() -> list[CollectorRegistry]:
         lambda: True,
     )
     metrics = ClientMetrics(client)
-    metrics.of_group("orders").answering(
+    metrics.of_group("orders").watch_answer(
         Outcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
     )
-    metrics.prepared("orders", 0.1)
+    metrics.count_stored("orders", 0.1)
     metrics.local_transaction("orders", 0.1)
     return [worker.registry, client]
 

@@ -45,7 +45,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 def prepare(client: ClientTracing, message: Message, result=None) -> Message:
     """Run a prepare to its end. Returns the message that would go to Kafka."""
     told: list[object] = []
-    carried, report = client.preparing(ID, message, told.append)
+    carried, report = client.trace_prepare(ID, message, told.append)
     given = result or Prepared(ID, 1, 42, 1_000, 5)
     report(given)
     assert told == [given]
@@ -54,9 +54,9 @@ def prepare(client: ClientTracing, message: Message, result=None) -> Message:
 
 def decide(client: ClientTracing, error: Exception | None = None) -> None:
     end = Ticket(DecisionEntry(42, ID, Decision.COMMIT), 5)
-    client.ending(ID, Prepared(ID, 1, 42, 1_000, 5), COMMIT, end)
-    end.settle(error)
-    client.finished(ID)
+    client.trace_decision(ID, Prepared(ID, 1, 42, 1_000, 5), COMMIT, end)
+    end.settle_with(error)
+    client.forget_attempt(ID)
 
 
 def hexadecimal(number: int, digits: int) -> str:
@@ -132,8 +132,8 @@ def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_car
         check_times=2,
     )
     end = Ticket(DecisionEntry(42, ID, Decision.COMMIT, 2), 5)
-    ClientTracing("group").answering(SimpleNamespace(message=message), COMMIT, end)
-    end.settle()
+    ClientTracing("group").trace_answer(SimpleNamespace(message=message), COMMIT, end)
+    end.settle_with()
     [span] = spans.get_finished_spans()
     assert span.name == "decide orders"
     assert hexadecimal(span.parent.span_id, 16) == SPAN
@@ -188,7 +188,7 @@ def test_without_an_sdk_nothing_is_added_and_nothing_kept():
     client = ClientTracing("group")
     told: list[object] = []
     report = told.append
-    assert client.preparing(ID, message, report) == (message, report)
+    assert client.trace_prepare(ID, message, report) == (message, report)
     decide(client)
     worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
 

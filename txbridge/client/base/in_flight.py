@@ -22,7 +22,7 @@ class InFlight:
         self._epoch = 0
         self._left: dict[int, int] = {}
 
-    def add(self, size: int) -> int:
+    def add_attempt(self, size: int) -> int:
         """Add an attempt of `size` bytes. Returns its epoch."""
         left = self._left.get(self._epoch, 0) + 1
         # No calls from here on. A signal interrupts only at calls, so either all of this is counted or nothing.
@@ -33,7 +33,7 @@ class InFlight:
         self._left[self._epoch] = left
         return self._epoch
 
-    def remove(self, epoch: int, size: int) -> bool:
+    def remove_attempt(self, epoch: int, size: int) -> bool:
         """Remove an attempt. Returns whether callers that wait for room or for a mark should look again."""
         self.number -= 1
         self._bytes -= size
@@ -50,7 +50,7 @@ class InFlight:
         """Number of attempts that may be added now."""
         return 0 if self.is_full else self._max_number - self.number
 
-    def mark(self) -> int:
+    def set_mark(self) -> int:
         """Return a mark of everything added so far, for `left_of`."""
         self._epoch += 1
         return self._epoch - 1

@@ -32,7 +32,7 @@ class HandOver:
         if asyncio.get_running_loop() is not self.loop:
             raise UsageError("this producer was started in another event loop; create one in each")
 
-    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+    def call_on_loop(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call the function on the loop, soon. It must be quick and must not raise. Calls keep their order."""
         self._calls.append((function, arguments))
         if not self._is_woken:
@@ -63,7 +63,7 @@ class Resolving:
         self._future = future
 
     def __call__(self, result: object) -> None:
-        self._hand_over.call(resolve, self._future, result)
+        self._hand_over.call_on_loop(resolve, self._future, result)
 
 
 def resolve(future: asyncio.Future[_T], result: _T) -> None:

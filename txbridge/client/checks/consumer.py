@@ -122,46 +122,46 @@ class CheckConsumer:
         join(self._thread, timeout)
 
     def _run(self) -> None:
-        self._subscribe()
+        self._subscribe_to_checks()
         while not self._stopping.is_set():
             try:
-                self._step()
+                self._poll_once()
             except Exception as error:  # noqa: BLE001  nothing may end this thread: the group would die with it
                 report(logging.ERROR, "check_thread_error", exception=error)
                 self._stopping.wait(_RECOVERY_S)
         if not self._connection.is_lost:
             self._watch.look_at_new_topics()
         self._take_settled()
-        self._commit()
+        self._commit_offsets()
         self._consumer.close()
 
-    def _step(self) -> None:
+    def _poll_once(self) -> None:
         record = self._consumer.poll(_POLL_S)
         if record is not None:
-            self._read(record)
+            self._take_record(record)
             # Read the other requests that are there. consume() alone would wait for a full batch.
             like_it = (_HOLD_BYTES - self._held_bytes) // max(len(record.value() or b""), 1)
             more = min(_BATCH, self._hold_max - self._held, like_it)
             for another in self._consumer.consume(more, 0) if more > 0 else ():
-                self._read(another)
+                self._take_record(another)
         self._take_settled()
         self._pause_or_resume()
         now = time.monotonic()
         if now >= self._next_commit:
             self._next_commit = now + _COMMIT_S
-            self._commit()
+            self._commit_offsets()
         if (self._connection.silent_for >= PROOF_EVERY_S or not self._assigned) and now >= self._next_probe:
-            self._probe()
+            self._probe_kafka()
             self._next_probe = time.monotonic() + PROOF_EVERY_S
-        self._connection.look()
+        self._connection.check_answers()
         if not self._connection.is_lost:
             # This thread has a connection and time. Threads that send have neither.
-            self._watch.step(self._look)
+            self._watch.look_if_due(self._count_partitions)
             if now >= self._next_look:
                 self._keep_topic()
                 self._next_look = time.monotonic() + _LOOK_EVERY_S
 
-    def _subscribe(self) -> None:
+    def _subscribe_to_checks(self) -> None:
         self._consumer.subscribe(
             [self._topic],
             on_assign=self._on_assign,
@@ -172,7 +172,7 @@ class CheckConsumer:
     def _keep_topic(self) -> None:
         """Create the check topic again if somebody has deleted it. Otherwise no check would come until a restart."""
         try:
-            found = self._look(self._topic)
+            found = self._count_partitions(self._topic)
         except KafkaException:
             return
         if isinstance(found, int) or found.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -185,19 +185,19 @@ class CheckConsumer:
         report(logging.WARNING, "check_topic_created_again", topic=self._topic, reason="somebody had deleted it")
         # librdkafka does not always notice that a topic of its subscription is there again.
         self._consumer.unsubscribe()
-        self._subscribe()
+        self._subscribe_to_checks()
 
-    def _read(self, record: Record) -> None:
+    def _take_record(self, record: Record) -> None:
         error = record.error()
         if error is not None:
             what = "group" if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else "topic"
-            self._connection.trouble(named(error, "READ", f"{what} {self._topic}"), "checks_can_not_be_read")
+            self._connection.note_trouble(named(error, "READ", f"{what} {self._topic}"), "checks_can_not_be_read")
             return
-        self._connection.works()
+        self._connection.note_answer()
         partition, offset = record.partition(), record.offset()
         assert partition is not None
         assert offset is not None
-        assigned = self._offsets.take(partition, offset)
+        assigned = self._offsets.take_request(partition, offset)
         try:
             request = parse_check(record, self._group.name, self._group.names, self._group.partitions)
         except MalformedRecordError as reason:
@@ -208,7 +208,7 @@ class CheckConsumer:
                 reason=reason,
                 next="skipped",
             )
-            self._offsets.finish(assigned, partition, offset)
+            self._offsets.finish_request(assigned, partition, offset)
             return
         self._held += 1
         self._held_bytes += request.size
@@ -219,7 +219,7 @@ class CheckConsumer:
             assigned, partition, offset, size = self._settled.popleft()
             self._held -= 1
             self._held_bytes -= size
-            self._offsets.finish(assigned, partition, offset)
+            self._offsets.finish_request(assigned, partition, offset)
 
     def _pause_or_resume(self) -> None:
         """Fetch nothing while too much is unanswered. Polling goes on, because group membership needs it."""
@@ -231,7 +231,7 @@ class CheckConsumer:
             self._consumer.resume(self._consumer.assignment())
             self._paused = False
 
-    def _commit(self) -> None:
+    def _commit_offsets(self) -> None:
         positions = self._offsets.to_commit()
         if not positions:
             return
@@ -244,16 +244,16 @@ class CheckConsumer:
             # The partition is not assigned any more, or there is no coordinator. Repeated checks do no harm.
             report(logging.DEBUG, "check_commit_failed", error=failure.args[0].name())
         else:
-            self._offsets.committed(positions)
+            self._offsets.note_commit(positions)
 
-    def _probe(self) -> None:
+    def _probe_kafka(self) -> None:
         try:
             self._consumer.list_topics(self._topic, timeout=_LOOK_S if self._assigned else _PROBE_S)
         except KafkaException:
             return
-        self._connection.works()
+        self._connection.note_answer()
 
-    def _look(self, topic: str) -> int | KafkaError:
+    def _count_partitions(self, topic: str) -> int | KafkaError:
         found = self._consumer.list_topics(topic, timeout=_LOOK_S).topics[topic]
         return len(found.partitions) if found.error is None else found.error
 
@@ -263,10 +263,10 @@ class CheckConsumer:
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._take_settled()
-        self._commit()
+        self._commit_offsets()
         self._on_lost(_consumer, partitions)
 
     def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._assigned = False
         for assigned in partitions:
-            self._offsets.drop(assigned.partition)
+            self._offsets.drop_partition(assigned.partition)

@@ -35,7 +35,9 @@ class AsyncChecks:
         self._waiting: deque[_Asked] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, hand_over: HandOver, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    def ask_application(
+        self, hand_over: HandOver, request: CheckRequest, answer: Callable[[Outcome | None], None]
+    ) -> None:
         """Ask the application and pass its answer on. The thread of the checks calls this.
 
         After close nothing is answered, so that the request stays in Kafka for another member of the group.
@@ -45,7 +47,7 @@ class AsyncChecks:
                 return
             self._asked += 1
         self._loop = hand_over.loop
-        hand_over.call(self._arrived, (request, answer))
+        hand_over.call_on_loop(self._take_check, (request, answer))
 
     def close(self, timeout: float | None = None) -> None:
         """Start no more checks, and wait up to `timeout` seconds (None: no limit) for the others. Not for the loop."""
@@ -57,29 +59,29 @@ class AsyncChecks:
                     return
                 self._condition.wait(min(_LOOK_S, deadline.left))
 
-    def _arrived(self, asked: _Asked) -> None:
+    def _take_check(self, asked: _Asked) -> None:
         self._waiting.append(asked)
-        self._begin()
+        self._start_checks()
 
-    def _begin(self) -> None:
+    def _start_checks(self) -> None:
         while self._waiting and len(self._tasks) < self._concurrency:
-            task = asyncio.get_running_loop().create_task(self._check(*self._waiting.popleft()))
+            task = asyncio.get_running_loop().create_task(self._run_check(*self._waiting.popleft()))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._end_check)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _end_check(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         with self._condition:
             self._asked -= 1
             self._condition.notify_all()
-        self._begin()
+        self._start_checks()
 
-    async def _check(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    async def _run_check(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
         if self._closed:
             return
         try:
             with calling(self._owner):
-                outcome = await self._method.outcome(request.message, left_running=lambda _: None)
+                outcome = await self._method.call_listener(request.message, left_running=lambda _: None)
         except BaseException:
             # The application ends its loop. Unknown makes the worker ask again.
             answer(UNKNOWN)

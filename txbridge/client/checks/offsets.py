@@ -11,13 +11,13 @@ class CheckOffsets:
     def __init__(self) -> None:
         self._partitions: dict[int, _Partition] = {}
 
-    def take(self, partition: int, offset: int) -> object:
+    def take_request(self, partition: int, offset: int) -> object:
         """Take a request that was read. Returns a token for `finish`, void once the partition is given away."""
         assigned = self._partitions.setdefault(partition, _Partition(offset))
         assigned.taken.append(offset)
         return assigned
 
-    def finish(self, assigned: object, partition: int, offset: int) -> None:
+    def finish_request(self, assigned: object, partition: int, offset: int) -> None:
         """Finish a request that is answered."""
         current = self._partitions.get(partition)
         if current is not assigned or current is None:
@@ -29,7 +29,7 @@ class CheckOffsets:
             current.finished.remove(offset)
             current.position = offset + 1
 
-    def drop(self, partition: int) -> None:
+    def drop_partition(self, partition: int) -> None:
         """Forget a partition that another member has now."""
         self._partitions.pop(partition, None)
 
@@ -41,7 +41,7 @@ class CheckOffsets:
             if state.position > state.committed
         }
 
-    def committed(self, positions: dict[int, int]) -> None:
+    def note_commit(self, positions: dict[int, int]) -> None:
         for partition, position in positions.items():
             if partition in self._partitions:
                 self._partitions[partition].committed = position

@@ -30,7 +30,7 @@ class CheckPool:
         self._asked = 0
         self._closed = False
 
-    def ask(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    def ask_application(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
         """Ask the application and pass its answer on, or None if its executor refuses.
 
         After close nothing is answered, so that the request stays in Kafka for another member of the group.
@@ -50,9 +50,9 @@ class CheckPool:
                 next="the worker will ask again",
             )
             answer(None)
-            self._done()
+            self._count_answer()
         else:
-            future.add_done_callback(partial(self._finished, answer))
+            future.add_done_callback(partial(self._end_check, answer))
 
     def is_called_by_it(self) -> bool:
         """Whether this code runs in a check method."""
@@ -81,13 +81,13 @@ class CheckPool:
             raise
         answer(outcome)
 
-    def _finished(self, answer: Callable[[Outcome | None], None], future: Future[None]) -> None:
+    def _end_check(self, answer: Callable[[Outcome | None], None], future: Future[None]) -> None:
         if future.cancelled():
             # The user has shut down the executor.
             answer(None)
-        self._done()
+        self._count_answer()
 
-    def _done(self) -> None:
+    def _count_answer(self) -> None:
         with self._condition:
             self._asked -= 1
             self._condition.notify_all()

@@ -64,10 +64,10 @@ class Ticket:
         self._error: EndTransactionError | None = None
         self._future: Future[None] | None = None
 
-    def future(self) -> Future[None]:
+    def as_future(self) -> Future[None]:
         """Return a future that resolves when the command is settled. It cannot be cancelled, as the command is sent."""
         if not self._settled and self._process != process.generation():
-            self.settle(
+            self.settle_with(
                 EndTransactionError("the END is sent by the parent of this forked process: only the parent knows")
             )
         with _FUTURES:
@@ -78,12 +78,12 @@ class Ticket:
                     _resolve(self._future, self._error)
             return self._future
 
-    def hurry(self) -> None:
+    def leave_soon(self) -> None:
         """Let the command leave at once, because a caller is about to wait for it."""
         if not self._settled:
             self._hurry()
 
-    def settle(self, error: EndTransactionError | None = None) -> None:
+    def settle_with(self, error: EndTransactionError | None = None) -> None:
         """Settle the command when Kafka has it, or when it was given up. To be called once."""
         settle_all((self,), error)
 
@@ -137,9 +137,9 @@ class Lane:
         """Time (s) at which the next record leaves, if nothing is in flight."""
         return self.not_before if len(self.waiting) < ENOUGH else 0.0
 
-    def take(self, now: float) -> list[Ticket]:
+    def take_tickets(self, now: float) -> list[Ticket]:
         """Take the commands of the next record, which leaves now."""
-        tickets = self._all() if self._fit_together else _first_of(self.waiting)
+        tickets = self._take_all() if self._fit_together else _first_of(self.waiting)
         self.named_bytes -= sum([ticket.size for ticket in tickets])
         self.remarks -= sum([ticket.entry.remark is not None for ticket in tickets])
         is_busy = len(tickets) > BUSY_AFTER * (now - self.left)
@@ -153,7 +153,7 @@ class Lane:
         """Whether one record takes all waiting commands, as it mostly does. This needs no look at each of them."""
         return len(self.waiting) <= MAX_ENTRIES and self.named_bytes <= MAX_NAMED_BYTES and not self.remarks
 
-    def _all(self) -> list[Ticket]:
+    def _take_all(self) -> list[Ticket]:
         tickets = list(self.waiting)
         self.waiting.clear()
         return tickets
@@ -182,7 +182,7 @@ class DecisionQueue:
         #: Whether the last added command makes a record due that was not due, or due sooner.
         self.has_news = False
 
-    def add(self, partition: int, source: Source, entry: DecisionEntry, size: int) -> Ticket:
+    def add_command(self, partition: int, source: Source, entry: DecisionEntry, size: int) -> Ticket:
         """Queue a command. The caller of DecisionQueue settles the tickets of its batch."""
         lane = self._lanes.get((partition, source))
         if lane is None:
@@ -211,22 +211,22 @@ class DecisionQueue:
         """Time (s) at which `take` returns a batch. None while every lane is empty or has a record in flight."""
         return min((lane.due for lane in self._ready), default=None)
 
-    def take(self, now: float) -> Batch | None:
+    def take_batch(self, now: float) -> Batch | None:
         """Take the next batch of a lane that has nothing in flight and may send. The batch must be settled."""
         for _ in range(len(self._ready)):
             lane = self._ready.popleft()
             if lane.due <= now:
-                return Batch(lane, lane.take(now))
+                return Batch(lane, lane.take_tickets(now))
             self._ready.append(lane)
         return None
 
-    def hurry(self) -> None:
+    def hurry_all(self) -> None:
         """Let all commands that were given by now leave without waiting for others."""
         for lane in self._lanes.values():
             if lane.waiting:
                 lane.not_before = 0.0
 
-    def settle(self, batch: Batch) -> None:
+    def settle_batch(self, batch: Batch) -> None:
         """Let the lane of an acknowledged or given-up batch go on. The caller settles the tickets."""
         lane = batch.lane
         lane.in_flight = False
@@ -235,7 +235,7 @@ class DecisionQueue:
         if lane.waiting:
             self._ready.append(lane)
 
-    def abandon(self) -> list[Ticket]:
+    def abandon_all(self) -> list[Ticket]:
         """Give up and return all waiting commands. Batches in flight must still be settled."""
         given_up: list[Ticket] = []
         for lane in self._lanes.values():
@@ -247,7 +247,7 @@ class DecisionQueue:
         self.unsettled -= len(given_up)
         return given_up
 
-    def mark(self) -> list[tuple[Lane, int]]:
+    def set_mark(self) -> list[tuple[Lane, int]]:
         """Return a mark of everything given so far, for `left_of`."""
         return [(lane, lane.given) for lane in self._lanes.values()]
 

@@ -43,7 +43,7 @@ class DecisionSender:
         self._topic = names.end
         self._group = group
         self._client_id = client_id
-        self._queue = DecisionQueue(self._hurry)
+        self._queue = DecisionQueue(self._hurry_all)
         self._lock = threading.Lock()
         #: Wakes the thread, because there is something to do.
         self._work = threading.Condition(self._lock)
@@ -62,17 +62,17 @@ class DecisionSender:
         """Number of commands that Kafka has not acknowledged."""
         return self._queue.unsettled
 
-    def submit(self, partition: int, entry: DecisionEntry, source: Source, size: int) -> Ticket:
+    def submit_command(self, partition: int, entry: DecisionEntry, source: Source, size: int) -> Ticket:
         """Queue a command about a half message of `size` bytes. Never blocks. After close the ticket has failed."""
         with self._lock:
             if not self._give_up:
-                ticket = self._queue.add(partition, source, entry, size)
+                ticket = self._queue.add_command(partition, source, entry, size)
                 # Most commands join waiting ones that the thread knows of.
                 if self._queue.has_news:
                     self._work.notify()
                 return ticket
         late = Ticket(entry, size)
-        late.settle(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
+        late.settle_with(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
         return late
 
     def wait_for_room(self, timeout: float) -> bool:
@@ -85,8 +85,8 @@ class DecisionSender:
     def flush(self, timeout: float | None = None) -> int:
         """Wait up to `timeout` seconds (None: no limit) for all commands so far. Returns how many are unsettled."""
         with self._lock:
-            mark = self._queue.mark()
-            self._queue.hurry()
+            mark = self._queue.set_mark()
+            self._queue.hurry_all()
             self._work.notify()
             self._progress.wait_for(lambda: not DecisionQueue.left_of(mark), timeout)
             return DecisionQueue.left_of(mark)
@@ -108,9 +108,9 @@ class DecisionSender:
         """Whether the thread of the ENDs calls this, for example in a callback of a result's `end`."""
         return threading.current_thread() is self._thread
 
-    def _hurry(self) -> None:
+    def _hurry_all(self) -> None:
         with self._lock:
-            self._queue.hurry()
+            self._queue.hurry_all()
             self._work.notify()
 
     def _run(self) -> None:
@@ -118,19 +118,21 @@ class DecisionSender:
         while self._await_work():
             while (batch := self._next_batch()) is not None:
                 try:
-                    self._send(batch)
+                    self._send_batch(batch)
                 except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
                     report(logging.ERROR, "end_can_not_be_sent", exception=error)
-                    self._settle(batch, EndTransactionError(f"the END cannot be sent: {error}. {_NOT_LOST}"))
-            self._rest()
+                    self._settle_batch(batch, EndTransactionError(f"the END cannot be sent: {error}. {_NOT_LOST}"))
+            self._wait_for_reports()
         with self._lock:
             self._give_up = True
-            given_up = self._queue.abandon()
+            given_up = self._queue.abandon_all()
         # Reports records in flight as failed.
         self._wire.close()
-        self._fail(given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}"))
+        self._fail_tickets(
+            given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
+        )
 
-    def _rest(self) -> None:
+    def _wait_for_reports(self) -> None:
         """Wait until a record is acknowledged, or until one may be sent."""
         with self._lock:
             due = None if self._closing else self._queue.next_due
@@ -138,13 +140,13 @@ class DecisionSender:
             if pause and not self._in_flight:
                 self._work.wait(pause)
         if not self._in_flight:
-            self._serve(0)
+            self._serve_reports(0)
         else:
-            self._serve(_SERVE_S if due is None else min(_SERVE_S, pause))
+            self._serve_reports(_SERVE_S if due is None else min(_SERVE_S, pause))
 
-    def _serve(self, timeout: float) -> None:
+    def _serve_reports(self, timeout: float) -> None:
         try:
-            self._wire.serve(timeout)
+            self._wire.serve_reports(timeout)
         except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
             report(logging.ERROR, "kafka_callback_raised", exception=error)
 
@@ -157,9 +159,9 @@ class DecisionSender:
 
     def _next_batch(self) -> Batch | None:
         with self._lock:
-            return self._queue.take(math.inf if self._closing else time.monotonic())
+            return self._queue.take_batch(math.inf if self._closing else time.monotonic())
 
-    def _send(self, batch: Batch) -> None:
+    def _send_batch(self, batch: Batch) -> None:
         """Produce the batch's record. Its delivery report settles the batch, or this method if it cannot be sent."""
         value, headers = encode_end(
             [ticket.entry for ticket in batch.tickets],
@@ -174,43 +176,43 @@ class DecisionSender:
                     value,
                     None,
                     headers,
-                    partial(self._delivered, batch),
+                    partial(self._take_report, batch),
                     batch.lane.partition,
                 )
             except BufferError:
                 # Only if the user sets a tiny queue.buffering.max.messages, because each lane has one record there.
-                self._serve(_SERVE_S)
+                self._serve_reports(_SERVE_S)
                 if not self._give_up:
                     continue
-                self._settle(
+                self._settle_batch(
                     batch, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
                 )
             except KafkaException as failure:
-                self._settle(batch, self._failed(batch, failure.args[0]))
+                self._settle_batch(batch, self._log_failure(batch, failure.args[0]))
             else:
                 self._in_flight += 1
             return
 
-    def _delivered(self, batch: Batch, error: KafkaError | None, record: Record) -> None:
+    def _take_report(self, batch: Batch, error: KafkaError | None, record: Record) -> None:
         self._in_flight -= 1
         if error is None:
-            self._connection.works()
-            self._settle(batch, None)
+            self._connection.note_answer()
+            self._settle_batch(batch, None)
         else:
             if error.code() == MSG_TIMED_OUT:
-                self._connection.gave_up("ENDs", record.latency() or 0.0)
-            self._settle(batch, self._failed(batch, error))
+                self._connection.note_time_out("ENDs", record.latency() or 0.0)
+            self._settle_batch(batch, self._log_failure(batch, error))
 
-    def _settle(self, batch: Batch, error: EndTransactionError | None) -> None:
+    def _settle_batch(self, batch: Batch, error: EndTransactionError | None) -> None:
         with self._lock:
-            self._queue.settle(batch)
+            self._queue.settle_batch(batch)
             self._progress.notify_all()
         if error is None:
             settle_all(batch.tickets)
         else:
-            self._fail(batch.tickets, error)
+            self._fail_tickets(batch.tickets, error)
 
-    def _failed(self, batch: Batch, error: KafkaError) -> EndTransactionError:
+    def _log_failure(self, batch: Batch, error: KafkaError) -> EndTransactionError:
         report(
             logging.ERROR,
             "end_not_acknowledged",
@@ -225,7 +227,7 @@ class DecisionSender:
         )
 
     @staticmethod
-    def _fail(tickets: Sequence[Ticket], error: EndTransactionError) -> None:
+    def _fail_tickets(tickets: Sequence[Ticket], error: EndTransactionError) -> None:
         for ticket in tickets:
             # One exception for each. If several threads raise the same one, it collects the traces of all of them.
-            ticket.settle(EndTransactionError(str(error), error.cause))
+            ticket.settle_with(EndTransactionError(str(error), error.cause))

@@ -18,7 +18,7 @@ class Turns:
         self._called = 0
         self._closed = False
 
-    async def take(self, size: int, *, waits: bool) -> int:
+    async def take_turn(self, size: int, *, waits: bool) -> int:
         """Take a turn for `size` bytes, and wait for it if `waits`. Returns the epoch for `give_back`."""
         while waits and self._in_flight.is_full and not self._closed:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -29,10 +29,10 @@ class Turns:
                 if not turn.cancelled():
                     # Its turn had come, and is another send's now.
                     self._called -= 1
-                    self._call()
+                    self._call_waiting()
                 raise
             self._called -= 1
-        return self._in_flight.add(size)
+        return self._in_flight.add_attempt(size)
 
     @property
     def number(self) -> int:
@@ -41,15 +41,15 @@ class Turns:
 
     def give_back(self, epoch: int, size: int) -> None:
         """Give a turn back, with the epoch from `take` and its size."""
-        self._in_flight.remove(epoch, size)
-        self._call()
+        self._in_flight.remove_attempt(epoch, size)
+        self._call_waiting()
 
     def close(self) -> None:
         """End all waits for a turn. Later sends do not wait."""
         self._closed = True
-        self._call()
+        self._call_waiting()
 
-    def _call(self) -> None:
+    def _call_waiting(self) -> None:
         while self._waiting and (self._closed or self._called < self._in_flight.room):
             turn = self._waiting.popleft()
             if not turn.done():

@@ -33,7 +33,7 @@ class Life:
         #: The started client; None until then.
         self.runtime: Runtime | None = None
 
-    def started(self) -> Runtime:
+    def ensure_started(self) -> Runtime:
         """Return the Runtime, and start it if needed. Raises UsageError after close and a fork, else as `start`."""
         self._require_open()
         if self.is_of_another_process():

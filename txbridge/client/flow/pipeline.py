@@ -86,33 +86,35 @@ class Pipeline:
         #: Whether further calls are refused, and whether further local transactions are.
         self._stopped = self._closed = False
 
-    def submit(self, sends: SendPath, transaction_id: str, message: Message, arg: Any) -> Future[TransactionSendResult]:
+    def submit_transaction(
+        self, sends: SendPath, transaction_id: str, message: Message, arg: Any
+    ) -> Future[TransactionSendResult]:
         """Hand the half message over. Blocks while too much is in flight. Raises UsageError after close."""
         size = len(message.value or b"")
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
         attempt = _Attempt(self._ready, sends, transaction_id, message, arg, future, size)
         try:
             # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait for ever.
-            self._enter(attempt)
+            self._enter_flight(attempt)
             sends.ask_barrier(self._listener)
-            sends.begin(transaction_id)
+            sends.begin_attempt(transaction_id)
             writer = sends.half_writer(gathers=True, in_order=True)
-            sends.write(writer, message, transaction_id, attempt, self._start_jobs)
+            sends.write_half(writer, message, transaction_id, attempt, self._start_jobs)
         except PrepareError as error:
             with calling(self):
-                self._settle(attempt, error)
+                self._settle_attempt(attempt, error)
         except BaseException:
             # Interrupted. If the future cannot be cancelled, the local transaction has begun and will be decided.
             if future.cancel():
                 sends.give_up(transaction_id)
-                self._leave(attempt)
+                self._leave_flight(attempt)
             raise
         return future
 
     def flush(self, timeout: float | None) -> int:
         """Wait up to `timeout` seconds (None: no limit) for all calls before. Returns how many are not decided."""
         with self._lock:
-            mark = self._in_flight.mark()
+            mark = self._in_flight.set_mark()
             self._news.wait_for(lambda: not self._in_flight.left_of(mark), timeout)
             return self._in_flight.left_of(mark)
 
@@ -136,7 +138,7 @@ class Pipeline:
                 is_idle = not self._in_flight.number
             self._executor.shutdown(wait=is_idle)
 
-    def _enter(self, attempt: _Attempt) -> None:
+    def _enter_flight(self, attempt: _Attempt) -> None:
         """Wait for room and take it."""
         # A listener method, or a callback, that waited for room would wait for itself.
         waits = not is_called_by(self)
@@ -145,14 +147,14 @@ class Pipeline:
                 self._news.wait_for(lambda: self._stopped or not self._in_flight.is_full)
             if self._stopped:
                 raise closed()
-            attempt.epoch = self._in_flight.add(attempt.size)
+            attempt.epoch = self._in_flight.add_attempt(attempt.size)
 
-    def _leave(self, attempt: _Attempt) -> None:
+    def _leave_flight(self, attempt: _Attempt) -> None:
         """End the attempt. Only the first call counts."""
-        attempt.sends.finish(attempt.transaction_id)
+        attempt.sends.finish_attempt(attempt.transaction_id)
         with self._lock:
             if attempt.epoch is not None:
-                is_news = self._in_flight.remove(attempt.epoch, attempt.size)
+                is_news = self._in_flight.remove_attempt(attempt.epoch, attempt.size)
                 attempt.epoch = None
                 if is_news:
                     self._news.notify_all()
@@ -177,14 +179,14 @@ class Pipeline:
         try:
             job = self._executor.submit(self._run)
         except Exception as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
-            self._refused(error)
+            self._note_refusal(error)
         else:
             job.add_done_callback(self._job_is_over)
 
     def _job_is_over(self, job: Future[None]) -> None:
         if job.cancelled():
             # The user has shut down the executor.
-            self._refused(None)
+            self._note_refusal(None)
 
     def _run(self) -> None:
         with calling(self):
@@ -195,7 +197,7 @@ class Pipeline:
                     if self._job_may_end():
                         return
                 else:
-                    self._settle(attempt, attempt.prepared)
+                    self._settle_attempt(attempt, attempt.prepared)
 
     def _job_may_end(self) -> bool:
         with self._lock:
@@ -215,10 +217,10 @@ class Pipeline:
                 return number
             prepared = attempt.prepared
             with calling(self):
-                self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(why))
+                self._settle_attempt(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(why))
         raise AssertionError
 
-    def _refused(self, error: Exception | None) -> None:
+    def _note_refusal(self, error: Exception | None) -> None:
         with self._lock:
             self._jobs -= 1
             is_last = not self._jobs
@@ -226,7 +228,7 @@ class Pipeline:
         number = self._give_up(_REFUSED) if is_last else 0
         report(logging.ERROR, "local_transactions_not_run", exception=error, transactions=number)
 
-    def _settle(self, attempt: _Attempt, prepared: Prepared | PrepareError | None) -> None:
+    def _settle_attempt(self, attempt: _Attempt, prepared: Prepared | PrepareError | None) -> None:
         """Run the local transaction of a stored half message, and resolve the future. Its callbacks run here, too.
 
         Call it within `calling(self)`.
@@ -241,11 +243,11 @@ class Pipeline:
                 future.set_exception(prepared)
             else:
                 try:
-                    result = sends.decide(self._listener, attempt.message, prepared, attempt.arg)
+                    result = sends.run_local_transaction(self._listener, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)
                 else:
                     future.set_result(result)
         finally:
             # Last of all, so that callers of flush() or close() find the future resolved.
-            self._leave(attempt)
+            self._leave_flight(attempt)

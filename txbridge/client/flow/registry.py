@@ -29,7 +29,7 @@ class TransactionIds:
     def __init__(self) -> None:
         self._ready: list[str] = []
 
-    def new(self) -> str:
+    def new_id(self) -> str:
         """Return an id that no transaction has had."""
         try:
             return self._ready.pop()
@@ -61,7 +61,7 @@ class Attempts:
         """Number of attempts that run, including those whose `finish` was interrupted."""
         return len(self._running)
 
-    def begin(self, transaction_id: str, running: threading.Lock | None = None) -> None:
+    def begin_attempt(self, transaction_id: str, running: threading.Lock | None = None) -> None:
         """Begin an attempt. It runs while the caller holds `running`, or without that until `finish`.
 
         Raises UsageError after close.
@@ -73,7 +73,7 @@ class Attempts:
         self._running[transaction_id] = running
         # Only now, because close() first closes and then looks for running attempts. So one of the two sees the other.
         if self._closed:
-            self.finish(transaction_id)
+            self.finish_attempt(transaction_id)
             raise closed()
 
     def give_up(self, transaction_id: str) -> None:
@@ -83,14 +83,14 @@ class Attempts:
             if len(self._given_up) > self._max_given_up:
                 self._given_up.popitem(last=False)
 
-    def finish(self, transaction_id: str) -> None:
+    def finish_attempt(self, transaction_id: str) -> None:
         """End an attempt in this process. It is decided, given up, or never begun."""
         self._running.pop(transaction_id, None)
         held = self._held.pop(transaction_id, None)
         if held is not None and held.locked():
             held.release()
 
-    def verdict(self, transaction_id: str) -> Decision | None:
+    def verdict_of(self, transaction_id: str) -> Decision | None:
         """Return the answer to a check that needs no application. None: ask the application."""
         with self._lock:
             if transaction_id in self._given_up:

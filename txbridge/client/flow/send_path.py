@@ -96,11 +96,11 @@ class SendPath:
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
-    def admit(self, message: Message) -> str:
+    def admit_message(self, message: Message) -> str:
         """Return the id of a new transaction. Raises UsageError if this client cannot send the message."""
         self.require_this_process()
         check_limits(message, self._limits)
-        return self._ids.new()
+        return self._ids.new_id()
 
     def ask_barrier(self, listener: TransactionListener) -> None:
         """Ask the listener for the barrier table that half messages name. The first time it may read its database.
@@ -126,9 +126,9 @@ class SendPath:
             )
         self._barrier_id = found
 
-    def begin(self, transaction_id: str, running: threading.Lock | None = None) -> None:
+    def begin_attempt(self, transaction_id: str, running: threading.Lock | None = None) -> None:
         """See Attempts.begin."""
-        self._attempts.begin(transaction_id, running)
+        self._attempts.begin_attempt(transaction_id, running)
 
     def half_writer(self, *, gathers: bool = False, in_order: bool = False) -> HalfWriter:
         """Return the writer for the next half message. `gathers` is for messages that no caller waits for by itself.
@@ -152,16 +152,16 @@ class SendPath:
         """
         deadline = Deadline(self._prepare_timeout)
         if any(one.timestamp is not None for one in message.messages):
-            if (look := self._timestamps.look(message)) is not None:
+            if (look := self._timestamps.look_up(message)) is not None:
                 yield look, deadline.left
-            self._timestamps.require(message)
+            self._timestamps.require_taken(message)
         while not self._has_room_for_ends(0):
             if deadline.is_over:
                 raise PrepareError(_NO_ROOM_FOR_ENDS)
             yield self._has_room_for_ends, deadline.left
         while True:
             try:
-                self._write(writer, message, transaction_id, on_done, deadline, after_reports)
+                self._write_half(writer, message, transaction_id, on_done, deadline, after_reports)
             except BufferError:
                 if deadline.is_over:
                     raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES) from None
@@ -169,7 +169,7 @@ class SendPath:
             else:
                 return
 
-    def prepared(self, transaction_id: str, result: Prepared | PrepareError) -> Prepared:
+    def require_stored(self, transaction_id: str, result: Prepared | PrepareError) -> Prepared:
         """Return the report of a stored half message. Otherwise give the attempt up and raise PrepareError."""
         if isinstance(result, PrepareError):
             self.give_up(transaction_id)
@@ -180,27 +180,27 @@ class SendPath:
         """Note that there will be no local transaction. A check is answered with rollback."""
         self._attempts.give_up(transaction_id)
 
-    def end(self, prepared: Prepared, outcome: Outcome) -> Ticket:
+    def send_decision(self, prepared: Prepared, outcome: Outcome) -> Ticket:
         """Queue the decision of a local transaction."""
         entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
-        end = self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
-        self._metrics.ending(prepared.transaction_id, outcome, end)
-        self._tracing.ending(prepared.transaction_id, prepared, outcome, end)
+        end = self._ends.submit_command(prepared.partition, entry, Source.CLIENT, prepared.size)
+        self._metrics.watch_decision(prepared.transaction_id, outcome, end)
+        self._tracing.trace_decision(prepared.transaction_id, prepared, outcome, end)
         return end
 
-    def interrupted(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
+    def send_unknown(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
         """Queue unknown for the worker, while KeyboardInterrupt or the like is raised."""
-        self.end(prepared, execution_failed(given, error))
+        self.send_decision(prepared, execution_failed(given, error))
 
-    def finish(self, transaction_id: str) -> None:
+    def finish_attempt(self, transaction_id: str) -> None:
         """End an attempt that is decided or given up."""
-        self._attempts.finish(transaction_id)
-        self._metrics.finished(transaction_id)
-        self._tracing.finished(transaction_id)
+        self._attempts.finish_attempt(transaction_id)
+        self._metrics.forget_attempt(transaction_id)
+        self._tracing.forget_attempt(transaction_id)
 
     # --- for threads ------------------------------------------------------------------------------------------------
 
-    def write(
+    def write_half(
         self,
         writer: HalfWriter,
         message: Message,
@@ -212,31 +212,31 @@ class SendPath:
         for wait, seconds in self.hand_over(writer, message, transaction_id, on_done, after_reports):
             wait(seconds)
 
-    def prepare(self, message: Message, transaction_id: str) -> Prepared:
+    def prepare_half(self, message: Message, transaction_id: str) -> Prepared:
         """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""
         try:
             writer = self.half_writer()
             reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
-            self.write(writer, message, transaction_id, reports.put)
+            self.write_half(writer, message, transaction_id, reports.put)
             # Every record is reported, at the latest at its deadline.
             result = reports.get()
         except BaseException:
             # Interrupted. Kafka may still store the half message, but no local transaction will run.
             self.give_up(transaction_id)
             raise
-        return self.prepared(transaction_id, result)
+        return self.require_stored(transaction_id, result)
 
-    def decide(
+    def run_local_transaction(
         self, listener: TransactionListener, message: Message, prepared: Prepared, arg: Any
     ) -> TransactionSendResult:
         """Run the local transaction in this thread, and queue its decision."""
-        given = prepared.extended(message)
+        given = prepared.for_listener(message)
         try:
             outcome = execute(listener, given, arg)
         except BaseException as error:
-            self.interrupted(prepared, given, error)
+            self.send_unknown(prepared, given, error)
             raise
-        return TransactionSendResult.of(prepared, outcome, self.end(prepared, outcome))
+        return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome))
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class SendPath:
         """Whether decisions are sent fast enough for another transaction. Waits up to `timeout` seconds for that."""
         return self._ends.wait_for_room(timeout)
 
-    def _write(
+    def _write_half(
         self,
         writer: HalfWriter,
         message: Message,
@@ -257,7 +257,9 @@ class SendPath:
         if self._watch.refusal:
             raise PrepareError(self._watch.refusal)
         for one in message.messages:
-            self._watch.note(one.topic)
-        measured = self._metrics.preparing(transaction_id, on_done)
-        carried, traced = self._tracing.preparing(transaction_id, message, measured)
-        writer.write(carried, transaction_id, traced, after_reports, deadline.at + REPORT_MARGIN_S, self._barrier_id)
+            self._watch.note_topic(one.topic)
+        measured = self._metrics.watch_prepare(transaction_id, on_done)
+        carried, traced = self._tracing.trace_prepare(transaction_id, message, measured)
+        writer.write_half(
+            carried, transaction_id, traced, after_reports, deadline.at + REPORT_MARGIN_S, self._barrier_id
+        )

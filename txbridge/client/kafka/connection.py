@@ -58,10 +58,10 @@ class Connection:
         """Seconds since the last answer of Kafka."""
         return self._answered.age
 
-    def look(self) -> None:
+    def check_answers(self) -> None:
         """Log that the connection is lost, if Kafka does not answer."""
         if not self._answered.is_fresh:
-            self.lost(self._last_transport_error or f"no answer for {FRESH_S:g} s")
+            self.note_loss(self._last_transport_error or f"no answer for {FRESH_S:g} s")
 
     def on_error(self, error: KafkaError) -> None:
         """Note an error. This is the error_cb of every client."""
@@ -72,11 +72,11 @@ class Connection:
         elif code in _PASSING:
             self._last_transport_error = error.str()
         else:
-            self.trouble(error, "kafka_error")
+            self.note_trouble(error, "kafka_error")
         if self._also is not None:
             self._also(error)
 
-    def lost(self, reason: str) -> None:
+    def note_loss(self, reason: str) -> None:
         """Note that no broker answers."""
         now = self._clock()
         with self._lock:
@@ -92,12 +92,12 @@ class Connection:
             next="retrying with back-off",
         )
 
-    def gave_up(self, what: str, seconds: float) -> None:
+    def note_time_out(self, what: str, seconds: float) -> None:
         """Note a record that was given up after `seconds`. It may be the only sign of a broker that does not answer."""
         if self._answered.age >= seconds:
-            self.lost(f"{what} are not acknowledged in time")
+            self.note_loss(f"{what} are not acknowledged in time")
 
-    def trouble(self, error: KafkaError, event: str) -> None:
+    def note_trouble(self, error: KafkaError, event: str) -> None:
         """Log an error that is not about the connection (a right, a certificate), once a minute."""
         now = self._clock()
         with self._lock:
@@ -106,7 +106,7 @@ class Connection:
             self._reported[error.code()] = now + _REPEAT_S
         report(logging.ERROR, event, error=error.name(), reason=error.str())
 
-    def works(self) -> None:
+    def note_answer(self) -> None:
         """Note an answer of Kafka. The connection is back once Kafka answers for a while without trouble."""
         self._answered.renew()
         if self._lost_at is None:

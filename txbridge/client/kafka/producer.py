@@ -90,15 +90,15 @@ class Wire:
                 raise closed() from None
             self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
 
-    def serve(self, timeout: float) -> None:
+    def serve_reports(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for delivery reports and errors, and act on them."""
         self._producer.poll(timeout)
         if self._dead:
-            self._replace()
+            self._replace_producer()
 
     def close(self) -> None:
         """Report undelivered records as failed, and end librdkafka's threads."""
-        self._end(self._producer)
+        self._end_producer(self._producer)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
@@ -106,14 +106,14 @@ class Wire:
             self._dead = True
         self._connection.on_error(error)
 
-    def _replace(self) -> None:
+    def _replace_producer(self) -> None:
         dead, self._producer = self._producer, kafka_config.create(self._factory, self._config)
         self._dead = False
         report(logging.ERROR, "kafka_producer_replaced", reason="a fatal error of librdkafka, see kafka_error")
-        self._end(dead)
+        self._end_producer(dead)
 
     @staticmethod
-    def _end(producer: Any) -> None:
+    def _end_producer(producer: Any) -> None:
         # Without the purge, flush and close would wait for message.timeout.ms.
         producer.purge()
         producer.flush(_LAST_REPORTS_S)

@@ -48,7 +48,7 @@ class Shortage:
         """Problems of the topic and what to do, if a recent look has found any; else empty."""
         return self._reason if time.monotonic() < self._until else ""
 
-    def look(self) -> None:
+    def look_soon(self) -> None:
         """Start a look, unless one was made a moment ago. Returns at once."""
         now = time.monotonic()
         if now < self._next:
@@ -57,7 +57,7 @@ class Shortage:
             if now < self._next or (self._thread is not None and self._thread.is_alive()):
                 return
             self._next = now + _EVERY_S
-            self._thread = threading.Thread(target=self._look, name="txbridge-half-look", daemon=True)
+            self._thread = threading.Thread(target=self._look_at_topic, name="txbridge-half-look", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Shortage:
         if thread is not None:
             join(thread)
 
-    def _look(self) -> None:
+    def _look_at_topic(self) -> None:
         # Without an answer there is no reason to add. The text of the error already names the connection.
         with suppress(KafkaException, TimeoutError):
             topics = self._requests.describe_topics([self._topic], _REQUEST_S)

@@ -38,14 +38,14 @@ class TimestampLimits:
         self._requests = ControllerRequests(lambda: process.owns_handle(kafka_config.create(factory, config)))
         self._known: dict[str, tuple[float, TopicRules]] = {}
 
-    def look(self, message: Message) -> Callable[[float], None] | None:
+    def look_up(self, message: Message) -> Callable[[float], None] | None:
         """A call that asks Kafka, with a time-out (s), for what is not known of the message's topics. Or None."""
         now = time.monotonic()
         topics = {one.topic for one in message.messages if one.timestamp is not None}
         unknown = sorted(topic for topic in topics if self._known.get(topic, (0.0, None))[0] <= now)
-        return (lambda timeout: self._ask(unknown, timeout)) if unknown else None
+        return (lambda timeout: self._ask_kafka(unknown, timeout)) if unknown else None
 
-    def require(self, message: Message) -> None:
+    def require_taken(self, message: Message) -> None:
         """Raise UsageError for a timestamp that its topic refuses."""
         arrives = max(now_ms(), message.deliver_at or 0)
         for one in message.messages:
@@ -55,7 +55,7 @@ class TimestampLimits:
             if why is not None:
                 raise UsageError(f"topic {one.topic} would refuse the message: {why}. Timestamps are milliseconds")
 
-    def _ask(self, topics: list[str], timeout: float) -> None:
+    def _ask_kafka(self, topics: list[str], timeout: float) -> None:
         if len(self._known) > _MOST_TOPICS:
             self._known = {}
         known = dict.fromkeys(topics, TopicRules())

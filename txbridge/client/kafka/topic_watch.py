@@ -64,13 +64,13 @@ class TopicWatch:
         self._wanted: deque[str] = deque()
         self._next = time.monotonic() + _EVERY_S
 
-    def note(self, real_topic: str) -> None:
+    def note_topic(self, real_topic: str) -> None:
         """Note a message for this topic."""
         if real_topic not in self._noted and len(self._noted) < _MAX_TOPICS:
             self._noted.add(real_topic)
             self._wanted.append(real_topic)
 
-    def found(self, partitions: int) -> str:
+    def note_partitions(self, partitions: int) -> str:
         """Note that HALF has this many partitions, at least. Returns why it cannot be used, or an empty text."""
         if partitions != self.partitions and not self.refusal:
             self.refusal = (
@@ -89,7 +89,7 @@ class TopicWatch:
             )
         return self.refusal
 
-    def step(self, look: Look) -> None:
+    def look_if_due(self, look: Look) -> None:
         """Look at HALF, if that is due, and at the real topics that are new."""
         now = time.monotonic()
         if now >= self._next:
@@ -98,7 +98,7 @@ class TopicWatch:
             with suppress(KafkaException):
                 found = look(self._half)
                 if isinstance(found, int):
-                    self.found(found)
+                    self.note_partitions(found)
         self.look_at_new_topics()
 
     def look_at_new_topics(self) -> None:

@@ -44,9 +44,9 @@ class Prepared(NamedTuple):
     #: Bytes of the user's key, value and headers.
     size: int
 
-    def extended(self, message: Message) -> MessageExt:
+    def for_listener(self, message: Message) -> MessageExt:
         """Return the message for the listener."""
-        return MessageExt.prepared(message, self.transaction_id, self.partition, self.offset, self.born)
+        return MessageExt.for_execution(message, self.transaction_id, self.partition, self.offset, self.born)
 
     def __repr__(self) -> str:
         # Without the transaction id, because anyone who knows it may decide.
@@ -86,7 +86,7 @@ class _Delivery:
     def __call__(self, error: KafkaError | None, record: Record) -> None:
         self.on_delivery(self, error, record)
 
-    def report(self, result: Prepared | PrepareError) -> None:
+    def report_once(self, result: Prepared | PrepareError) -> None:
         """Report the result, unless one was reported already."""
         if self.on_done is not None:
             self.on_done(result)
@@ -144,7 +144,7 @@ class HalfWriter:
         """Wait until the writer is connected, or has tried to for as long as Wire.connect does."""
         self._is_connected.wait()
 
-    def write(
+    def write_half(
         self,
         message: Message,
         transaction_id: str,
@@ -179,7 +179,7 @@ class HalfWriter:
             self._wire.produce(self._topic, message.value, message.key, headers, delivery)
         except KafkaException as failure:
             # The thread calls `after_reports`.
-            delivery.report(self._failed(transaction_id, failure.args[0]))
+            delivery.report_once(self._log_failure(transaction_id, failure.args[0]))
         else:
             self._expected.append(delivery)
 
@@ -211,7 +211,7 @@ class HalfWriter:
         self._is_connected.set()
         while not self._is_stopping:
             try:
-                self._wire.serve(_POLL_S)
+                self._wire.serve_reports(_POLL_S)
             except Exception as error:  # noqa: BLE001  a user's stats_cb or logger: the thread must live on
                 report(logging.ERROR, "kafka_callback_raised", exception=error)
             self._give_up_overdue()
@@ -237,32 +237,32 @@ class HalfWriter:
             first = self._expected[0]
             if first.on_done is not None:
                 if self._shortage is not None and first.deadline - now < self._miss_before_s:
-                    self._shortage.look()
+                    self._shortage.look_soon()
                 if now < first.deadline:
                     return
-                first.report(self._failed(first.transaction_id, KafkaError(MSG_TIMED_OUT)))
+                first.report_once(self._log_failure(first.transaction_id, KafkaError(MSG_TIMED_OUT)))
             self._expected.popleft()
 
     def _take_report(self, delivery: _Delivery, error: KafkaError | None, record: Record) -> None:
         transaction_id = delivery.transaction_id
         if error is not None:
             if error.code() == MSG_TIMED_OUT:
-                self._connection.gave_up("half messages", record.latency() or 0.0)
-            delivery.report(self._failed(transaction_id, error))
+                self._connection.note_time_out("half messages", record.latency() or 0.0)
+            delivery.report_once(self._log_failure(transaction_id, error))
             return
-        self._connection.works()
+        self._connection.note_answer()
         partition, offset = record.partition(), record.offset()
         if partition is None or offset is None or offset < 0:
             # The broker recognised a retry of a record that it stored long ago, and no longer knows its offset.
-            delivery.report(self._failed(transaction_id, None))
+            delivery.report_once(self._log_failure(transaction_id, None))
             return
         if self._watch is not None and partition >= self._watch.partitions:
             # librdkafka has learnt of new partitions before TopicWatch. No worker will ever read this half message.
-            delivery.report(PrepareError(self._watch.found(partition + 1)))
+            delivery.report_once(PrepareError(self._watch.note_partitions(partition + 1)))
             return
-        delivery.report(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
+        delivery.report_once(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
 
-    def _failed(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
+    def _log_failure(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
         why = self._shortage.reason if self._shortage is not None else ""
         if error is None:
             cause = "Kafka did not tell its offset; send again"

@@ -54,7 +54,7 @@ class HalfWriters:
         """Return the writer for a half message that its caller waits for."""
         writer = self._first
         for name in _FOR_CALLERS:
-            writer = self._writers.get(name) or self._make(name)
+            writer = self._writers.get(name) or self._make_writer(name)
             if not writer.is_connected:
                 return self._first
             if writer.on_their_way < _BUSY_FROM:
@@ -68,7 +68,7 @@ class HalfWriters:
         """
         writer = self._writers.get(_FOR_MANY)
         if writer is None or not writer.is_connected:
-            writer = self._make(_FOR_MANY)
+            writer = self._make_writer(_FOR_MANY)
             if not (waits or writer.is_connected):
                 return self._first
             writer.wait_for_connection()
@@ -87,7 +87,7 @@ class HalfWriters:
         for writer in self._writers.values():
             writer.close()
 
-    def _make(self, name: str) -> HalfWriter:
+    def _make_writer(self, name: str) -> HalfWriter:
         with self._lock:
             if self._is_closed:
                 # Nobody would close another one.
