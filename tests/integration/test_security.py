@@ -569,7 +569,7 @@ def test_secrets_appear_in_no_output(scene: Scene) -> None:
     worker.stop()
     assert wrong.password not in worker.log
     settings = WorkerSettings(bootstrap_servers="127.0.0.1:1", kafka=user.settings)
-    assert user.password not in f"{settings!r} {settings.shown()}"
+    assert user.password not in f"{settings!r} {settings.masked_options()}"
 
 
 def pages(port: int, *more: str) -> str:

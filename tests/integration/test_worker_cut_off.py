@@ -61,11 +61,11 @@ def test_p2_no_decision_is_refused_by_the_word_of_a_leader_that_is_cut_off(cut_o
     names, half = bridge.names, f"{bridge.names.half}/0"
     # The victim still reports itself as the leader, with its former log end.
     with each_broker({"bootstrap.servers": victim.bootstrap_servers})() as brokers:
-        assert brokers.nodes()
-        view = brokers.view(victim.node_id, names.half, 0)
+        assert brokers.list_nodes()
+        view = brokers.view_of(victim.node_id, names.half, 0)
         assert isinstance(view, View)
         assert view.leader == victim.node_id
-        former_end = brokers.end(victim.node_id, names.half, 0)
+        former_end = brokers.end_of(victim.node_id, names.half, 0)
     # Clients that do not know the former leader.
     fresh = Bridge(",".join(node.bootstrap_servers for node in cut_off.healthy), "fresh", partitions=1)
     fresh.namespace, fresh.names = bridge.namespace, bridge.names

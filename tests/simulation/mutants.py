@@ -320,10 +320,10 @@ def discard_by_the_word_of_one_broker() -> None:
 
 
 def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
-    for node in brokers.nodes():
-        view = brokers.view(node, topic, partition)
+    for node in brokers.list_nodes():
+        view = brokers.view_of(node, topic, partition)
         if view is not None and view.leader == node:
-            return brokers.end(node, topic, partition)
+            return brokers.end_of(node, topic, partition)
     return None
 
 

@@ -196,10 +196,10 @@ class SimulatedBrokers:
     def __exit__(self, *_: object) -> None:
         """Nothing to close."""
 
-    def nodes(self) -> Collection[int]:
+    def list_nodes(self) -> Collection[int]:
         return self._NODES
 
-    def view(self, node: int, topic: str, partition: int) -> View | None:
+    def view_of(self, node: int, topic: str, partition: int) -> View | None:
         self._actor.io(topic)
         if self._world.strikes("broker not answering"):
             self._actor.wait(2_000)
@@ -209,7 +209,7 @@ class SimulatedBrokers:
         self._world.saw(self._actor.name, "view", node, topic, says)
         return View(says, frozenset(self._NODES))
 
-    def end(self, node: int, topic: str, partition: int) -> int | None:
+    def end_of(self, node: int, topic: str, partition: int) -> int | None:
         self._actor.io(topic)
         if self._world.strikes("broker not answering"):
             self._actor.wait(2_000)

@@ -26,7 +26,7 @@ def acknowledge_command(
     Exit code 0: workers serve the partition again; 1: nothing was lost, nothing has changed; 2: could not be carried
     out.
     """
-    settings = cluster.settings()
+    settings = cluster.load_settings()
     with about(settings):
         connection = Connection.open(settings)
         found = acknowledge(connection, partition, reason=reason, operator=operator or default_operator())

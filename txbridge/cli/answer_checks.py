@@ -66,7 +66,7 @@ def answer_checks(
     with needs("answer-checks", "answer-checks reads a database by SQLAlchemy"):
         from txbridge import log  # noqa: PLC0415
         from txbridge.cli import answer_checks_program  # noqa: PLC0415
-    settings = cluster.settings(metrics_port=metrics_port, metrics_host=metrics_host)
+    settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
         answer_checks_program.run(list(dict.fromkeys(group)), database_url, patience, threads, settings)

@@ -46,12 +46,12 @@ def run(groups: list[str], database_url: str, patience: float, threads: int, set
     def why_not_ready() -> list[str]:
         reasons = [] if len(running) == len(groups) else ["the checks are not read yet"]
         reasons += [f"group {one.group}: no connection to Kafka" for one in running if not one.is_connected]
-        return reasons + database.problems()
+        return reasons + database.list_problems()
 
     with ExitStack() as at_last:
         at_last.callback(engine.dispose)
         _verify(listener, engine)
-        threading.Thread(target=database.watch, name="txbridge-database", daemon=True).start()
+        threading.Thread(target=database.watch_table, name="txbridge-database", daemon=True).start()
         ready = Gauge("txbridge_answer_checks_ready", "Whether checks are answered", registry=registry)
         ready.set_function(lambda: not why_not_ready())
         if settings.metrics_port:
@@ -114,7 +114,7 @@ class _Database:
         self._answered = ProofOfLife()
         self._error = ""
 
-    def watch(self) -> None:
+    def watch_table(self) -> None:
         while not self._ended.is_set():
             try:
                 with self._engine.connect() as connection:
@@ -126,7 +126,7 @@ class _Database:
                 self._answered.renew()
             self._ended.wait(PROOF_EVERY_S)
 
-    def problems(self) -> list[str]:
+    def list_problems(self) -> list[str]:
         if not self._error and self._answered.is_fresh:
             return []
         return [f"the database does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]

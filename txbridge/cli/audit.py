@@ -19,7 +19,7 @@ def audit(cluster: ClusterOptions, options: AuditOptions) -> None:
     # Only here: Spark is an extra, and no other command should pay for its import.
     with needs("audit", "the audit runs on PySpark"):
         from txbridge.cli import audit_program  # noqa: PLC0415
-    settings = cluster.settings()
+    settings = cluster.load_settings()
     with about(settings), needs("audit", "the page of an audit has plots"):
         code = audit_program.run(options, settings)
     raise typer.Exit(code)

@@ -75,7 +75,7 @@ def doctor(
         from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
         from txbridge.doctor.run import examine  # noqa: PLC0415
 
-    settings = cluster.settings(app_id=app_id)
+    settings = cluster.load_settings(app_id=app_id)
     subject = Subject(settings.namespace, settings.bootstrap_servers)
     try:
         whose = role or (Role.CLIENT if door else Role.WORKER)

@@ -114,7 +114,7 @@ def pending_command(
     Exit code 0: listed, be it none; 2: could not list, or not all partitions.
     """
     selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), cause, limit)
-    settings = cluster.settings()
+    settings = cluster.load_settings()
     with about(settings):
         connection = Connection.open(settings)
         listing = list_pending(connection, selection, errors=not no_errors)
@@ -167,7 +167,7 @@ def resolve_command(
         raise UsageError("--dry-run belongs to abandon")
     if not (dry_run or reason.strip()):
         raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
-    settings = cluster.settings()
+    settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
         who = operator or default_operator()
@@ -219,7 +219,7 @@ def resume_command(
         raise UsageError("--id belongs to one MESSAGE, not to --group")
     if group is not None and dry_run == yes:
         raise UsageError(f"--group resumes everything of {group!r}: look first with --dry-run, then give --yes")
-    settings = cluster.settings()
+    settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
         who = operator or default_operator()

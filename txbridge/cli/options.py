@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from txbridge.config.sources import load_settings
+from txbridge.config.sources import load_settings as read_settings
 from txbridge.config.worker import WorkerSettings
 
 #: The end of the help of every command that takes these options.
@@ -55,13 +55,13 @@ class ClusterOptions:
         typer.Option(metavar="NAME=VALUE", help="A librdkafka property; may be repeated. Or TXBRIDGE_KAFKA, as JSON."),
     ] = None
 
-    def settings(self, **more: Any) -> WorkerSettings:
+    def load_settings(self, **more: Any) -> WorkerSettings:
         """The settings of a command: those of the worker, from the same places, so that one file serves both.
 
         Raises UsageError.
         """
         flags = {"bootstrap_servers": self.bootstrap_servers, "namespace": self.namespace, "kafka": self.kafka or None}
-        return load_settings({**flags, **more}, self.config, os.environ)
+        return read_settings({**flags, **more}, self.config, os.environ)
 
 
 def spread(command: Callable[..., _Answer]) -> Callable[..., _Answer]:

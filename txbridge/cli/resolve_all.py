@@ -62,7 +62,7 @@ def resolve_all_command(
     if not (dry_run or reason.strip()):
         raise UsageError("a reason is needed: it is recorded with each decision (--reason)")
     selection = Selection(group=group, topic=topic, partition=partition, min_age=parse_age(min_age), cause=cause)
-    settings = cluster.settings()
+    settings = cluster.load_settings()
 
     problem_of: ProblemOf = lambda _: None  # noqa: E731 - `work` sets it
 

@@ -125,7 +125,7 @@ def rocketmq(
 
         from txbridge import log  # noqa: PLC0415
 
-    settings = cluster.settings()
+    settings = cluster.load_settings()
     options = door_options(
         **place.as_given(),
         metrics_host=metrics_host,

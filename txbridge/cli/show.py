@@ -39,7 +39,7 @@ def show_command(
     Exit code 0: shown; what this user may not read is named; 2: there is no such transaction (any more), or it could
     not be read.
     """
-    settings = cluster.settings()
+    settings = cluster.load_settings()
     with about(settings):
         connection = Connection.open(settings)
         found = read_history(connection, message)

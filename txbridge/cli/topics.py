@@ -103,7 +103,7 @@ def plan(
 
     Exit code 0: nothing to do; 1: something to do; 2: something is refused, or the plan could not be made.
     """
-    settings = cluster.settings()
+    settings = cluster.load_settings()
     options = wanted.plan_options(settings)
     plans = _run(make_plan, settings, options, output_format)
     if any(one.action is TopicAction.REFUSED for one in plans):
@@ -122,7 +122,7 @@ def apply(
 
     Exit code 0: all topics are as wanted; 2: something is refused, or could not be done.
     """
-    settings = cluster.settings()
+    settings = cluster.load_settings()
     options = wanted.plan_options(settings)
     plans = _run(apply_plan, settings, options, output_format)
     raise typer.Exit(EXIT_REFUSED if any(one.action is TopicAction.REFUSED for one in plans) else EXIT_OK)
@@ -145,7 +145,7 @@ def _run(
     with about(settings):
         cluster = KafkaCluster.connect(settings.librdkafka)
         names = Names(settings.namespace)
-        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.greet(names.half).cluster_id)
+        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.read_greeting(names.half).cluster_id)
         plans = work(cluster, names, options)
     if output_format is Format.JSON:
         _print_json(subject, plans)

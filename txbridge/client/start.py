@@ -85,4 +85,4 @@ def _layout(
                 raise
         else:
             return layout
-        bounds.wait(backoff.next())
+        bounds.wait_for(backoff.next())

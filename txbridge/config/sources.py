@@ -63,10 +63,12 @@ class _Layer:
     where: str = ""
     values: dict[str, Any] = field(default_factory=dict)
 
-    def label(self, name: str) -> str:
+    def label_of(self, name: str) -> str:
         return self.spell(name) + self.where
 
-    def fill(self, given: Mapping[str, Any], problems: list[str], aliases: Mapping[str, str] | None = None) -> None:
+    def take_values(
+        self, given: Mapping[str, Any], problems: list[str], aliases: Mapping[str, str] | None = None
+    ) -> None:
         """Take these values over. Names that are unknown or given twice are added to the problems."""
         aliases = aliases or {}
         for spelling, value in given.items():
@@ -76,11 +78,11 @@ class _Layer:
                 wrong = self.spell(spelling)
                 problems.append(f"unknown option {wrong!r}{self.where}{kafka_config.nearest(wrong, known)}")
             elif name in self.values:
-                problems.append(f"{self.label(spelling)}: {name} is given twice")
+                problems.append(f"{self.label_of(spelling)}: {name} is given twice")
             else:
                 self.values[name] = value
         if "kafka" in self.values:
-            _split_kafka(self.label("kafka"), self.values, problems)
+            _split_kafka(self.label_of("kafka"), self.values, problems)
 
 
 def _flag(name: str) -> str:
@@ -106,11 +108,11 @@ def load_settings(
     if config_file is None and environ.get(CONFIG_FILE_VARIABLE):
         config_file = Path(environ[CONFIG_FILE_VARIABLE])
     layers = [_Layer(_flag), _Layer(_variable)]
-    layers[0].fill({name: value for name, value in flags.items() if value is not None}, problems)
-    layers[1].fill(_environment(environ, problems), problems)
+    layers[0].take_values({name: value for name, value in flags.items() if value is not None}, problems)
+    layers[1].take_values(_environment(environ, problems), problems)
     if config_file is not None:
         layers.append(_Layer(str, f" ({config_file})"))
-        layers[2].fill(read_config_file(config_file), problems, ROCKETMQ_NAMES)
+        layers[2].take_values(read_config_file(config_file), problems, ROCKETMQ_NAMES)
     if problems:
         raise UsageError("\n".join(problems))
 
@@ -219,7 +221,7 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
     option = _BY_NAME[name]
     if detail["type"] == "missing":
         return f"{name} is missing: give {option.flag}, {option.variable} or {name} in the configuration file"
-    label = next((layer.label(name) for layer in layers if name in layer.values), name)
+    label = next((layer.label_of(name) for layer in layers if name in layer.values), name)
     if name == "kafka":
         prop = str(detail["loc"][1]) if len(detail["loc"]) > 1 else ""
         return f"{label}: {prop} must be text, a number, true or false"

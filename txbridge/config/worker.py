@@ -181,16 +181,16 @@ class WorkerSettings(BaseModel):
             park_after_bytes=self.park_after_bytes,
         )
 
-    def shown(self) -> dict[str, Any]:
+    def masked_options(self) -> dict[str, Any]:
         """All options for the log, secrets masked."""
         return {**self.model_dump(mode="json"), "kafka": kafka_config.masked(self.kafka)}
 
-    def changed(self) -> dict[str, Any]:
+    def changed_options(self) -> dict[str, Any]:
         """The options that differ from their defaults, secrets masked; not those that name cluster and group."""
         named = {"bootstrap_servers", "namespace", "app_id"}
         return {
             name: value
-            for name, value in self.shown().items()
+            for name, value in self.masked_options().items()
             if name not in named
             and getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True)
         }

@@ -152,7 +152,7 @@ class _AdminRequests:
     async def _may_write(self, node: int, transactional_id: str) -> bool:
         topic = transactional_id.partition("@")[0]
         request = AddPartitionsToTxnRequest(transactional_id, _NO_PRODUCER, -1, [(topic, [_NO_PARTITION])])
-        answer = await self._send(node, request)
+        answer = await self._send_to(node, request)
         codes = {code for _, partitions in answer.errors for _, code in partitions}
         return kafka_errors.TransactionalIdAuthorizationFailed.errno not in codes
 
@@ -168,9 +168,9 @@ class _AdminRequests:
 
     async def _send_to_any(self, request: Any) -> Any:
         """Send a request that any broker answers, to one that has just answered if there is one."""
-        return await self._send(next(iter([*self._asked.versions, *self._asked.unreachable])), request)
+        return await self._send_to(next(iter([*self._asked.versions, *self._asked.unreachable])), request)
 
-    async def _send(self, node: int, request: Any) -> Any:
+    async def _send_to(self, node: int, request: Any) -> Any:
         if node in self._asked.unreachable:
             # Each further attempt could take REQUEST_TIMEOUT_S.
             raise kafka_errors.NodeNotReadyError(f"broker {node} does not answer")

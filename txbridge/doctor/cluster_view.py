@@ -101,7 +101,7 @@ class ClusterView:
             groups=self.groups,
         )
 
-    def apply(self, option: str = "", value: str = "") -> str:
+    def apply_command(self, option: str = "", value: str = "") -> str:
         """The command that makes the topics of the namespace as they must be, perhaps with one more option."""
         namespace = self.settings.namespace
         more = f" {option} {value}" if option else ""
@@ -154,7 +154,7 @@ def internal_topics(names: Names) -> list[str]:
 def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaCluster) -> ClusterView:
     """Read the state of the cluster. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
     names = Names(settings.namespace)
-    answer = cluster.describe()
+    answer = cluster.describe_cluster()
     prefix = names.check("")
     there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
     groups = tuple(sorted({*questions.groups, *there}))
@@ -171,9 +171,9 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
         brokers={node.id: f"{node.host}:{node.port}" for node in answer.nodes},
         operations=_names_of(answer.authorized_operations),
         groups=groups,
-        seen=cluster.read(ours),
-        groups_hidden=isinstance(cluster.read([nobodys])[nobodys], MissingRight),
-        real=cluster.read(questions.real_topics) if questions.real_topics else {},
+        seen=cluster.read_topics(ours),
+        groups_hidden=isinstance(cluster.read_topics([nobodys])[nobodys], MissingRight),
+        real=cluster.read_topics(questions.real_topics) if questions.real_topics else {},
         described=described,
     )
 

@@ -29,7 +29,7 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
     when no broker answers, EnvironmentProblemError, and UsageError for settings that cannot work.
     """
     cluster = KafkaCluster.connect(settings.librdkafka)
-    greeting = cluster.greet(Names(settings.namespace).half)
+    greeting = cluster.read_greeting(Names(settings.namespace).half)
     subject = Subject(settings.namespace, settings.bootstrap_servers, greeting.cluster_id)
     try:
         view = read_cluster(settings, questions or Questions(), cluster)

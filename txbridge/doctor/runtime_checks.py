@@ -100,7 +100,7 @@ def read_backlog(view: ClusterView, now: int) -> Backlog:
 
 def _note_barriers(found: Backlog, connection: Connection, view: PartitionView) -> None:
     """Note the barrier tables of the oldest messages that were asked about without success. A few are enough."""
-    pending = (one for one in view.messages() if one.state is TransactionState.PENDING and one.checks)
+    pending = (one for one in view.open_messages() if one.state is TransactionState.PENDING and one.checks)
     oldest = nsmallest(_MOST_BODIES, pending, key=lambda one: one.born)
     if not oldest:
         return
@@ -116,7 +116,7 @@ def _note_barriers(found: Backlog, connection: Connection, view: PartitionView) 
 
 def _count(found: Backlog, view: PartitionView, now: int) -> None:
     found.odd += view.warnings
-    for message in view.messages():
+    for message in view.open_messages():
         match message.state:
             case TransactionState.PENDING:
                 found.pending[message.group] += 1

@@ -53,7 +53,11 @@ def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterat
     sight = view.seen[topic]
     if sight is None:
         checks = view.names.check("")
-        create = view.apply("--group", topic.removeprefix(checks)) if topic.startswith(checks) else view.apply()
+        create = (
+            view.apply_command("--group", topic.removeprefix(checks))
+            if topic.startswith(checks)
+            else view.apply_command()
+        )
         yield problem(Check.TOPICS, f"{topic} does not exist", f"{create} creates it")
     elif isinstance(sight, MissingRight):
         doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"
@@ -70,13 +74,15 @@ def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterat
             level = Level.PROBLEM if wanted.vital else Level.WARNING
             if wanted.name == "cleanup.policy":
                 do = repair_of_policy(topic, actual, wanted.value)
-                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", do)
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint_about(actual)}", do)
             else:
-                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", _remedy(view, wanted))
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint_about(actual)}", _remedy(view, wanted))
 
 
 def _remedy(view: ClusterView, wanted: Wanted) -> str:
-    return f"{view.apply()} sets it" + ("" if wanted.vital else ", where the provider of the cluster lets it be set")
+    return f"{view.apply_command()} sets it" + (
+        "" if wanted.vital else ", where the provider of the cluster lets it be set"
+    )
 
 
 def retention(view: ClusterView) -> Iterator[Finding]:
@@ -96,7 +102,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
             Check.RETENTION,
             f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)} "
             f"({option}): those that still wait would vanish",
-            f"{view.apply()} raises retention.ms; or lower {option}",
+            f"{view.apply_command()} raises retention.ms; or lower {option}",
         )
     elif kept != _UNLIMITED and kept < age + LONGEST_OUTAGE_MS:
         fine = False
@@ -104,7 +110,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
             Check.RETENTION,
             f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)}: an outage of "
             f"more than {duration(kept - age)} loses messages",
-            f"{view.apply()} raises retention.ms so that 4 days are survived",
+            f"{view.apply_command()} raises retention.ms so that 4 days are survived",
         )
     for wanted in wanted_topics(names, view.options, view.seen):
         sight = view.seen[wanted.name]
@@ -118,16 +124,16 @@ def retention(view: ClusterView) -> Iterator[Finding]:
                     Check.RETENTION,
                     f"{wanted.name} keeps its records for {duration(actual)}, shorter than {names.half}: finished "
                     f"messages would be asked about, and could be delivered, again",
-                    f"{view.apply()} raises it",
+                    f"{view.apply_command()} raises it",
                 )
             continue
-        for one in wanted.unmet(sight.config):
+        for one in wanted.unmet_properties(sight.config):
             if one.name == _RETENTION:
                 fine = False
                 yield warning(
                     Check.RETENTION,
                     f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
-                    f"{view.apply()} raises it",
+                    f"{view.apply_command()} raises it",
                 )
     if (last := settings.check_policy.last_check) < DEFAULT_PATIENCE_S * 1000:
         yield note(
@@ -228,7 +234,7 @@ def _copies(view: ClusterView, topic: str, usual: int) -> Iterator[Finding]:
             Check.REPLICATION,
             f"{topic}: min.insync.replicas is 1 with {copies} copies: what one broker has can be lost with it",
             # With two copies, 2 is safe but refuses writes while one broker is down. Three copies have neither problem.
-            f"{view.apply()} sets {copies - 1}"
+            f"{view.apply_command()} sets {copies - 1}"
             if copies > 2
             else "have three copies; or set 2, and nothing can be written while one of both brokers is away",
         )
@@ -262,5 +268,5 @@ def real_topics(view: ClusterView) -> Iterator[Finding]:
             yield problem(
                 Check.TOPICS,
                 f"the real topic {name} does not exist: messages for it are held once they are committed",
-                f"create it, for example by {view.apply('--real-topic', name)}",
+                f"create it, for example by {view.apply_command('--real-topic', name)}",
             )

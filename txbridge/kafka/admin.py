@@ -77,11 +77,11 @@ class Bounds:
     deadline: Deadline = field(default_factory=Deadline)
     is_unwanted: Callable[[], bool] = lambda: False
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds for one request. Never 0, which means the default to librdkafka."""
         return max(_SHORTEST_S, min(REQUEST_TIMEOUT_S, self.deadline.left))
 
-    def wait(self, seconds: float) -> None:
+    def wait_for(self, seconds: float) -> None:
         """Wait `seconds`. Raises UnwantedError once that is not wanted any more."""
         until = Deadline(seconds)
         self.require_wanted()
@@ -89,7 +89,7 @@ class Bounds:
             time.sleep(min(until.left, _LOOK_S))
             self.require_wanted()
 
-    def answer(self, future: Future[Any]) -> Any:
+    def result_of(self, future: Future[Any]) -> Any:
         """Return the result of a request, which has its own time limit. Raises UnwantedError once it is not wanted."""
         while not wait([future], _LOOK_S).done:
             self.require_wanted()
@@ -161,7 +161,7 @@ class KafkaCluster:
 
     Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or within the shorter
     time that `bounds` leave. librdkafka itself ends each request then. Other refusals of the cluster raise
-    EnvironmentProblemError; `create` and `alter` return them.
+    EnvironmentProblemError; `create_topics` and `alter_topics` return them.
     """
 
     def __init__(self, admin: AdminClient, bounds: Bounds | None = None) -> None:
@@ -195,36 +195,40 @@ class KafkaCluster:
         return self._admin
 
     def broker_count(self) -> int:
-        return len(self.describe().nodes)
+        return len(self.describe_cluster().nodes)
 
-    def describe(self) -> Any:
+    def describe_cluster(self) -> Any:
         """Kafka's description of the cluster: id, controller, brokers, and the rights of this user."""
-        future = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=self._bounds.left())
-        return self._result(future, "describe the cluster")
+        future = self._admin.describe_cluster(
+            include_authorized_operations=True, request_timeout=self._bounds.seconds_left()
+        )
+        return self._result_of(future, "describe the cluster")
 
-    def greet(self, topic: str) -> Greeting:
+    def read_greeting(self, topic: str) -> Greeting:
         """Ask any broker about its cluster; this needs no controller. Naming a topic keeps the answer short."""
         try:
-            told = self._admin.list_topics(topic, timeout=self._bounds.left())
+            told = self._admin.list_topics(topic, timeout=self._bounds.seconds_left())
         except KafkaException as failure:
-            raise self._translated(failure.args[0], "connect") from None
+            raise self._translate_error(failure.args[0], "connect") from None
         return Greeting(str(told.cluster_id), {node: f"{one.host}:{one.port}" for node, one in told.brokers.items()})
 
     def topics_with_prefix(self, prefix: str) -> list[str]:
         """Names of the topics that begin with `prefix`, as far as this user may see them."""
         try:
-            topics = self._admin.list_topics(timeout=self._bounds.left()).topics
+            topics = self._admin.list_topics(timeout=self._bounds.seconds_left()).topics
         except KafkaException as failure:
-            raise self._translated(failure.args[0], "list the topics") from None
+            raise self._translate_error(failure.args[0], "list the topics") from None
         return sorted(topic for topic in topics if topic.startswith(prefix))
 
-    def read(self, topics: Collection[str]) -> dict[str, Sight]:
+    def read_topics(self, topics: Collection[str]) -> dict[str, Sight]:
         """Describe each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
         seen: dict[str, Sight] = {}
         described = {}
-        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._bounds.left())
+        futures = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=self._bounds.seconds_left()
+        )
         for topic, future in futures.items():
-            found = self._try(future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            found = self._try_result(future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if found is None or isinstance(found, MissingRight):
                 seen[topic] = found
             else:
@@ -232,9 +236,11 @@ class KafkaCluster:
         if not described:
             return seen
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in described]
-        for resource, future in self._admin.describe_configs(resources, request_timeout=self._bounds.left()).items():
+        for resource, future in self._admin.describe_configs(
+            resources, request_timeout=self._bounds.seconds_left()
+        ).items():
             topic = resource.name
-            config = self._try(future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            config = self._try_result(future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if config is None or isinstance(config, MissingRight):
                 seen[topic] = config
                 continue
@@ -249,18 +255,18 @@ class KafkaCluster:
             )
         return seen
 
-    def create(self, topics: Iterable[TopicRequest], *, dry_run: bool) -> dict[str, str | None]:
+    def create_topics(self, topics: Iterable[TopicRequest], *, dry_run: bool) -> dict[str, str | None]:
         """Create topics; returns for each the reason of its failure, or None. A topic that exists is no failure."""
         # operation_timeout limits the controller's own wait, so that it answers before this request times out.
         futures = self._admin.create_topics(
             [NewTopic(one.name, one.partitions, one.replication_factor, config=dict(one.config)) for one in topics],
-            operation_timeout=self._bounds.left() / 2,
-            request_timeout=self._bounds.left(),
+            operation_timeout=self._bounds.seconds_left() / 2,
+            request_timeout=self._bounds.seconds_left(),
             validate_only=dry_run,
         )
-        return {topic: self._reason(future, "CREATE", topic) for topic, future in futures.items()}
+        return {topic: self._refusal_of(future, "CREATE", topic) for topic, future in futures.items()}
 
-    def alter(self, changes: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, str | None]:
+    def alter_topics(self, changes: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, str | None]:
         """Set these properties of these topics and no others; returns for each the reason of its refusal, or None."""
         resources = [
             ConfigResource(
@@ -275,40 +281,41 @@ class KafkaCluster:
         ]
         futures = self._admin.incremental_alter_configs(
             resources,
-            request_timeout=self._bounds.left(),
+            request_timeout=self._bounds.seconds_left(),
             validate_only=dry_run,
         )
         return {
-            resource.name: self._reason(future, "ALTER_CONFIGS", resource.name) for resource, future in futures.items()
+            resource.name: self._refusal_of(future, "ALTER_CONFIGS", resource.name)
+            for resource, future in futures.items()
         }
 
-    def _try(self, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
+    def _try_result(self, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
         try:
-            return self._bounds.answer(future)
+            return self._bounds.result_of(future)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() == absent:
                 return None
             if error.code() in NO_RIGHT:
                 return MissingRight(right, topic)
-            raise self._translated(error, f"{right} topic {topic}") from None
+            raise self._translate_error(error, f"{right} topic {topic}") from None
 
-    def _reason(self, future: Future[Any], right: str, topic: str) -> str | None:
+    def _refusal_of(self, future: Future[Any], right: str, topic: str) -> str | None:
         try:
-            outcome = self._try(future, right, topic, absent=KafkaError.TOPIC_ALREADY_EXISTS)
+            outcome = self._try_result(future, right, topic, absent=KafkaError.TOPIC_ALREADY_EXISTS)
         except KafkaUnreachableError:
             raise
         except EnvironmentProblemError as refusal:
             return str(refusal)
         return str(outcome) if isinstance(outcome, MissingRight) else None
 
-    def _result(self, future: Future[Any], purpose: str) -> Any:
+    def _result_of(self, future: Future[Any], purpose: str) -> Any:
         try:
-            return self._bounds.answer(future)
+            return self._bounds.result_of(future)
         except KafkaException as failure:
-            raise self._translated(failure.args[0], purpose) from None
+            raise self._translate_error(failure.args[0], purpose) from None
 
-    def _translated(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
+    def _translate_error(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
         if error.code() in UNREACHABLE:
             self._admin.poll(0)  # an admin client calls error_cb only in poll()
             reason = self.last_error or error.str()
@@ -329,4 +336,4 @@ def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | Non
     while not condition():
         if deadline.is_over:
             raise EnvironmentProblemError(f"{complaint} within {patience:.0f} s")
-        bounds.wait(backoff.next())
+        bounds.wait_for(backoff.next())

@@ -24,6 +24,6 @@ class Agreement:
         self._last = now
         return self._count >= self._answers and now - self._since >= self._seconds
 
-    def contradict(self) -> None:
+    def note_contradiction(self) -> None:
         """Note an answer that says something else: the count starts again."""
         self._count = 0

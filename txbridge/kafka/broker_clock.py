@@ -51,7 +51,7 @@ class BrokerClock:
         self._latest: _Append | None = None
         self._told = False
 
-    def appended(self, milliseconds: int, began: float | None = None) -> None:
+    def note_append(self, milliseconds: int, began: float | None = None) -> None:
         """Note that a broker has just stored a checkpoint, at this time of its clock.
 
         `began` is when its Kafka transaction began (s, monotonic); None means now.
@@ -68,7 +68,7 @@ class BrokerClock:
 
     def now(self) -> int:
         """The time to record (ms): the brokers' time, or a little earlier."""
-        theirs = self._theirs()
+        theirs = self._brokers_time()
         return (self._outside.now() if theirs is None else theirs) + self._outside.shift()
 
     def now_at_latest(self) -> int:
@@ -80,13 +80,13 @@ class BrokerClock:
 
     def due(self) -> int:
         """The time that due times are compared with (ms)."""
-        own, theirs = self._outside.now(), self._theirs()
+        own, theirs = self._outside.now(), self._brokers_time()
         return (own if theirs is None else due_by(own, theirs)) + self._outside.shift()
 
     @property
     def ahead_ms(self) -> int | None:
         """Milliseconds by which this machine's clock is ahead of the brokers'; None before anything was written."""
-        theirs = self._theirs()
+        theirs = self._brokers_time()
         return None if theirs is None else self._outside.now() - theirs
 
     @property
@@ -109,7 +109,7 @@ class BrokerClock:
             latest is not None and latest.known + _ASK_AGAIN_S <= self._outside.monotonic() and self.problem is not None
         )
 
-    def _theirs(self) -> int | None:
+    def _brokers_time(self) -> int | None:
         latest = self._latest
         if latest is None:
             return None

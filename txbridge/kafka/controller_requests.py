@@ -46,7 +46,7 @@ class ControllerRequests:
         """
         deadline = Deadline(timeout)
         for left in reversed(range(_ATTEMPTS)):
-            client = self._connected()
+            client = self._connect_once()
             # The margin is kept free, so that librdkafka also ends the last attempt before the deadline.
             seconds = max(deadline.left - _MARGIN_S, deadline.left / 2) / (left + 1)
             attempt = Deadline(min(seconds + _MARGIN_S, deadline.left))
@@ -101,7 +101,7 @@ class ControllerRequests:
         answers = self.ask(request, timeout)
         return {name: answers[name] for name in names}, {name: answers[resources[name]] for name in names}
 
-    def _connected(self) -> AdminClient:
+    def _connect_once(self) -> AdminClient:
         with self._lock:
             if self._client is None:
                 self._client = self._connect()

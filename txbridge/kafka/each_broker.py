@@ -55,8 +55,8 @@ class _Connections:
         self._kafka = kafka
         self._client: AIOKafkaClient | None = None
 
-    def nodes(self) -> Collection[int]:
-        return self._wait(self._connect()) or ()
+    def list_nodes(self) -> Collection[int]:
+        return self._wait_for(self._connect()) or ()
 
     async def _connect(self) -> list[int]:
         if self._client is not None:
@@ -65,28 +65,28 @@ class _Connections:
         await self._client.bootstrap()
         return await self._connect()
 
-    def view(self, node: int, topic: str, partition: int) -> View | None:
-        answer = self._wait(self._send(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
+    def view_of(self, node: int, topic: str, partition: int) -> View | None:
+        answer = self._wait_for(self._send_to(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
         if answer is None:
             return None
         told = ((name, (number, *rest)) for _, name, _, of in answer.topics for _, number, *rest in of)
         leader, replicas, *_ = _of(told, topic, partition) or (-1, ())
         return View(leader, frozenset(replicas)) if replicas else None
 
-    def end(self, node: int, topic: str, partition: int) -> int | None:
+    def end_of(self, node: int, topic: str, partition: int) -> int | None:
         request = OffsetRequest(_NO_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, _LATEST)])])
-        answer = self._wait(self._send(node, request))
+        answer = self._wait_for(self._send_to(node, request))
         if answer is None:
             return None
         told = ((name, one) for name, of in answer.topics for one in of)
         code, _, offset, *_ = _of(told, topic, partition) or (_UNKNOWN, 0, -1)
         return int(offset) if code == 0 else None
 
-    async def _send(self, node: int, request: Any) -> Any:
+    async def _send_to(self, node: int, request: Any) -> Any:
         assert self._client is not None
         return await self._client.send(node, request)
 
-    def _wait(self, question: Coroutine[Any, Any, _T]) -> _T | None:
+    def _wait_for(self, question: Coroutine[Any, Any, _T]) -> _T | None:
         try:
             return self._runner.run(asyncio.wait_for(question, _ANSWER_S))
         except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
@@ -95,7 +95,7 @@ class _Connections:
 
     def close(self) -> None:
         if self._client is not None:
-            self._wait(self._client.close())
+            self._wait_for(self._client.close())
 
 
 def _of(told: Iterable[tuple[str, Sequence[Any]]], topic: str, partition: int) -> Sequence[Any] | None:

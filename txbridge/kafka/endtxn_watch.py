@@ -62,20 +62,20 @@ class EndTxnWatch:
         self._forward_debug = forward_debug
         self._ended = False
         self._sent = self._concurrent = 0
-        #: The first thing that went wrong since the last `clear`.
+        #: The first thing that went wrong since the last `forget_trouble`.
         self.trouble: str | None = None
 
-    def clear(self) -> None:
+    def forget_trouble(self) -> None:
         self._ended, self.trouble = False, None
 
     def trouble_of_commit(self) -> str | None:
-        """The reason to doubt that the transaction committed since `clear` was ended only once; None without one."""
+        """The reason to doubt that the last transaction was ended only once; None without one."""
         if self.trouble is None and not self._ended:
             # This librdkafka may use other log texts. A slow worker is noticed; a torn transaction is not.
             return "librdkafka did not say how EndTxn went"
         return self.trouble
 
-    def registrations(self) -> Registrations:
+    def take_registrations(self) -> Registrations:
         """The numbers since the last call."""
         found = Registrations(self._sent, self._concurrent)
         self._sent = self._concurrent = 0

@@ -149,13 +149,13 @@ class PartitionReader:
                 if monotonic() - started <= _PROMPT_S:
                     return low, high
                 self._outside.wait(threading.Event(), _AGAIN_S)
-                self._refresh(topic)
+                self._refresh_metadata(topic)
         except KafkaException as error:
             raise KafkaException(_named(error.args[0], topic)) from error
         late = f"{_MOST_ASKED} answers about the end of {topic}[{self.partition}] came late, and may be out of date"
         raise KafkaException(KafkaError(TIMED_OUT, late))
 
-    def _refresh(self, topic: str) -> None:
+    def _refresh_metadata(self, topic: str) -> None:
         """Refresh the metadata, to learn who leads. Raises KafkaException."""
         self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
         self._refreshed_at[topic] = self._outside.monotonic()
@@ -179,7 +179,7 @@ class PartitionReader:
         topic = topic or self.topic
         if self._outside.monotonic() - self._refreshed_at.get(topic, float("-inf")) > _METADATA_S:
             try:
-                self._refresh(topic)
+                self._refresh_metadata(topic)
             except KafkaException as error:
                 raise KafkaException(_named(error.args[0], topic)) from error
         end = self.watermarks(topic)[1]
@@ -214,7 +214,7 @@ class PartitionReader:
             last = found[-1].offset()
             assert last is not None
             self.position = last + 1
-            self._fetch_short.contradict()
+            self._fetch_short.note_contradiction()
             return found
         records: list[Message] = []
         for message in found:
@@ -222,12 +222,12 @@ class PartitionReader:
             if error is None:
                 assert offset is not None
                 self.position = offset + 1
-                self._fetch_short.contradict()
+                self._fetch_short.note_contradiction()
                 records.append(message)
             elif error.code() == PARTITION_EOF:
                 assert offset is not None
                 self.position = max(self.position, offset)
-                self._fetch_short.contradict()
+                self._fetch_short.note_contradiction()
             elif error.code() in {AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
                 self._fetch_again(error)
                 break
@@ -247,7 +247,7 @@ class PartitionReader:
         if self.position < low or is_short:
             raise LogGoneError(f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}")
         self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
-        self._refresh(self.topic)
+        self._refresh_metadata(self.topic)
         self.start(self.position)
 
     def read_to(self, end: int, stopping: Callable[[], bool], batch: int = 5_000) -> Iterator[Message]:

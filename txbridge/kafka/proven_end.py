@@ -31,13 +31,13 @@ class View(NamedTuple):
 class EachBroker(Protocol):
     """Brokers that are asked one by one. None means that a broker does not answer in time, or does not know."""
 
-    def nodes(self) -> Collection[int]:
+    def list_nodes(self) -> Collection[int]:
         """The brokers that are alive according to one of them."""
 
-    def view(self, node: int, topic: str, partition: int) -> View | None:
+    def view_of(self, node: int, topic: str, partition: int) -> View | None:
         """The answer of this broker about a partition."""
 
-    def end(self, node: int, topic: str, partition: int) -> int | None:
+    def end_of(self, node: int, topic: str, partition: int) -> int | None:
         """The log end of this broker, if it takes itself for the leader (read uncommitted)."""
 
 
@@ -47,25 +47,25 @@ AskEachBroker = Callable[[], AbstractContextManager[EachBroker]]
 
 def proven_end(brokers: EachBroker, topic: str, partition: int) -> int | None:
     """The end of the log, as of some moment after the call began; None when it cannot be proven now."""
-    nodes = brokers.nodes()
-    first = next((view for node in sorted(nodes) if (view := brokers.view(node, topic, partition))), None)
+    nodes = brokers.list_nodes()
+    first = next((view for node in sorted(nodes) if (view := brokers.view_of(node, topic, partition))), None)
     if first is None:
         return None
     votes: Counter[View] = Counter()
     # A dead broker would keep the others waiting: only those that are alive are asked.
     for node in sorted(first.replicas.intersection(nodes)):
-        view = brokers.view(node, topic, partition)
+        view = brokers.view_of(node, topic, partition)
         if view is None or view.leader < 0 or node not in view.replicas:
             continue
         votes[view] += 1
         if 2 * votes[view] > len(view.replicas):
-            return brokers.end(view.leader, topic, partition)
+            return brokers.end_of(view.leader, topic, partition)
     return None
 
 
 def can_be_proven(brokers: EachBroker, topic: str, partition: int) -> bool:
     """Whether enough replicas are alive to prove an end, sooner or later; also true when no broker answers now."""
-    nodes = frozenset(brokers.nodes())
-    views = (brokers.view(node, topic, partition) for node in sorted(nodes))
+    nodes = frozenset(brokers.list_nodes())
+    views = (brokers.view_of(node, topic, partition) for node in sorted(nodes))
     view = next((view for view in views if view), None)
     return view is None or 2 * len(view.replicas & nodes) > len(view.replicas)

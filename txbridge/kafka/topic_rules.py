@@ -62,7 +62,7 @@ class TopicRules(NamedTuple):
             return _too_far("behind", self.behind_ms, "before")
         return None
 
-    def refusal(self, key: bytes | None, timestamp: int, now: int) -> str | None:
+    def refusal_of(self, key: bytes | None, timestamp: int, now: int) -> str | None:
         """Reason to refuse a record with this key and timestamp, whatever its size, or None."""
         if key is None and self.wants_keys:
             return "it has no key, and the topic is compacted (cleanup.policy)"

@@ -51,7 +51,7 @@ def find_target(connection: Connection, target: str, id_prefix: str | None) -> t
 
 def _by_id(connection: Connection, transaction_id: str) -> tuple[PartitionView, OpenMessage]:
     for view in read_views(connection):
-        for message in view.messages():
+        for message in view.open_messages():
             if message.transaction_id == transaction_id:
                 return view, message
     raise UsageError(
@@ -78,16 +78,16 @@ def parse_place(connection: Connection, target: str) -> tuple[int, int]:
 def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenMessage]:
     partition, half_offset = parse_place(connection, target)
     view = read_view(connection, partition)
-    if view.outcome(half_offset) is Outcome.DISCARD:
+    if view.outcome_of(half_offset) is Outcome.DISCARD:
         # OP is read after OFFSET: the message may have been discarded in between, and its parked entry is there now.
         view = read_view(connection, partition)
-    message = view.find(half_offset)
+    message = view.find_open(half_offset)
     if message is not None:
         return view, message
     half = f"{connection.names.half}[{partition}]"
     if half_offset >= view.half_end:
         raise UsageError(f"there is no half message at {target}: {half} ends at offset {view.half_end}")
-    outcome = view.outcome(half_offset) or old_outcome(connection, view, half_offset)
+    outcome = view.outcome_of(half_offset) or old_outcome(connection, view, half_offset)
     if outcome is not None:
         raise FinishedError(f"{target} is finished: {_PAST[outcome]}. Nothing was written")
     if half_offset >= view.watermark:

@@ -57,7 +57,7 @@ def cause_if(
     selection: Selection, message: OpenMessage, now: int, problem_of: ProblemOf = lambda _: None
 ) -> str | None:
     """The cause that keeps a message open; None if the selection does not include the message."""
-    if not selection.admits(message, now):
+    if not selection.includes_message(message, now):
         return None
     cause = cause_of(message, now, problem_of)
     return cause if (selection.cause or "").lower() in cause.lower() else None

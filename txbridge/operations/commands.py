@@ -142,7 +142,7 @@ def resolve_all(
     now = time.time_ns() // 1_000_000
     problem_of = GroupStates(connection).problem_of
     found = [
-        (view, [message for message in view.messages() if cause_if(wanted, message, now, problem_of) is not None])
+        (view, [message for message in view.open_messages() if cause_if(wanted, message, now, problem_of) is not None])
         for view in read_views(connection)
     ]
     if dry_run:

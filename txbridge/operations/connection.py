@@ -61,8 +61,8 @@ class Connection:
         names, kafka = Names(settings.namespace), settings.librdkafka
         topics = names.identified
         cluster = KafkaCluster.connect(kafka)
-        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.greet(names.half).cluster_id)
-        seen = cluster.read(list(topics.values()))
+        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.read_greeting(names.half).cluster_id)
+        seen = cluster.read_topics(list(topics.values()))
         facts = {short: sight for short, topic in topics.items() if isinstance(sight := seen[topic], FoundTopic)}
         problems = [_problem(names, topics[short], seen[topics[short]]) for short in topics if short not in facts]
         if not problems and len({one.partitions for one in facts.values()}) > 1:

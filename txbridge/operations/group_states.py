@@ -31,13 +31,13 @@ class GroupStates:
             self._deadline = Deadline(_LONGEST_S)
         if group not in self._problems and not self._deadline.is_over:
             try:
-                self._problems[group] = self._ask(group, self._deadline)
+                self._problems[group] = self._ask_kafka(group, self._deadline)
             except (KafkaException, TxBridgeError):
                 # No answer, or a right is missing.
                 self._problems[group] = None
         return self._problems.get(group)
 
-    def _ask(self, group: str, deadline: Deadline) -> str:
+    def _ask_kafka(self, group: str, deadline: Deadline) -> str:
         name = self._connection.names.check(group)
         if self._cluster is None:
             self._cluster = KafkaCluster.connect(self._connection.kafka)

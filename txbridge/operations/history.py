@@ -71,7 +71,7 @@ def read_history(connection: Connection, target: str) -> History:
     """
     half, partition = _find(connection, target.strip())
     view = read_view(connection, partition)
-    message = view.find(half.offset)
+    message = view.find_open(half.offset)
     missing: list[str] = []
     names, where = connection.names, f"{partition}:{half.offset}".encode()
     admin = admin_client(connection)

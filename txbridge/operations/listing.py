@@ -42,7 +42,7 @@ def list_pending(connection: Connection, selection: Selection = _DEFAULT, *, err
 
     def fitting() -> Iterator[OpenMessage]:
         for view in views:
-            for message in view.messages():
+            for message in view.open_messages():
                 cause = cause_if(selection, message, now, problem_of)
                 if cause is not None:
                     causes[cause] += 1

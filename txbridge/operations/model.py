@@ -110,7 +110,7 @@ class Selection:
     #: Most messages to list, oldest first.
     limit: int | None = 100
 
-    def admits(self, message: OpenMessage, now: int) -> bool:
+    def includes_message(self, message: OpenMessage, now: int) -> bool:
         return (
             message.state in self.states
             and self.group in {None, message.group}

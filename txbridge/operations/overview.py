@@ -51,7 +51,7 @@ class Cause:
         """The messages that are kept, oldest first."""
         return [message for *_, message in sorted(self._heap, key=lambda one: (-one[0], -one[1], -one[2]))]
 
-    def take(self, message: OpenMessage, most: int) -> None:
+    def add_message(self, message: OpenMessage, most: int) -> None:
         self.count += 1
         # The youngest is at the top of the heap, and is removed first. Coordinates are unique: no message is compared.
         item = (-message.born, -message.partition, -message.half_offset, message)
@@ -109,8 +109,8 @@ def read_overview(
             unread[partition] = str(error)
         else:
             warnings += view.warnings
-            for message in view.messages():
-                _cause(causes, cause_of(message, now, problem_of), message.state).take(message, most)
+            for message in view.open_messages():
+                _cause(causes, cause_of(message, now, problem_of), message.state).add_message(message, most)
     ranked = sorted(causes.values(), key=lambda cause: (-cause.count, cause.text))
     return OpenOverview(now, connection.partitions, ranked, warnings, unread)
 

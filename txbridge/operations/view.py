@@ -114,7 +114,7 @@ class PartitionView:
         """Take in one half message at or above the low watermark."""
         # A parked entry has more details, for a discarded message also more than OP.
         if half.offset not in self._outcomes and half.offset not in self.offset_topic.parked:
-            self._unparked[half.offset] = self._pending(
+            self._unparked[half.offset] = self._as_pending(
                 OpenMessage(
                     partition=self.partition,
                     half_offset=half.offset,
@@ -142,24 +142,24 @@ class PartitionView:
 
     # --- open messages ----------------------------------------------------------------------------------------------
 
-    def messages(self) -> Iterator[OpenMessage]:
+    def open_messages(self) -> Iterator[OpenMessage]:
         """Every open message, in the order of offsets."""
         for offset in sorted({*self.offset_topic.parked, *self._unparked}):
-            message = self.find(offset)
+            message = self.find_open(offset)
             assert message is not None
             yield message
 
-    def find(self, half_offset: int) -> OpenMessage | None:
+    def find_open(self, half_offset: int) -> OpenMessage | None:
         """The open message at this offset, or None."""
         parked = self.offset_topic.parked.get(half_offset)
         message = self._unparked.get(half_offset) if parked is None else self._from_parked(parked)
         return None if message is None else self._with_stored(message)
 
-    def outcome(self, half_offset: int) -> Outcome | None:
+    def outcome_of(self, half_offset: int) -> Outcome | None:
         """The outcome of a message at or above the low watermark; None when it is open, older, or no half message."""
         return self._outcomes.get(half_offset)
 
-    def commands(self, half_offset: int) -> Sequence[DecisionCommand]:
+    def commands_about(self, half_offset: int) -> Sequence[DecisionCommand]:
         """The commands in END about an open message that no worker has applied."""
         return self._commands.get(half_offset, ())
 
@@ -192,9 +192,9 @@ class PartitionView:
             return _replace(message, NextStep.RETRY, None)
         if parked.state is TransactionState.SCHEDULED:
             return _replace(message, NextStep.DELIVER, parked.next_due)
-        return self._pending(message, parked.born if parked.resumed is None else parked.resumed)
+        return self._as_pending(message, parked.born if parked.resumed is None else parked.resumed)
 
-    def _pending(self, message: OpenMessage, since: int) -> OpenMessage:
+    def _as_pending(self, message: OpenMessage, since: int) -> OpenMessage:
         """The pending message with its next step, by the worker's own policy."""
         due, expires = message.next_due or 0, self.policy.expires(since)
         if expires <= due or self.policy.is_exhausted(message.checks):
@@ -202,7 +202,7 @@ class PartitionView:
         return message
 
     def _with_stored(self, message: OpenMessage) -> OpenMessage:
-        for foreseen in foresee(message, self.commands(message.half_offset)):
+        for foreseen in foresee(message, self.commands_about(message.half_offset)):
             if foreseen.takes_effect:
                 return replace(message, stored=stored_command(foreseen.command))
         return message

@@ -31,10 +31,10 @@ def state_of(connection: Connection, transaction: HasCoordinates) -> Transaction
     """
     partition, offset = transaction.half_partition, transaction.half_offset
     view = read_view(connection, partition)
-    message = view.find(offset)
+    message = view.find_open(offset)
     if message is not None:
         return message.state
-    outcome = view.outcome(offset) or old_outcome(connection, view, offset)
+    outcome = view.outcome_of(offset) or old_outcome(connection, view, offset)
     assert outcome is not None, f"there is no half message at {partition}:{offset} in {connection.names.half}"
     return outcome.state
 

@@ -272,5 +272,5 @@ class Sandbox:
 
 
 def _is_led(cluster: KafkaCluster, topic: str) -> bool:
-    sight = cluster.read([topic])[topic]
+    sight = cluster.read_topics([topic])[topic]
     return getattr(sight, "leaderless", 1) == 0

@@ -17,7 +17,7 @@ def plan(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[Topi
 
 def _plan(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
     brokers = cluster.broker_count()
-    seen = cluster.read(_topics(names, options))
+    seen = cluster.read_topics(_topics(names, options))
     plans = compare(names, options, seen, brokers)
     return _carry_out(cluster, plans, dry_run=True)
 
@@ -74,9 +74,9 @@ def _request(cluster: KafkaCluster, plans: list[TopicPlan], *, dry_run: bool) ->
     alter = {one.topic: one.config for one in plans if one.action is TopicAction.CHANGE and one.changes}
     refusals: dict[str, str | None] = {}
     if create:
-        refusals |= cluster.create(create, dry_run=dry_run)
+        refusals |= cluster.create_topics(create, dry_run=dry_run)
     if alter:
-        refusals |= cluster.alter(alter, dry_run=dry_run)
+        refusals |= cluster.alter_topics(alter, dry_run=dry_run)
     return refusals
 
 
@@ -105,7 +105,7 @@ def _settle(cluster: KafkaCluster, refused: TopicPlan, reason: str, *, dry_run: 
 
 
 def _is_done(cluster: KafkaCluster, names: Names, options: PlanOptions, done: list[TopicPlan]) -> bool:
-    seen = cluster.read(_topics(names, options))
+    seen = cluster.read_topics(_topics(names, options))
     leaders = all(isinstance(sight, FoundTopic) and sight.leaderless == 0 for sight in seen.values())
     left_out = {one.topic: set(one.left_out) for one in done}
     # The number of brokers counts for new topics only, and all topics exist now.

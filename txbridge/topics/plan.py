@@ -135,18 +135,18 @@ def _compare_real(
 ) -> TopicPlan:
     """The plan for a real topic: it is created if it is missing, and otherwise left as it is."""
     if isinstance(sight, FoundTopic):
-        reasons = tuple(real.objections(sight))
+        reasons = tuple(real.objections_to(sight))
         return TopicPlan(
             real.name,
             TopicAction.REFUSED if reasons else TopicAction.OK,
             sight.partitions,
             sight.replication_factor,
             reasons=reasons,
-            notes=tuple(real.notes(sight, message_size)),
+            notes=tuple(real.notes_on(sight, message_size)),
         )
     missing = WantedTopic(real.name, (), real.partitions or partitions)
     made = _compare_topic(missing, sight, options, partitions, brokers)
-    changes = [Change(name, None, value) for name, value in real.config(message_size).items()]
+    changes = [Change(name, None, value) for name, value in real.config_for(message_size).items()]
     return replace(made, changes=(*changes, *made.changes)) if sight is None else made
 
 
@@ -220,7 +220,7 @@ def _compare_facts(
             "number, fixed for the life of a namespace, because partitions with the same number belong together. To "
             "grow, use a new namespace and drain this one; to keep this one, ask for the number that is there",
         )
-    for prop in wanted.unmet(facts.config):
+    for prop in wanted.unmet_properties(facts.config):
         actual = facts.config.get(prop.name)
         if prop.name == "cleanup.policy":
             reasons.append(repair_of_policy(wanted.name, actual, prop.value))

@@ -34,11 +34,11 @@ class RealTopic:
             raise UsageError(f"--real-topic {name}: the number of partitions must be between 1 and {most}")
         return cls(name, int(number))
 
-    def config(self, message_size: int) -> dict[str, str]:
+    def config_for(self, message_size: int) -> dict[str, str]:
         """Properties of a new topic. A delivered message is its half message with two headers."""
         return {LARGEST_BATCH: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
 
-    def objections(self, facts: FoundTopic) -> list[str]:
+    def objections_to(self, facts: FoundTopic) -> list[str]:
         """Reasons for which an existing topic does not fit the request."""
         found = []
         if self.partitions not in {None, facts.partitions}:
@@ -49,7 +49,7 @@ class RealTopic:
             found.append(f"nothing can be delivered to it: {why_not}")
         return found
 
-    def notes(self, facts: FoundTopic, message_size: int) -> list[str]:
+    def notes_on(self, facts: FoundTopic, message_size: int) -> list[str]:
         """Notes about an existing topic."""
         found = []
         limit = int(facts.config.get(LARGEST_BATCH, BATCH_ROOM))

@@ -66,7 +66,7 @@ class Wanted:
             return float(actual) >= float(self.value)
         return float(actual) <= float(self.value)
 
-    def complaint(self, actual: str | None) -> str:
+    def complaint_about(self, actual: str | None) -> str:
         wanted = f"must be {_UNLIMITED} (unlimited)" if self.value == _UNLIMITED else f"{self.rule.value} {self.value}"
         return f"{self.name} is {actual}, {wanted}"
 
@@ -82,7 +82,7 @@ class WantedTopic:
     properties: tuple[Wanted, ...]
     partitions: int | None = None
 
-    def unmet(self, config: Mapping[str, str]) -> list[Wanted]:
+    def unmet_properties(self, config: Mapping[str, str]) -> list[Wanted]:
         return [wanted for wanted in self.properties if not wanted.is_met(config.get(wanted.name))]
 
 

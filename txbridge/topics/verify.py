@@ -86,7 +86,7 @@ def check_layout(
 
     Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
     """
-    seen = KafkaCluster(admin, bounds).read([names.half, names.end, names.op, names.offset, names.discard])
+    seen = KafkaCluster(admin, bounds).read_topics([names.half, names.end, names.op, names.offset, names.discard])
     half = seen[names.half]
     unchecked: tuple[str, ...] = ()
     if client:
@@ -126,7 +126,7 @@ def ensure_check_topic(
         raise UsageError(f"{group!r} cannot be a producer group: {topic!r} would be no topic name")
     cluster = KafkaCluster(admin, bounds)
     wanted = check_topic(names, group, message_size=layout.max_message_size)
-    sight = cluster.read([topic])[topic]
+    sight = cluster.read_topics([topic])[topic]
     if sight is None:
         reason = _create(cluster, wanted, wanted.properties, layout)
         if reason is not None and ALIKE in reason:
@@ -139,7 +139,7 @@ def ensure_check_topic(
         raise LayoutError([f"{topic}: {problem}" for problem in problems])
 
     def is_visible() -> bool:
-        now = cluster.read([topic])[topic]
+        now = cluster.read_topics([topic])[topic]
         return isinstance(now, FoundTopic) and now.leaderless == 0
 
     wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
@@ -150,7 +150,7 @@ def _create(cluster: KafkaCluster, topic: WantedTopic, properties: tuple[Wanted,
     config = {prop.name: prop.value for prop in properties}
     config["min.insync.replicas"] = str(layout.min_insync_replicas)
     request = TopicRequest(topic.name, topic.partitions or 1, layout.replication_factor, config)
-    return cluster.create([request], dry_run=False)[topic.name]
+    return cluster.create_topics([request], dry_run=False)[topic.name]
 
 
 def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:
@@ -190,12 +190,12 @@ def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
     elif isinstance(sight, MissingRight):
         yield str(sight)
     else:
-        for prop in wanted.unmet(sight.config):
+        for prop in wanted.unmet_properties(sight.config):
             actual = sight.config.get(prop.name)
             if prop.name == "cleanup.policy":
                 yield repair_of_policy(wanted.name, actual, prop.value)
             elif prop.vital:
-                yield f"{prop.complaint(actual)}: {remedy} sets it"
+                yield f"{prop.complaint_about(actual)}: {remedy} sets it"
 
 
 def _mismatch(names: Names, actual: int, half: int) -> str:

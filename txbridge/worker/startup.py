@@ -39,7 +39,7 @@ def log_start(settings: WorkerSettings) -> None:
         brokers=settings.bootstrap_servers,
         namespace=settings.namespace,
         worker_group=settings.app_id,
-        options=settings.changed(),
+        options=settings.changed_options(),
     )
 
 

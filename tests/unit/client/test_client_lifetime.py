@@ -58,7 +58,7 @@ def slow(kafka, monkeypatch):
         seen.begun.set()
         while not seen.go_on.wait(0.005):
             if bounds is not None:
-                bounds.wait(0)
+                bounds.wait_for(0)
         return LAYOUT
 
     monkeypatch.setattr(start_module, "check_layout", check_layout)

@@ -243,17 +243,17 @@ def test_files_that_can_not_be_read(write, tmp_path):
 
 def test_secrets_are_not_shown():
     settings = load({**MINIMAL, "kafka": {"sasl.password": "tops3cret", "sasl.username": "me"}})
-    assert settings.shown()["kafka"] == {"sasl.password": "***", "sasl.username": "me"}
+    assert settings.masked_options()["kafka"] == {"sasl.password": "***", "sasl.username": "me"}
     assert "tops3cret" not in repr(settings)
     assert settings.librdkafka["sasl.password"] == "tops3cret"
 
 
 def test_what_differs_from_the_defaults_is_told_without_secrets():
-    assert load(MINIMAL).changed() == {}
+    assert load(MINIMAL).changed_options() == {}
     given = {"namespace": "staging", "transaction_timeout": "10000", "transaction_check_max": "15"}
     pages = {"status_page": "read", "metrics_port": "9464"}
     settings = load({**MINIMAL, **given, **pages, "kafka": {"sasl.password": "tops3cret", "sasl.username": "me"}})
-    assert settings.changed() == {
+    assert settings.changed_options() == {
         "transaction_timeout": 10_000,
         "metrics_port": 9_464,
         "status_page": "read",

@@ -28,9 +28,9 @@ class LastMoment(Future[str]):
 
 def test_an_answer_that_comes_while_a_look_ends_is_the_answer() -> None:
     answer = LastMoment()
-    assert Bounds(is_unwanted=answer.come).answer(answer) == "here"
+    assert Bounds(is_unwanted=answer.come).result_of(answer) == "here"
 
 
 def test_an_answer_that_nobody_wants_any_more_is_not_waited_for() -> None:
     with pytest.raises(UnwantedError):
-        Bounds(is_unwanted=lambda: True).answer(Future())
+        Bounds(is_unwanted=lambda: True).result_of(Future())

@@ -24,5 +24,5 @@ def test_after_a_gap_the_count_begins_anew() -> None:
 def test_an_answer_to_the_contrary_begins_it_anew() -> None:
     agreement = Agreement(seconds=10, answers=3, most_apart=8)
     assert [agreement.note(at) for at in (0, 5)] == [False, False]
-    agreement.contradict()
+    agreement.note_contradiction()
     assert [agreement.note(at) for at in (10, 15, 19, 20)] == [False, False, False, True]

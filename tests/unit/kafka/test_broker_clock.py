@@ -34,7 +34,7 @@ def test_p6_p7_a_clock_that_is_73_hours_ahead_makes_nothing_due():
     machine = Machine(own=1_000_000 + 73 * HOUR)
     clock = BrokerClock(2, machine)
     with capture_logs() as logs:
-        clock.appended(1_000_000)
+        clock.note_append(1_000_000)
     machine.pass_time(5_000)
     assert clock.now() == clock.due() == 1_005_000
     assert clock.ahead_ms == 73 * HOUR
@@ -50,7 +50,7 @@ def test_p6_p7_the_latest_time_that_it_can_be_counts_from_before_the_append():
     began = machine.monotonic()
     machine.pass_time(750)
     # Appended at some time within the last 750 ms, and acknowledged now.
-    clock.appended(1_000_200, began)
+    clock.note_append(1_000_200, began)
     machine.pass_time(250)
     assert (clock.now(), clock.now_at_latest()) == (1_000_450, 1_001_200)
 
@@ -58,7 +58,7 @@ def test_p6_p7_the_latest_time_that_it_can_be_counts_from_before_the_append():
 def test_p6_p7_a_brokers_clock_that_jumps_ahead_makes_nothing_due():
     machine = Machine(own=1_000_000)
     clock = BrokerClock(0, machine)
-    clock.appended(1_000_000 + 73 * HOUR)
+    clock.note_append(1_000_000 + 73 * HOUR)
     assert clock.due() == 1_000_000
     # Stored times are the brokers', as births are: a resumed message must not be old at once.
     assert clock.now() == 1_000_000 + 73 * HOUR
@@ -67,7 +67,7 @@ def test_p6_p7_a_brokers_clock_that_jumps_ahead_makes_nothing_due():
 def test_a_clock_that_is_behind_delays_what_is_due_and_is_told():
     machine = Machine(own=1_000_000)
     clock = BrokerClock(0, machine)
-    clock.appended(1_000_000 + 61_000)
+    clock.note_append(1_000_000 + 61_000)
     assert clock.due() == 1_000_000
     assert clock.now() == 1_061_000
     assert clock.problem is not None
@@ -79,7 +79,7 @@ def test_clocks_that_agree_within_a_minute_go_by_the_brokers():
     clock = BrokerClock(0, machine)
     assert clock.now() == clock.due() == 1_000_000, "nothing was written yet"
     assert clock.ahead_ms is None
-    clock.appended(1_000_000 - 60_000)
+    clock.note_append(1_000_000 - 60_000)
     assert clock.now() == clock.due() == 940_000
     assert clock.problem is None
 
@@ -89,24 +89,24 @@ def test_a_machine_that_is_set_right_is_told_once():
     clock = BrokerClock(0, machine)
     with capture_logs() as logs:
         for _ in range(3):
-            clock.appended(1_000_000)
+            clock.note_append(1_000_000)
         machine.own -= HOUR
         for _ in range(3):
-            clock.appended(1_000_000)
+            clock.note_append(1_000_000)
     assert [line["event"] for line in logs] == ["clock_differs", "clock_agrees"]
 
 
 def test_a_machine_that_has_slept_asks_the_brokers_again():
     machine = Machine(own=1_000_000)
     clock = BrokerClock(0, machine)
-    clock.appended(1_000_000)
+    clock.note_append(1_000_000)
     # The monotonic clock stops while a machine sleeps.
     machine.own += HOUR
     machine.pass_time(9_000)
     assert not clock.should_ask_again
     machine.pass_time(1_000)
     assert clock.should_ask_again
-    clock.appended(1_000_000 + HOUR + 10_000)
+    clock.note_append(1_000_000 + HOUR + 10_000)
     assert not clock.should_ask_again
     assert clock.problem is None
 
@@ -119,7 +119,7 @@ def test_a_test_shifts_what_is_due_by_the_brokers_and_no_clock_differs(tmp_path:
     file.write_text(str(73 * HOUR))
     assert clock.due() >= start + 73 * HOUR, "nothing was written yet"
     with capture_logs() as logs:
-        clock.appended(start)
+        clock.note_append(start)
     assert start + 73 * HOUR <= clock.now() < start + 74 * HOUR
     assert start + 73 * HOUR <= clock.due() < start + 74 * HOUR
     assert clock.problem is None
@@ -129,6 +129,6 @@ def test_a_test_shifts_what_is_due_by_the_brokers_and_no_clock_differs(tmp_path:
     assert clock.due() < start + HOUR
     # It does not excuse a wrong clock.
     file.write_text(str(HOUR))
-    clock.appended(start - 73 * HOUR)
+    clock.note_append(start - 73 * HOUR)
     assert clock.due() < start
     assert clock.problem is not None

@@ -123,7 +123,7 @@ def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:
     gc.disable()
     try:
         with suppress(KafkaUnreachableError):
-            KafkaCluster(admin).read(["orders"])
+            KafkaCluster(admin).read_topics(["orders"])
         del admin
         assert left() is None
     finally:

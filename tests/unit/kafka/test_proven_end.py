@@ -16,14 +16,14 @@ class Brokers:
         self._leaders, self._ends, self._alive = leaders, ends, alive
         self.replicas = dict.fromkeys(leaders, frozenset({1, 2, 3}))
 
-    def nodes(self) -> Collection[int]:
+    def list_nodes(self) -> Collection[int]:
         return self._alive
 
-    def view(self, node: int, topic: str, partition: int) -> View | None:
+    def view_of(self, node: int, topic: str, partition: int) -> View | None:
         assert (topic, partition) == ("HALF", 7)
         return View(self._leaders[node], self.replicas[node]) if node in self._leaders else None
 
-    def end(self, node: int, topic: str, partition: int) -> int | None:
+    def end_of(self, node: int, topic: str, partition: int) -> int | None:
         assert (topic, partition) == ("HALF", 7)
         return self._ends.get(node)
 

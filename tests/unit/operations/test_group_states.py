@@ -20,7 +20,7 @@ def test_coordinators_that_do_not_answer_cost_their_time_once(monkeypatch: pytes
         time.sleep(0.1)
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    monkeypatch.setattr(GroupStates, "_ask", no_answer)
+    monkeypatch.setattr(GroupStates, "_ask_kafka", no_answer)
     monkeypatch.setattr(group_states, "_LONGEST_S", 0.1)
     connection: Any = None
     states = GroupStates(connection)

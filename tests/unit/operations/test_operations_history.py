@@ -60,7 +60,7 @@ def read(monkeypatch):
 
     def read(open_message, end=(), op=()):
         class View:
-            def find(self, offset):
+            def find_open(self, offset):
                 assert offset == 5
                 return open_message
 

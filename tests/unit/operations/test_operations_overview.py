@@ -28,7 +28,7 @@ class View:
     def __init__(self, messages):
         self._messages = messages
 
-    def messages(self):
+    def open_messages(self):
         return iter(self._messages)
 
 
@@ -39,7 +39,7 @@ class Connection:
 def test_the_oldest_of_a_cause_are_kept_and_all_are_counted():
     cause = Cause("text", TransactionState.PENDING)
     for born in (50, 10, 40, 20, 30):
-        cause.take(replace(PENDING, born=born, half_offset=born), 3)
+        cause.add_message(replace(PENDING, born=born, half_offset=born), 3)
     assert cause.count == 5
     assert [message.born for message in cause.oldest] == [10, 20, 30]
 

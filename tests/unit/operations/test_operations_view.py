@@ -111,12 +111,12 @@ def test_a_half_message_is_open_unless_op_names_it():
     seen.take_op(Outcome.DISCARD, [13])
     for offset in (10, 11, 12, 13):
         seen.take_half(half(offset, group="g", topic="t"))
-    assert [one.half_offset for one in seen.messages()] == [10, 12]
-    assert seen.find(11) is None
-    assert (seen.outcome(11), seen.outcome(13), seen.outcome(10)) == (Outcome.COMMIT, Outcome.DISCARD, None)
+    assert [one.half_offset for one in seen.open_messages()] == [10, 12]
+    assert seen.find_open(11) is None
+    assert (seen.outcome_of(11), seen.outcome_of(13), seen.outcome_of(10)) == (Outcome.COMMIT, Outcome.DISCARD, None)
     # The view has no outcomes below the watermark: it may have been resumed and finished otherwise since.
-    assert seen.outcome(9) is None
-    message = seen.find(12)
+    assert seen.outcome_of(9) is None
+    message = seen.find_open(12)
     assert message is not None
     assert (message.coordinates, message.transaction_id, message.short_id) == ("3:12", id_of(12), "ABCDEF00")
     assert (message.group, message.real_topic, message.born, message.size) == ("g", "t", 1_000, 100)
@@ -127,7 +127,7 @@ def test_a_parked_entry_says_more_than_the_half_message_and_op():
     seen = view(p4=parked(4, checks=1, next=50_000), p12=parked(12, "discarded", reason="MAX_CHECKS", at=[0, 7]))
     seen.take_op(Outcome.DISCARD, [12])
     seen.take_half(half(12))
-    old, discarded = seen.messages()
+    old, discarded = seen.open_messages()
     assert (old.half_offset, old.checks, old.next_due, old.parked) == (4, 1, 50_000, True)
     assert (discarded.state, discarded.reason, discarded.discarded_at) == (
         TransactionState.DISCARDED,
@@ -140,7 +140,7 @@ def test_without_a_checkpoint_everything_in_half_is_open():
     seen = view(checkpoint=False, half_start=7)
     assert seen.watermark == 7
     seen.take_half(half(7))
-    assert [one.half_offset for one in seen.messages()] == [7]
+    assert [one.half_offset for one in seen.open_messages()] == [7]
 
 
 # --- the next step ----------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_without_a_checkpoint_everything_in_half_is_open():
 def test_the_first_check_of_a_message_that_is_not_parked(immunity, step, due):
     seen = view()
     seen.take_half(half(10, immunity=immunity))
-    [message] = seen.messages()
+    [message] = seen.open_messages()
     assert (message.next_step, message.next_due) == (step, due)
 
 
@@ -177,12 +177,12 @@ def test_the_first_check_of_a_message_that_is_not_parked(immunity, step, due):
     ],
 )
 def test_the_next_step_of_a_parked_message(entry_of_offset, step, due):
-    [message] = view(p4=entry_of_offset).messages()
+    [message] = view(p4=entry_of_offset).open_messages()
     assert (message.next_step, message.next_due) == (step, due)
 
 
 def test_a_message_below_the_log_start_of_half_has_no_body():
-    gone, kept = view(half_start=5, p4=parked(4), p5=parked(5)).messages()
+    gone, kept = view(half_start=5, p4=parked(4), p5=parked(5)).open_messages()
     assert (gone.gone, kept.gone) == (True, False)
 
 
@@ -195,7 +195,7 @@ def test_the_first_decision_in_end_is_shown_as_stored():
     seen.take_end(end(20, entry(4, UNKNOWN), entry(10, ROLLBACK, id_of(4))))
     seen.take_end(end(21, entry(4, ROLLBACK), source=Source.OPERATOR))
     seen.take_end(end(22, entry(4, COMMIT)))
-    old, young = seen.messages()
+    old, young = seen.open_messages()
     assert young.stored is None, "with a forged id"
     assert old.state is TransactionState.PENDING
     assert str(old.stored) == "rollback of operator at END offset 21"
@@ -204,10 +204,10 @@ def test_the_first_decision_in_end_is_shown_as_stored():
 def test_a_decision_about_a_discarded_message_is_not_stored_but_a_resume_is():
     seen = view(p4=parked(4, "discarded", reason="EXPIRED", at=[0, 1]))
     seen.take_end(end(20, entry(4, COMMIT)))
-    [message] = seen.messages()
+    [message] = seen.open_messages()
     assert message.stored is None
     seen.take_end(resume(21, 4))
-    [message] = seen.messages()
+    [message] = seen.open_messages()
     assert str(message.stored) == "resume at END offset 21"
 
 
@@ -217,7 +217,7 @@ def command(end_offset: int, decision: int, source: Source = Source.CLIENT, **wr
 
 
 def test_commands_are_foreseen_by_the_workers_table():
-    [message] = view(p4=parked(4)).messages()
+    [message] = view(p4=parked(4)).open_messages()
     commands = [
         command(1, COMMIT, transaction_id=id_of(5)),
         command(2, COMMIT, group="others"),
@@ -262,7 +262,7 @@ def test_a_selection_admits(selection, offsets):
         p5=parked(5, "held", group="billing", topic="bills", decision=8, decided=6, error="x"),
         p6=parked(6, "discarded", reason="EXPIRED", at=[0, 1]),
     )
-    assert [one.half_offset for one in seen.messages() if selection.admits(one, 10_000)] == offsets
+    assert [one.half_offset for one in seen.open_messages() if selection.includes_message(one, 10_000)] == offsets
 
 
 def test_a_parked_entry_is_read_as_the_worker_writes_it():
@@ -280,7 +280,7 @@ def test_a_parked_entry_is_read_as_the_worker_writes_it():
         decided=7,
         error="topic missing does not exist",
     ).encode(8)
-    [message] = view(p4=written).messages()
+    [message] = view(p4=written).open_messages()
     assert (message.state, message.decided, message.error) == (
         TransactionState.HELD,
         7,
@@ -322,7 +322,7 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
         else:
             gone = TransactionState.ABANDONED if draft.abandoned else TransactionState.ROLLED_BACK
             state_now = TransactionState.COMMITTED if draft.deliver else gone
-        [message] = view(p0=written).messages()
+        [message] = view(p0=written).open_messages()
         foreseen = foresee(message, commands)
         assert (foreseen[-1].after if foreseen else message.state) is state_now
         # For "unknown", which changes nothing, the worker does not compare the id of a finished message.

@@ -291,10 +291,10 @@ class FakeCluster:
     def topics_with_prefix(self, prefix):
         return [topic for topic in self.topics if topic.startswith(prefix)]
 
-    def read(self, topics):
+    def read_topics(self, topics):
         return {topic: self.topics.get(topic) for topic in topics}
 
-    def create(self, requests, *, dry_run):
+    def create_topics(self, requests, *, dry_run):
         self.calls.append(("create", dry_run, [request.name for request in requests]))
         for request in requests:
             if not dry_run and request.name not in self.refuse:
@@ -303,7 +303,7 @@ class FakeCluster:
                 )
         return {request.name: self.refuse.get(request.name) for request in requests}
 
-    def alter(self, changes, *, dry_run):
+    def alter_topics(self, changes, *, dry_run):
         self.calls.append(("alter", dry_run, sorted(changes)))
         for topic, config in changes.items():
             if not dry_run and topic not in self.refuse:
@@ -348,20 +348,21 @@ class ManagedCluster(FakeCluster):
         found = [name for name in self.forbidden if name in config]
         return f"Kafka refused: {found[0]} cannot be set" if found and (self.judges or not dry_run) else None
 
-    def create(self, requests, *, dry_run):
+    def create_topics(self, requests, *, dry_run):
         refusals = {request.name: self._refusal(request.config, dry_run) for request in requests}
-        super().create([one for one in requests if refusals[one.name] is None], dry_run=dry_run)
+        super().create_topics([one for one in requests if refusals[one.name] is None], dry_run=dry_run)
         return refusals
 
-    def alter(self, changes, *, dry_run):
+    def alter_topics(self, changes, *, dry_run):
         refusals = {topic: self._refusal(config, dry_run) for topic, config in changes.items()}
-        super().alter({topic: changes[topic] for topic, why in refusals.items() if why is None}, dry_run=dry_run)
+        super().alter_topics({topic: changes[topic] for topic, why in refusals.items() if why is None}, dry_run=dry_run)
         return refusals
 
-    def read(self, topics):
+    def read_topics(self, topics):
         own = {"segment.bytes": "1073741824", "min.cleanable.dirty.ratio": "0.5"}
         return {
-            topic: one and replace(one, config={**own, **one.config}) for topic, one in super().read(topics).items()
+            topic: one and replace(one, config={**own, **one.config})
+            for topic, one in super().read_topics(topics).items()
         }
 
 
@@ -420,7 +421,7 @@ def test_check_topics_that_are_there_grow_with_the_largest_message():
 def test_apply_does_not_wait_for_ever(monkeypatch):
     monkeypatch.setattr("txbridge.kafka.admin.VISIBLE_TIMEOUT_S", 0.1)
     cluster = FakeCluster()
-    monkeypatch.setattr(cluster, "read", dict.fromkeys)
+    monkeypatch.setattr(cluster, "read_topics", dict.fromkeys)
     with pytest.raises(EnvironmentProblemError, match="the topics were not all as wanted within 0 s"):
         apply(cluster, NAMES, PlanOptions())
 

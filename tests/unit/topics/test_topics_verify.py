@@ -51,10 +51,10 @@ class FakeCluster:
         assert admin == "admin"
         return self
 
-    def read(self, names):
+    def read_topics(self, names):
         return {name: seen.pop(0) if isinstance(seen := self.sights[name], list) else seen for name in names}
 
-    def create(self, requests, *, dry_run):
+    def create_topics(self, requests, *, dry_run):
         assert not dry_run
         refused = [request.name for request in requests if self.forbidden in request.config]
         self.created += [request for request in requests if request.name not in refused]

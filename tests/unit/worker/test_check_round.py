@@ -38,7 +38,7 @@ class Round:
         #: The proven end of END. None: no majority of the brokers answers.
         self.proven: int | None = 0
         brokers = SimpleNamespace(
-            nodes=lambda: [1], view=lambda *_: View(1, frozenset({1})), end=lambda *_: self.proven
+            list_nodes=lambda: [1], view_of=lambda *_: View(1, frozenset({1})), end_of=lambda *_: self.proven
         )
         context.each_broker = lambda: nullcontext(brokers)
         reader = SimpleNamespace(end_from=lambda reached: reached)

@@ -51,9 +51,9 @@ class Kafka(Outside):
         yield cast(
             EachBroker,
             SimpleNamespace(
-                nodes=lambda: [1],
-                view=lambda *_: None if self.proven is None else leader,
-                end=lambda *_: self.proven,
+                list_nodes=lambda: [1],
+                view_of=lambda *_: None if self.proven is None else leader,
+                end_of=lambda *_: self.proven,
             ),
         )
 

@@ -21,7 +21,7 @@ MESSAGE = replace(PENDING, partition=0, born=10_000, checks=2, next_due=31_000, 
 def cause_with(text, *messages):
     cause = Cause(text, messages[0].state)
     for message in messages:
-        cause.take(message, 100)
+        cause.add_message(message, 100)
     return cause
 
 

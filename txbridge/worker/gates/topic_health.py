@@ -254,7 +254,7 @@ class TopicHealth:
         if topic not in self._strict:
             return None
         known = self._topics.get(topic)
-        why = None if known is None else known.rules.refusal(key, timestamp, now)
+        why = None if known is None else known.rules.refusal_of(key, timestamp, now)
         if why is None:
             return None
         self._strict[topic] = self._outside.monotonic() + _STRICT_S
@@ -274,7 +274,7 @@ class TopicHealth:
         if known is not None and known.rules != rules:
             return True
         most = sys.maxsize if rules.largest_batch is None else rules.largest_batch
-        return any(size > most or rules.refusal(key, time, now) is not None for key, time, size in records)
+        return any(size > most or rules.refusal_of(key, time, now) is not None for key, time, size in records)
 
     def note_too_large(self, entry: HalfEntry) -> None:
         """Note that a topic has refused this message, which went alone, for its size."""

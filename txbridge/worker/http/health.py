@@ -89,7 +89,7 @@ class Health:
         """Take the worker to look after, which has reached Kafka, or None when Faust has ended."""
         self._assignment = None
         self._lost = ""
-        self._absences.contradict()
+        self._absences.note_contradiction()
         self._looked_after_at = self._clock()
         self._worker = worker
 
@@ -160,7 +160,7 @@ class Health:
         elif assignment.stable and assignment.partitions != owned:
             problem = f"Faust has passed on partitions {sorted(owned)}, not {sorted(assignment.partitions)} as assigned"
         else:
-            self._absences.contradict()
+            self._absences.note_contradiction()
             self._lost = ""
             return
         if self._absences.note(asked) and not self._lost:
@@ -172,7 +172,7 @@ class Health:
         """End the process if it has needed a restart for _END_AFTER_S: not every worker has a supervisor that asks."""
         reasons = self.not_live()
         if not reasons:
-            self._needs_restart.contradict()
+            self._needs_restart.note_contradiction()
         elif self._needs_restart.note(self._clock()):
             _log.error("worker_hangs", reasons=reasons, note="the process ends; Kafka aborts its open transactions")
             self._end(_EXIT_HANGS)

@@ -51,7 +51,7 @@ class OpenBoard:
         with self._lock:
             if self._is_due():
                 self._reading, self._progress = True, (0, 0)
-                threading.Thread(target=self._run, name="txbridge-overview", daemon=True).start()
+                threading.Thread(target=self._read_all, name="txbridge-overview", daemon=True).start()
             overview, (done, of) = self._overview, self._progress
             return {
                 "reading": self._reading,
@@ -68,10 +68,10 @@ class OpenBoard:
         pause = max(_PAUSE_S, _PAUSE_TIMES * self._seconds)
         return self._ended is None or self._clock() - self._ended >= pause
 
-    def _run(self) -> None:
+    def _read_all(self) -> None:
         began, found, error = self._clock(), None, None
         try:
-            found = self._read(self._note)
+            found = self._read(self._note_progress)
         except TxBridgeError as failure:
             error = str(failure)
         except Exception as failure:  # noqa: BLE001 - a defect of ours must not look like an empty list
@@ -83,7 +83,7 @@ class OpenBoard:
                 self._reading, self._error, self._seconds = False, error, self._ended - began
                 self._overview = found or self._overview
 
-    def _note(self, done: int, of: int) -> None:
+    def _note_progress(self, done: int, of: int) -> None:
         with self._lock:
             self._progress = (done, of)
 

@@ -68,9 +68,9 @@ class StatusBoard:
         self._told = ""
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="txbridge-status", daemon=True).start()
+        threading.Thread(target=self._sample_for_ever, name="txbridge-status", daemon=True).start()
 
-    def _run(self) -> None:
+    def _sample_for_ever(self) -> None:
         while True:
             self.sample()
             time.sleep(_SAMPLE_S)
@@ -78,7 +78,7 @@ class StatusBoard:
     def sample(self) -> None:
         """Take one sample, and ask Kafka who is alive; may wait for Kafka. Never raises."""
         try:
-            self._sample()
+            self._take_sample()
         except KafkaException:
             # Data that Kafka does not return is missing from the page.
             pass
@@ -87,16 +87,16 @@ class StatusBoard:
                 self._told = repr(error)
                 _log.error("unexpected_error", exc_info=error)
 
-    def _sample(self) -> None:
+    def _take_sample(self) -> None:
         worker = self._health.worker
         answer = self._health.facts()
         facts = answer or []
         pending = sum(sum(slots.values()) for one in facts if one.open for slots in one.open.pending.values())
         self._samples.append((self._clock(), self._metrics.totals(), pending if _are_known(answer) else None))
         if worker is not None and not worker.stopped:
-            self._ask(worker, self._open_groups(facts))
+            self._ask_members(worker, self._open_groups(facts))
 
-    def _ask(self, worker: Worker, open_groups: Iterable[str]) -> None:
+    def _ask_members(self, worker: Worker, open_groups: Iterable[str]) -> None:
         if worker is not self._asked_of:
             # After a crash of Faust there is another worker. Nobody may answer the questions to the former one.
             self._asked, self._asked_of = {}, worker
@@ -155,15 +155,15 @@ class StatusBoard:
             "partitions": {
                 "total": self._metrics.partitions_found,
                 "here": [_partition(one, errors.get(one.partition)) for one in facts],
-                "elsewhere": self._elsewhere(worker, {one.partition for one in facts}),
+                "elsewhere": self._partitions_elsewhere(worker, {one.partition for one in facts}),
             },
-            "groups": self._groups(worker, facts, theirs),
+            "groups": self._group_rows(worker, facts, theirs),
             "schedule": _schedule(settings.check_policy, facts, due_by(own, theirs)),
             "totals": self._metrics.totals(),
-            "rates": self._rates(),
+            "rates": self._rates_of(),
         }
 
-    def _elsewhere(self, worker: Worker | None, here: set[int]) -> list[dict[str, Any]]:
+    def _partitions_elsewhere(self, worker: Worker | None, here: set[int]) -> list[dict[str, Any]]:
         """Workers that have the other partitions: their own pages show these."""
         members = self._members.get(self._settings.app_id)
         if worker is None or not isinstance(members, list):
@@ -177,7 +177,7 @@ class StatusBoard:
                 found.append({"host": member.host.lstrip("/"), "client": member.client_id, "partitions": partitions})
         return found
 
-    def _groups(self, worker: Worker | None, facts: Iterable[PartitionFacts], now: int) -> list[dict[str, Any]]:
+    def _group_rows(self, worker: Worker | None, facts: Iterable[PartitionFacts], now: int) -> list[dict[str, Any]]:
         """Rows by producer group; `now` (ms) is the brokers' time."""
         rows: dict[str, dict[str, Any]] = {}
 
@@ -204,7 +204,7 @@ class StatusBoard:
         ranked = sorted(rows.values(), key=lambda one: (-one["pending"] - one["held"], one["group"]))
         return ranked[:_MOST_GROUPS]
 
-    def _rates(self) -> dict[str, Any]:
+    def _rates_of(self) -> dict[str, Any]:
         """The rate per second between each two samples, and the number of pending messages at each sample."""
         samples = list(self._samples)
         series: dict[str, list[float]] = {name: [] for name in self._metrics.totals()}

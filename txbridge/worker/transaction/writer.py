@@ -81,9 +81,9 @@ class TransactionalWriter:
         """Whether the fence has to be taken again before the next write."""
         return self._producer is None
 
-    def registrations(self) -> Registrations:
+    def take_registrations(self) -> Registrations:
         """Requests to register partitions since the last call, as far as librdkafka has logged them."""
-        return self._watch.registrations()
+        return self._watch.take_registrations()
 
     def write(self, contents: Contents, receipt: Receipt) -> None:
         """Write one Kafka transaction; `receipt` is complete when this returns or raises IndefiniteError.
@@ -105,7 +105,7 @@ class TransactionalWriter:
         try:
             fault_point("commit.before_begin")
             guarded(producer.poll, 0)
-            self._watch.clear()
+            self._watch.forget_trouble()
             producer.begin_transaction()
             fault_point("commit.begun")
             transaction.produce(contents)

@@ -143,7 +143,7 @@ class Committer:
             op_least=max(state.queue.ops.end, self.checkpoint.op),
         )
         started = self._outside.monotonic()
-        receipt.appended = partial(self._clock.appended, began=started)
+        receipt.appended = partial(self._clock.note_append, began=started)
         # If the transaction is aborted, OFFSET ends at a later offset.
         self._look_again = self._offset_topic_end is not None
         try:
@@ -172,7 +172,7 @@ class Committer:
             self._topics.quarantine.passed(*probe)
         self._apply(contents, receipt)
         self._metrics.committed(draft, malformed, seconds, self._clock.now())
-        self._metrics.registered(state.writer.registrations())
+        self._metrics.registered(state.writer.take_registrations())
         return True
 
     def _checkpoint(self, draft: Draft) -> Checkpoint:
