@@ -149,7 +149,7 @@ def two_are_gone(meanwhile: Callable[[Run], None] = _sleeps) -> Callable[[Run], 
             meanwhile(run)
         finally:
             for victim in victims:
-                victim.begin()
+                victim.begin_start()
             for victim in victims:
                 victim.wait_ready()
             wait_in_sync(run.kafka)

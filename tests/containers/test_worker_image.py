@@ -110,7 +110,7 @@ def test_a_sandbox_of_containers_does_all_that_one_of_processes_does(backend: Co
         decided = producer.send_message_in_transaction(Message(topic, b"decided"), LocalTransactionState.COMMIT_MESSAGE)
         successor = sandbox.start_worker()
         assert sandbox.wait_fate(decided) is TransactionState.COMMITTED
-        assert sorted(message.value() for message in sandbox.visible(topic)) == [b"checked", b"decided"]
+        assert sorted(message.value() for message in sandbox.read_visible(topic)) == [b"checked", b"decided"]
     assert successor.returncode == 0
 
 

@@ -127,7 +127,7 @@ def test_separate_controllers_outlive_two_of_three_brokers(tmp_path):
             broker.kill()
         eventually(lambda: known_to(kafka, 3).brokers == {3})
         for broker in kafka.brokers[:2]:
-            broker.begin()
+            broker.begin_start()
         for broker in kafka.brokers[:2]:
             broker.wait_ready()
         wait_in_sync(kafka)

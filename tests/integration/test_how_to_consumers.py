@@ -61,7 +61,7 @@ def test_the_consumer_in_java_compiles_without_a_warning(tmp_path: Path) -> None
     if (compiler := shutil.which("javac")) is None:
         pytest.skip("NO JDK: the consumer in Java is not compiled here")
     jars = JarCache()
-    jars.ensure()
+    jars.ensure_jars()
     source = tmp_path / "Shipping.java"
     source.write_text(listing("consumers-java.md", "java"), "utf-8")
     words = [compiler, "-Xlint:all", "-Werror", "-d", str(tmp_path), "-cp", jars.class_path, str(source)]

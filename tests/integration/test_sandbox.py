@@ -63,7 +63,7 @@ def test_a_fate_is_waited_for_and_what_is_committed_is_visible_then(sandbox: San
     for result in results:
         assert sandbox.wait_fate(result) is TransactionState.COMMITTED
     assert sandbox.wait_fate(lost) is TransactionState.ROLLED_BACK
-    assert sorted(int(message.value()) for message in sandbox.visible(topic)) == list(range(20))
+    assert sorted(int(message.value()) for message in sandbox.read_visible(topic)) == list(range(20))
 
 
 def test_checks_come_when_the_test_lets_them_and_not_before(sandbox: Sandbox):
@@ -71,10 +71,10 @@ def test_checks_come_when_the_test_lets_them_and_not_before(sandbox: Sandbox):
     listener = Scripted(UNKNOW, COMMIT)
     producer = sandbox.start_producer(listener, "checks")
     result = send(producer, topic, UNKNOW)
-    assert [message.checks for message in sandbox.pending()] == [0]
+    assert [message.checks for message in sandbox.list_pending()] == [0]
     assert sandbox.let_checks_be_due() == 1
-    assert [message.checks for message in sandbox.pending()] == [1]
-    assert sandbox.fate(result) is TransactionState.PENDING
+    assert [message.checks for message in sandbox.list_pending()] == [1]
+    assert sandbox.read_fate(result) is TransactionState.PENDING
     sandbox.let_checks_be_due()
     assert sandbox.wait_fate(result) is TransactionState.COMMITTED
     assert listener.asked == [1, 2]
@@ -88,7 +88,7 @@ def test_after_the_last_check_a_transaction_is_discarded(sandbox: Sandbox):
     for _ in range(3):  # transaction_check_max is 2; the third round is the interval after the last check
         assert sandbox.let_checks_be_due() == 1
     assert sandbox.wait_fate(result) is TransactionState.DISCARDED
-    assert sandbox.visible(topic) == []
+    assert sandbox.read_visible(topic) == []
 
 
 def test_checks_that_nobody_can_answer_are_an_error_that_says_so(sandbox: Sandbox):
@@ -119,7 +119,7 @@ def test_a_topic_of_the_same_name_is_empty_again_and_gone_at_the_end(backend: Pr
         with Sandbox(backend) as sandbox:
             sandbox.start_worker()
             topic = sandbox.create_topic("sandbox.again", partitions=2)
-            assert sandbox.visible(topic) == []
+            assert sandbox.read_visible(topic) == []
             send(sandbox.start_producer(Scripted()), topic, COMMIT)
             assert len(sandbox.wait_visible(topic)) == 1
         with pytest.raises((KafkaException, AssertionError)):
@@ -136,7 +136,7 @@ def test_a_killed_worker_is_gone_and_its_successor_goes_on(backend: ProcessBacke
         sandbox.kill_worker()
         assert killed.returncode == -9
         result = send(producer, topic, COMMIT)
-        assert sandbox.fate(result) is TransactionState.PENDING
+        assert sandbox.read_fate(result) is TransactionState.PENDING
         successor = sandbox.start_worker()
         assert sandbox.wait_fate(result) is TransactionState.COMMITTED
     assert successor.returncode == 0

@@ -139,7 +139,7 @@ def _server(made: Peer, name: str, heap: str, main: str) -> Iterator[None]:
     command = made.java_command(
         heap, class_path(made.jars, servers=True), main, "-c", str(made.folder / f"{name}.conf")
     )
-    child = ChildProcess.launch(
+    child = ChildProcess.launch_program(
         command, output=log, scratch=made.folder, env={**os.environ, "ROCKETMQ_HOME": str(made.folder)}
     )
     try:

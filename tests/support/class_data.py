@@ -41,7 +41,7 @@ def make_class_data() -> None:
     base = find_java().executable.parents[1] / "lib" / "server" / "classes.jsa"
     if archive.is_file() or not base.is_file():
         return
-    JarCache().ensure()
+    JarCache().ensure_jars()
     archive.parent.mkdir(exist_ok=True)
     fresh = archive.with_suffix(f".{os.getpid()}.new")
     with archive.with_suffix(".lock").open("ab") as lock, contextlib.suppress(BlockingIOError):
@@ -61,7 +61,7 @@ def make_class_data() -> None:
 def _archive_path() -> Path:
     """Beside the jars, so that it is deleted with them."""
     java = find_java()
-    build = hashlib.sha256(f"{java.executable}\0{java.vm}".encode()).hexdigest()[:12]
+    build = hashlib.sha256(f"{java.executable}\0{java.version}".encode()).hexdigest()[:12]
     return JarCache().folder / "cds" / f"java-{java.version}-{build}.jsa"
 
 

@@ -56,11 +56,11 @@ class SecondBroker:
         java = [find_java().executable, *flags, "-cp", JarCache().class_path]
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties]
         console, environment = folder / "console.log", child_environment()
-        formatted = ChildProcess.launch([*java, *tool], output=console, env=environment).wait(_START_S)
+        formatted = ChildProcess.launch_program([*java, *tool], output=console, env=environment).wait(_START_S)
         assert formatted == 0, read_tail(console)
 
         def start() -> None:
-            child = ChildProcess.launch([*java, "kafka.Kafka", properties], output=console, env=environment)
+            child = ChildProcess.launch_program([*java, "kafka.Kafka", properties], output=console, env=environment)
             self._child = child
             ready = wait_until_ready(port, cluster, lambda: child.poll() is not None, _START_S)
             assert ready, read_tail(folder / "server.log")

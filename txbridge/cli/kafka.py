@@ -74,7 +74,7 @@ def start(
         jvm_profile=jvm_profile,
     )
     if refetch:
-        JarCache(version=locked_version(kafka_version)).ensure(refetch=True)
+        JarCache(version=locked_version(kafka_version)).ensure_jars(refetch=True)
     # A closed terminal and `kill` stop the broker as cleanly as Ctrl-C does.
     hand_over(signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -39,7 +39,7 @@ class DataDir:
         self.properties = path / "server.properties"
         self.log_config = path / "log4j2.xml"
 
-    def prepare(self) -> None:
+    def make_folders(self) -> None:
         """Make the folders, and raise an error if they cannot be written to."""
         if "\n" in str(self.path) or "," in str(self.path):
             raise UsageError(f"Kafka cannot keep data in {self.path}: use a path without commas and line breaks")
@@ -82,7 +82,7 @@ class DataDir:
             )
         return values["cluster.id"]
 
-    def format(self, cluster_id: str, java_command: Sequence[str | Path], env: Mapping[str, str]) -> None:
+    def format_for(self, cluster_id: str, java_command: Sequence[str | Path], env: Mapping[str, str]) -> None:
         """Format the folder for this cluster unless it is formatted. `java_command` ends with the class path."""
         if self.cluster_id() is not None:
             return
@@ -97,7 +97,7 @@ class DataDir:
             self.properties,
         ]
         self.format_log.unlink(missing_ok=True)
-        child = ChildProcess.launch([*java_command, *arguments], output=self.format_log, env=env)
+        child = ChildProcess.launch_program([*java_command, *arguments], output=self.format_log, env=env)
         try:
             code = child.wait(_FORMAT_TIMEOUT_S)
         finally:

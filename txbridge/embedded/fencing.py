@@ -93,7 +93,9 @@ def fence_former_broker(
             encoding="ascii",
         )
         log_config.write_text(config.log4j2_configuration(config.FENCING_LOGGERS), encoding="ascii")
-    child = ChildProcess.launch([*java_command(logs, log_config), "kafka.Kafka", properties], output=console, env=env)
+    child = ChildProcess.launch_program(
+        [*java_command(logs, log_config), "kafka.Kafka", properties], output=console, env=env
+    )
     try:
         deadline = Deadline(_TIMEOUT_S)
         while (

@@ -47,7 +47,7 @@ class JarCache:
         """All jars in the order of the lock."""
         return os.pathsep.join(str(self.folder / one.file_name) for one in self._jars)
 
-    def ensure(self, *, refetch: bool = False, console: Console | None = None) -> None:
+    def ensure_jars(self, *, refetch: bool = False, console: Console | None = None) -> None:
         """Make sure that all jars are there, fetching them when the cache is empty or `refetch` asks for it.
 
         Progress goes to `console` (standard error by default).

@@ -33,8 +33,6 @@ class Java:
     major: int
     #: As in "17.0.15".
     version: str
-    #: Name and build of the virtual machine; class-data archives fit one build only.
-    vm: str
 
 
 def parse_major(version: str) -> int | None:
@@ -69,7 +67,6 @@ def probe(executable: Path) -> Java | str:
         executable=real if real.is_file() else executable,
         major=major,
         version=said["java.version"],
-        vm=f"{said.get('java.vm.name', '')} {said.get('java.vm.version', '')}".strip(),
     )
 
 

@@ -102,13 +102,13 @@ class Node:
 
         """
         with self._lock:
-            self.begin()
+            self.begin_start()
             self.wait_ready(timeout)
 
-    def begin(self) -> None:
+    def begin_start(self) -> None:
         """The first half of `start`. Nodes that can answer only together are begun one after the other."""
-        with self._lock, self.claim() as claimed:
-            self.launch(self._get_launch(), claimed)
+        with self._lock, self.claim_folder() as claimed:
+            self.launch_process(self._get_launch(), claimed)
 
     def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
         """The second half of `start`: wait for the broker.
@@ -163,26 +163,26 @@ class Node:
     # --- for the cluster
 
     @contextlib.contextmanager
-    def claim(self) -> Iterator[int]:
+    def claim_folder(self) -> Iterator[int]:
         """Own the folder. Yields the open file that holds the lock, which the process has to inherit."""
         if self.is_running():
             raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
-        self.data.prepare()
+        self.data.make_folders()
         with data_lock(self.data.path) as lock:
             yield lock
 
-    def format(self, cluster_id: str, runtime: Runtime) -> None:
+    def format_folder(self, cluster_id: str, runtime: Runtime) -> None:
         command = runtime.java_command(self.data.logs, self.data.log_config)
-        self.data.format(cluster_id, command, child_environment())
+        self.data.format_for(cluster_id, command, child_environment())
 
-    def launch(self, launch: Launch, lock: int) -> None:
+    def launch_process(self, launch: Launch, lock: int) -> None:
         """Start the process; the folder is claimed and formatted."""
         self._launch = launch
         data = self.data
         self._log_start = data.server_log.stat().st_size if data.server_log.exists() else 0
         data.console_log.unlink(missing_ok=True)
         command = launch.runtime.java_command(data.logs, data.log_config)
-        child = ChildProcess.launch(
+        child = ChildProcess.launch_program(
             [*command, "kafka.Kafka", data.properties],
             output=data.console_log,
             may_detach=launch.may_detach,

@@ -30,7 +30,7 @@ class ChildProcess:
         self.pid = pid
 
     @classmethod
-    def launch(
+    def launch_program(
         cls,
         command: Sequence[str | Path],
         *,

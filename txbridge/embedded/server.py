@@ -154,7 +154,7 @@ class EmbeddedKafka:
             if self.is_running():
                 raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
             java = find_java()
-            self._jars.ensure()
+            self._jars.ensure_jars()
             self._owner = os.getpid()
             _live.add(self)
             new_folder = self._data_dir is None
@@ -269,12 +269,14 @@ class EmbeddedKafka:
         scratch = None if self._wanted_data_dir else self._data_dir
         try:
             with contextlib.ExitStack() as claims:
-                locks = [claims.enter_context(node.claim()) for node in nodes]
+                locks = [claims.enter_context(node.claim_folder()) for node in nodes]
                 properties = self._choose_properties()
                 cluster_id = self._prepare_folders(runtime, properties)
                 ports = {member.node_id: member.port for member in self._members}
                 for node, lock in zip(nodes, locks, strict=True):
-                    node.launch(Launch(runtime, ports.get(node.node_id, 0), cluster_id, may_detach, scratch), lock)
+                    node.launch_process(
+                        Launch(runtime, ports.get(node.node_id, 0), cluster_id, may_detach, scratch), lock
+                    )
             self._wait_ready(deadline)
         except BaseException:
             self.kill()
@@ -324,7 +326,7 @@ class EmbeddedKafka:
         cluster_id = known.pop() if known else new_cluster_id()
         # At the same time: each one takes half a second, and half of that is waiting.
         with ThreadPoolExecutor(len(nodes)) as threads:
-            list(threads.map(lambda node: node.format(cluster_id, runtime), nodes))
+            list(threads.map(lambda node: node.format_folder(cluster_id, runtime), nodes))
         return cluster_id
 
     def _stop_nodes(self, timeout: float) -> None:

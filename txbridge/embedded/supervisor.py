@@ -60,7 +60,7 @@ class _Supervisor:
     def _note_sigterm(self, *_: object) -> None:
         self.must_end = True
 
-    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+    def start_program(self, command: list[str]) -> subprocess.Popen[bytes]:
         die_with_me = None
         if not self.may_detach and sys.platform == "linux":
             prctl, me = ctypes.CDLL(None).prctl, os.getpid()
@@ -79,7 +79,7 @@ class _Supervisor:
             preexec_fn=die_with_me,  # noqa: PLW1509 - there is one thread
         )
 
-    def watch(self, child: subprocess.Popen[bytes]) -> int:
+    def watch_program(self, child: subprocess.Popen[bytes]) -> int:
         while True:
             ready, _, _ = select.select([0, self.wake], [], [], _OWNER_POLL_S)
             if self.wake in ready:
@@ -114,12 +114,12 @@ def main(arguments: list[str]) -> NoReturn:
     owner, may_detach, scratch, kept_file, *command = arguments
     supervisor = _Supervisor(int(owner), may_detach == "yes", scratch, kept_file)
     try:
-        child = supervisor.start(command)
+        child = supervisor.start_program(command)
     except OSError as error:
         print(f"! {command[0]}: {error.strerror}", flush=True)
         sys.exit(127)
     print(child.pid, flush=True)
-    code = supervisor.watch(child)
+    code = supervisor.watch_program(child)
     sys.exit(code if code >= 0 else 128 - code)
 
 

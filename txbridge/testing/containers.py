@@ -159,19 +159,19 @@ class ContainerizedWorker(RunningWorker):
             wrapped = self._container.get_wrapped_container()
             wrapped.reload()
             if wrapped.status == "exited":
-                self._forget(int(wrapped.attrs["State"]["ExitCode"]))
+                self._remove_container(int(wrapped.attrs["State"]["ExitCode"]))
         return self._returncode
 
     def kill(self) -> None:
         wrapped = self._container.get_wrapped_container()
         wrapped.kill()
-        self._forget(int(wrapped.wait()["StatusCode"]))
+        self._remove_container(int(wrapped.wait()["StatusCode"]))
 
     def stop(self) -> int:
         if self.returncode is None:
             wrapped = self._container.get_wrapped_container()
             wrapped.stop(timeout=_STOP_TIMEOUT_S)
-            self._forget(int(wrapped.wait()["StatusCode"]))
+            self._remove_container(int(wrapped.wait()["StatusCode"]))
         assert self._returncode is not None
         return self._returncode
 
@@ -181,7 +181,7 @@ class ContainerizedWorker(RunningWorker):
         done = self._container.exec(["sh", "-c", f"echo {milliseconds} > {new} && mv {new} {_CLOCK_FILE}"])
         assert done.exit_code == 0, done.output
 
-    def _forget(self, returncode: int) -> None:
+    def _remove_container(self, returncode: int) -> None:
         """Keep the log of a worker that has ended, and remove its container."""
         self._last_log = self.log
         self._returncode = returncode

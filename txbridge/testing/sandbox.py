@@ -12,6 +12,7 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public there
 
+from txbridge import operations
 from txbridge.client.listener import TransactionListener
 from txbridge.client.producer import TransactionProducer
 from txbridge.config.sources import load_settings
@@ -22,7 +23,7 @@ from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.log import librdkafka_logger
-from txbridge.operations import Connection, OpenMessage, Selection, list_pending
+from txbridge.operations import Connection, OpenMessage, Selection
 from txbridge.testing.backends import Backend
 from txbridge.testing.inspection import HasCoordinates, read_committed, state_of
 from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
@@ -174,7 +175,7 @@ class Sandbox:
 
     # --- messages and transactions -----------------------------------------------------------------------------------
 
-    def visible(self, topic: str) -> list[Message]:
+    def read_visible(self, topic: str) -> list[Message]:
         """All messages of a real topic that consumers with isolation.level=read_committed see now, by partition.
 
         The messages of a committed transaction are there. KafkaException when there is no such topic.
@@ -187,15 +188,15 @@ class Sandbox:
         found: list[Message] = []
 
         def enough() -> bool:
-            found[:] = self.visible(topic)
+            found[:] = self.read_visible(topic)
             return len(found) >= count
 
         eventually(enough, timeout, lambda: f"{len(found)} of {count} messages became visible in {topic}")
         return found
 
-    def fate(self, transaction: HasCoordinates) -> TransactionState:
+    def read_fate(self, transaction: HasCoordinates) -> TransactionState:
         """The current state of a transaction, named by the result of a send or by the MessageExt of a listener."""
-        return state_of(self._opened, transaction)
+        return state_of(self._open_connection, transaction)
 
     def wait_fate(
         self,
@@ -210,16 +211,16 @@ class Sandbox:
         last: list[TransactionState] = []
 
         def has_one() -> bool:
-            last[:] = [self.fate(transaction)]
+            last[:] = [self.read_fate(transaction)]
             return last[0] in fates
 
         where = f"{transaction.half_partition}:{transaction.half_offset}"
         eventually(has_one, timeout, lambda: f"the transaction at {where} is still {last[0].value} after {timeout} s")
         return last[0]
 
-    def pending(self) -> list[OpenMessage]:
+    def list_pending(self) -> list[OpenMessage]:
         """All transactions that are undecided, oldest first, with the number of checks that were sent for each."""
-        return list(list_pending(self._opened, _PENDING).messages)
+        return list(operations.list_pending(self._open_connection, _PENDING).messages)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -232,14 +233,14 @@ class Sandbox:
         For a moment the workers' clocks are set to the time at which the last of the checks would be due. A held
         message is tried again in that moment, and then within a minute.
         """
-        before = self._undecided()
+        before = self._read_undecided()
         if not before:
             return 0
         last = max(message.next_due or 0 for message in before.values())
         ahead = max(0, last - time.time_ns() // 1_000_000) + _CLOCK_MARGIN_MS
 
         def waiting() -> list[str]:
-            now = self._undecided()
+            now = self._read_undecided()
             return [where for where, message in before.items() if where in now and now[where].checks == message.checks]
 
         self._shift_clocks(ahead)
@@ -256,8 +257,8 @@ class Sandbox:
             self._shift_clocks(0)
         return len(before)
 
-    def _undecided(self) -> dict[str, OpenMessage]:
-        listing = list_pending(self._opened, _PENDING, errors=False)
+    def _read_undecided(self) -> dict[str, OpenMessage]:
+        listing = operations.list_pending(self._open_connection, _PENDING, errors=False)
         return {message.coordinates: message for message in listing.messages}
 
     def _shift_clocks(self, milliseconds: int) -> None:
@@ -266,7 +267,7 @@ class Sandbox:
                 worker.shift_clock(milliseconds)
 
     @property
-    def _opened(self) -> Connection:
+    def _open_connection(self) -> Connection:
         assert self._connection is not None, "use the sandbox as a context manager"
         return self._connection
 

@@ -76,7 +76,7 @@ def test_damaged_cache_says_what_to_do(cache):
     (cache.folder / "two-2.jar").write_bytes(b"")
     (cache.folder / "one-1.jar").unlink()
     with pytest.raises(jars.BrokenCacheError) as caught:
-        cache.ensure()
+        cache.ensure_jars()
     assert str(caught.value) == (
         f"the Kafka jars in {cache.folder} are damaged: one-1.jar is missing (No such file or directory). "
         "Fetch them again with `txbridge kafka start --refetch`"
@@ -86,27 +86,27 @@ def test_damaged_cache_says_what_to_do(cache):
 def test_no_space_to_fetch_and_nothing_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("txbridge.embedded.paths.shutil.disk_usage", lambda _: type("Usage", (), {"free": 40 * 2**20}))
     with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 needs 50 MB, but only 40 MB are free"):
-        jars.JarCache(tmp_path / "cache").ensure()
+        jars.JarCache(tmp_path / "cache").ensure_jars()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka-4.3.1.lock"]
 
 
 def test_without_jgo_the_extra_is_named_and_nothing_left_behind(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jgo.maven", None)
     with pytest.raises(LocalProblemError, match=r"fetching Kafka .* needs jgo: pip install 'txbridge\[embedded\]'"):
-        jars.JarCache(tmp_path).ensure()
+        jars.JarCache(tmp_path).ensure_jars()
     assert [path.name for path in tmp_path.iterdir()] == ["kafka-4.3.1.lock"]
 
 
 def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "/srv/maven")
     with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
-        jars.JarCache(tmp_path).ensure()
+        jars.JarCache(tmp_path).ensure_jars()
 
 
 def test_cache_folder_that_can_not_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblemError, match=r"cache folder .* cannot be written .*TXBRIDGE_CACHE_DIR"):
-        jars.JarCache(tmp_path / "file").ensure()
+        jars.JarCache(tmp_path / "file").ensure_jars()
 
 
 def test_cluster_ids():
@@ -130,7 +130,7 @@ def test_cluster_id_is_read_from_the_folder(tmp_path):
 def test_data_folder_that_can_not_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblemError) as caught:
-        datadir.DataDir(tmp_path / "file").prepare()
+        datadir.DataDir(tmp_path / "file").make_folders()
     assert str(caught.value) == (
         f"the data folder {tmp_path / 'file'} cannot be written (Not a directory): "
         "correct its rights, or use another one (--data-dir, in Python data_dir=...)"

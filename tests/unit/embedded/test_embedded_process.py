@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.harness import eventually
 from txbridge.embedded.process import ChildProcess
 from txbridge.embedded.state import process_identity
 from txbridge.errors import EnvironmentProblemError
@@ -21,16 +22,9 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def child(tmp_path):
-    child = ChildProcess.launch(["sleep", "60"], output=tmp_path / "log")
+    child = ChildProcess.launch_program(["sleep", "60"], output=tmp_path / "log")
     yield child
     child.kill()
-
-
-def eventually(condition, timeout=15.0):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def gone(pid: int) -> bool:
@@ -45,7 +39,7 @@ def run_owner(tmp_path, body: str, may_detach: bool = False) -> tuple[subprocess
 import os, signal, sys, threading, time
 from pathlib import Path
 from txbridge.embedded.process import ChildProcess
-child = ChildProcess.launch(["sleep", "60"], output=Path({str(tmp_path / "log")!r}), may_detach={may_detach},
+child = ChildProcess.launch_program(["sleep", "60"], output=Path({str(tmp_path / "log")!r}), may_detach={may_detach},
                             scratch=Path({str(scratch)!r}))
 print(child.pid, flush=True)
 {body}
@@ -87,20 +81,20 @@ def test_pause_and_resume_and_stop_while_paused(child):
 def test_exit_code_and_output(tmp_path):
     log = tmp_path / "log"
     log.write_text("before\n")
-    child = ChildProcess.launch(["sh", "-c", "echo out; echo err >&2; exit 3"], output=log)
+    child = ChildProcess.launch_program(["sh", "-c", "echo out; echo err >&2; exit 3"], output=log)
     assert child.wait(120) == 3
     assert log.read_text() == "before\nout\nerr\n"
 
 
 def test_program_that_does_not_exist(tmp_path):
     with pytest.raises(EnvironmentProblemError, match="could not start /no/such/java: No such file or directory"):
-        ChildProcess.launch(["/no/such/java"], output=tmp_path / "log")
+        ChildProcess.launch_program(["/no/such/java"], output=tmp_path / "log")
 
 
 def test_it_outlives_the_thread_that_started_it(tmp_path):
     started = []
     thread = threading.Thread(
-        target=lambda: started.append(ChildProcess.launch(["sleep", "60"], output=tmp_path / "l"))
+        target=lambda: started.append(ChildProcess.launch_program(["sleep", "60"], output=tmp_path / "l"))
     )
     thread.start()
     thread.join()
@@ -139,7 +133,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_it(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 def test_death_of_the_supervisor_takes_it_along(tmp_path):
-    child = ChildProcess.launch(["sleep", "60"], output=tmp_path / "log")
+    child = ChildProcess.launch_program(["sleep", "60"], output=tmp_path / "log")
     child._supervisor.kill()
     eventually(lambda: gone(child.pid))
     assert child.wait() is not None

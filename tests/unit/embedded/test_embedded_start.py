@@ -26,8 +26,8 @@ def test_a_lost_port_is_replaced_twice_and_nothing_else_is_tried_again(tmp_path,
         if len(started) <= len(failures):
             raise failures[len(started) - 1]
 
-    monkeypatch.setattr(server, "find_java", lambda: Java(Path("/no/java"), 17, "17.0.15", "none"))
-    monkeypatch.setattr(JarCache, "ensure", lambda _: None)
+    monkeypatch.setattr(server, "find_java", lambda: Java(Path("/no/java"), 17, "17.0.15"))
+    monkeypatch.setattr(JarCache, "ensure_jars", lambda _: None)
     monkeypatch.setattr(EmbeddedKafka, "_start_once", start_once)
     kafka = EmbeddedKafka(data_dir=tmp_path)
     if why is None:

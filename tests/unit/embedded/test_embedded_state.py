@@ -106,7 +106,7 @@ def test_a_data_folder_has_one_owner(tmp_path, sleeper):
 
 def test_the_lock_lasts_as_long_as_the_program_that_inherits_it(tmp_path):
     with state.data_lock(tmp_path) as lock:
-        child = ChildProcess.launch(["sleep", "60"], output=tmp_path / "log", kept_file=lock, may_detach=True)
+        child = ChildProcess.launch_program(["sleep", "60"], output=tmp_path / "log", kept_file=lock, may_detach=True)
     with pytest.raises(EnvironmentProblemError, match="is in use"):
         state.data_lock(tmp_path).__enter__()
     child.detach()
