@@ -377,17 +377,15 @@ def test_a_repository_that_is_not_there_is_reported_with_what_to_do(tmp_path, mo
 # --- the command line
 
 
-def cli(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "txbridge.cli.main", "kafka", *arguments]
-
-
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(cli(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-m", "txbridge", "kafka", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-def start_in_foreground(folder: Path) -> subprocess.Popen[str]:
+def start_in_foreground(folder: Path, *command: str) -> subprocess.Popen[str]:
+    words = command or ("kafka", "start")
     return subprocess.Popen(
-        cli("start", "--port", "0", "--data-dir", str(folder)),
+        [sys.executable, "-m", "txbridge", *words, "--port", "0", "--data-dir", str(folder)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -467,12 +465,15 @@ def test_stop_ends_a_foreground_start(tmp_path):
         assert foreground.stderr.read() == "Kafka was stopped.\n"
 
 
-def test_death_of_the_foreground_broker_is_reported(tmp_path):
-    with start_in_foreground(tmp_path) as foreground:
-        foreground.stdout.readline()
+@pytest.mark.parametrize("command", [["kafka", "start"], ["dev", "--metrics-port", "0"]])
+def test_death_of_the_foreground_broker_is_reported(tmp_path, command):
+    with start_in_foreground(tmp_path, *command) as foreground:
+        while "Ctrl-C" not in foreground.stdout.readline():
+            assert foreground.poll() is None
         os.kill(json.loads((tmp_path / "broker.json").read_text())["pid"], signal.SIGKILL)
         assert foreground.wait(120) == 2
-        assert foreground.stderr.read().startswith("error: Kafka ended with exit code 137.")
+        assert "error: Kafka ended with exit code 137." in foreground.stderr.read()
+    assert none_left(tmp_path, timeout=0)
 
 
 def test_kill_9_of_the_parent_leaves_no_process_and_no_folder():
@@ -492,5 +493,5 @@ def test_normal_end_of_a_forgetful_parent_leaves_no_process_and_no_folder():
     program = "from txbridge.embedded import EmbeddedKafka; print(EmbeddedKafka().start().data_dir, flush=True)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     folder = Path(done.stdout.strip())
-    assert processes(folder) == []
+    assert none_left(folder)
     assert not folder.exists()

@@ -14,6 +14,7 @@ import typer
 
 from txbridge.cli.kafka import DEFAULT_PORT, DataDirOption, wait_for_end
 from txbridge.cli.options import Config
+from txbridge.cli.terminal import complain
 from txbridge.cli.topics import RealTopics, WantedOptions
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import WorkerSettings
@@ -30,6 +31,8 @@ from txbridge.topics.plan import TopicAction
 
 #: The usual port for metrics.
 DEFAULT_METRICS_PORT = 9464
+#: Exit code when Kafka ends before the command does.
+EXIT_KAFKA_ENDED = 2
 # Seconds between two requests to /readyz. A worker serves some seconds after its start.
 _READY_POLL_S = 0.2
 
@@ -45,7 +48,7 @@ def dev(
 ) -> None:
     """Start Kafka, create the topics and run a worker, all in this terminal until Ctrl-C. The data stay.
 
-    Exit code 0: ended by Ctrl-C; 130: interrupted before Kafka ran; 2: it cannot work.
+    Exit code 0: ended by Ctrl-C; 130: interrupted before the worker ran; 2: it cannot work, or Kafka has ended.
     """
     with needs("worker", "a worker runs on Faust"):
         from txbridge import log  # noqa: PLC0415 - Faust takes seconds to import
@@ -76,8 +79,6 @@ def dev(
                 run(settings)
             finally:
                 must_run.clear()
-                if not kafka.is_running():
-                    wait_for_end(kafka)
                 typer.echo(f"Ended. The data are kept in {folder}")
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -107,7 +108,7 @@ def _create_topics(settings: WorkerSettings, real_topic: list[str] | None) -> No
 
 
 def _watch(kafka: EmbeddedKafka, settings: WorkerSettings, must_run: threading.Event) -> None:
-    """Say when the worker serves, and end it if Kafka ends."""
+    """Say when the worker serves, and end everything if Kafka ends."""
     if settings.metrics_port:
         while not _is_ready(settings.metrics_port):
             time.sleep(_READY_POLL_S)
@@ -116,7 +117,12 @@ def _watch(kafka: EmbeddedKafka, settings: WorkerSettings, must_run: threading.E
     typer.echo("Run your program in another terminal. Ctrl-C ends everything here; the data stay")
     kafka.wait()
     if must_run.is_set():
-        os.kill(os.getpid(), signal.SIGTERM)
+        # At once: a worker that ends properly would wait for Kafka.
+        try:
+            wait_for_end(kafka)
+        except EnvironmentProblemError as error:
+            complain(f"error: {error}")
+        os._exit(EXIT_KAFKA_ENDED)
 
 
 def _is_ready(port: int) -> bool:

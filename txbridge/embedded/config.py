@@ -158,8 +158,8 @@ def broker_properties(port: int, controller_port: int, log_dir: Path, overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One broker of a cluster, and its ports on the loopback address: for clients, other brokers, the quorum."""
+class BrokerPorts:
+    """The ports of a broker on the loopback address: for clients, for other brokers, for the quorum."""
 
     node_id: int
     port: int
@@ -167,11 +167,11 @@ class Member:
     controller: int
 
 
-def member_properties(
-    own: Member, members: Sequence[Member], log_dir: Path, overrides: Mapping[str, str]
+def cluster_properties(
+    own: BrokerPorts, brokers: Sequence[BrokerPorts], log_dir: Path, overrides: Mapping[str, str]
 ) -> dict[str, str]:
     """All settings of one broker of several; `overrides` win. The first three are controllers as well."""
-    quorum = members[:QUORUM]
+    quorum = brokers[:QUORUM]
     listeners = f"PLAINTEXT://{HOST}:{own.port},INTERNAL://{HOST}:{own.internal}"
     is_controller = own in quorum
     return {

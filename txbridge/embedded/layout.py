@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from txbridge.embedded.config import QUORUM, Member
+from txbridge.embedded.config import QUORUM, BrokerPorts
 from txbridge.embedded.ports import free_port
 from txbridge.errors import UsageError
 
@@ -62,7 +62,7 @@ def find_folders(data_dir: Path) -> list[Path]:
     ]
 
 
-def choose_members(brokers: int, port: int | None) -> list[Member]:
+def choose_ports(brokers: int, port: int | None) -> list[BrokerPorts]:
     """Ports for each broker, the clients' from `port` on, or free ones."""
     # A chosen port of one node must not be the wanted one of another.
     taken: set[int] = set() if port is None else set(range(port, port + brokers))
@@ -74,6 +74,6 @@ def choose_members(brokers: int, port: int | None) -> list[Member]:
         return found
 
     return [
-        Member(node_id, choose() if port is None else port + node_id - 1, internal=choose(), controller=choose())
+        BrokerPorts(node_id, choose() if port is None else port + node_id - 1, internal=choose(), controller=choose())
         for node_id in range(1, brokers + 1)
     ]

@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class JavaRuntime:
     """The Java of a node, and its options."""
 
     java: Java
@@ -45,7 +45,7 @@ class Runtime:
 class Launch:
     """The parameters of a start, kept for the next start."""
 
-    runtime: Runtime
+    runtime: JavaRuntime
     #: Port for clients.
     port: int
     cluster_id: str
@@ -171,7 +171,7 @@ class Node:
         with data_lock(self.data.path) as lock:
             yield lock
 
-    def format_folder(self, cluster_id: str, runtime: Runtime) -> None:
+    def format_folder(self, cluster_id: str, runtime: JavaRuntime) -> None:
         command = runtime.java_command(self.data.logs, self.data.log_config)
         self.data.format_for(cluster_id, command, child_environment())
 

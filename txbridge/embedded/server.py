@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import re
@@ -19,19 +18,19 @@ from txbridge.deadline import Deadline
 from txbridge.embedded import fencing, layout
 from txbridge.embedded.artifacts import KAFKA_VERSION, locked_version
 from txbridge.embedded.config import (
+    BrokerPorts,
     JvmProfile,
-    Member,
     broker_properties,
     check_heap,
     check_overrides,
     check_profile,
-    member_properties,
+    cluster_properties,
 )
 from txbridge.embedded.datadir import DataDir, child_environment, new_cluster_id
 from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java, find_java
-from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, Launch, Node, Runtime
+from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, JavaRuntime, Launch, Node
 from txbridge.embedded.ports import HOST, require_free
 from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -94,8 +93,7 @@ class EmbeddedKafka:
         self._fences = fencing.is_needed(self.version)
         self._jars = JarCache(version=self.version)
         self._nodes: dict[int, Node] = {}
-        self._members: list[Member] = []
-        self._owner = os.getpid()
+        self._ports: list[BrokerPorts] = []
         self._lock = threading.RLock()
 
     @property
@@ -155,8 +153,6 @@ class EmbeddedKafka:
                 raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
             java = find_java()
             self._jars.ensure_jars()
-            self._owner = os.getpid()
-            _live.add(self)
             new_folder = self._data_dir is None
             if self._data_dir is None:
                 self._data_dir = Path(tempfile.mkdtemp(prefix="txbridge-kafka-"))
@@ -230,7 +226,6 @@ class EmbeddedKafka:
             for node in self._nodes.values():
                 if node.is_running():
                     node.detach()
-            _live.discard(self)
 
     def __enter__(self) -> Self:
         return self if self.is_running() else self.start()
@@ -253,18 +248,18 @@ class EmbeddedKafka:
         return {number: Node(number, DataDir(path), self._lock) for number, path in folders.items()}
 
     def _start_nodes(self, java: Java, deadline: Deadline, *, may_detach: bool) -> None:
-        runtime = Runtime(java, self._jars.class_path, self._heap, self._profile, self.version)
+        runtime = JavaRuntime(java, self._jars.class_path, self._heap, self._profile, self.version)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._start_once(runtime, deadline, may_detach=may_detach)
             except KafkaStartError as error:
                 if attempt == _PORT_ATTEMPTS or not re.search(PORT_LOST, error.output):
                     raise
-                self._port, self._members = self._wanted_port, []
+                self._port, self._ports = self._wanted_port, []
             else:
                 return
 
-    def _start_once(self, runtime: Runtime, deadline: Deadline, *, may_detach: bool) -> None:
+    def _start_once(self, runtime: JavaRuntime, deadline: Deadline, *, may_detach: bool) -> None:
         nodes = list(self._nodes.values())
         scratch = None if self._wanted_data_dir else self._data_dir
         try:
@@ -272,7 +267,7 @@ class EmbeddedKafka:
                 locks = [claims.enter_context(node.claim_folder()) for node in nodes]
                 properties = self._choose_properties()
                 cluster_id = self._prepare_folders(runtime, properties)
-                ports = {member.node_id: member.port for member in self._members}
+                ports = {one.node_id: one.port for one in self._ports}
                 for node, lock in zip(nodes, locks, strict=True):
                     node.launch_process(
                         Launch(runtime, ports.get(node.node_id, 0), cluster_id, may_detach, scratch), lock
@@ -293,21 +288,21 @@ class EmbeddedKafka:
     def _choose_properties(self) -> dict[int, dict[str, str]]:
         """Choose the ports that are not chosen yet, and return the properties of each node."""
         # A single node keeps the clients' port alone: nobody else knows that of its controller.
-        if self._size == 1 or not self._members:
-            self._members = layout.choose_members(self._size, self._port)
-        self._port = self._members[0].port
-        for member in self._members:
-            require_free(member.port)
+        if self._size == 1 or not self._ports:
+            self._ports = layout.choose_ports(self._size, self._port)
+        self._port = self._ports[0].port
+        for one in self._ports:
+            require_free(one.port)
         folders = {number: node.data.kafka for number, node in self._nodes.items()}
         if self._size == 1:
             overrides = self._overrides if self._fences else fencing.OWN_SESSION | self._overrides
-            return {1: broker_properties(self._port, self._members[0].controller, folders[1], overrides)}
+            return {1: broker_properties(self._port, self._ports[0].controller, folders[1], overrides)}
         return {
-            member.node_id: member_properties(member, self._members, folders[member.node_id], self._overrides)
-            for member in self._members
+            one.node_id: cluster_properties(one, self._ports, folders[one.node_id], self._overrides)
+            for one in self._ports
         }
 
-    def _prepare_folders(self, runtime: Runtime, properties: Mapping[int, Mapping[str, str]]) -> str:
+    def _prepare_folders(self, runtime: JavaRuntime, properties: Mapping[int, Mapping[str, str]]) -> str:
         """Write the configuration and format new folders; returns the cluster id."""
         nodes = list(self._nodes.values())
         for node in nodes:
@@ -319,7 +314,7 @@ class EmbeddedKafka:
                 "data_dir=...)"
             )
         if known and self._size == 1 and self._fences:
-            controller = self._members[0].controller
+            controller = self._ports[0].controller
             fencing.fence_former_broker(
                 nodes[0].data, controller, self._overrides, runtime.java_command, child_environment()
             )
@@ -334,23 +329,10 @@ class EmbeddedKafka:
 
     def _delete_temporary(self, *, keep_logs: bool = False) -> None:
         """Delete the folder if it is a temporary one; a failed start keeps the logs, which its message names."""
-        _live.discard(self)
         if self._wanted_data_dir is None and self._data_dir is not None:
             folders = [node.data.kafka for node in self._nodes.values()] if keep_logs else [self._data_dir]
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
             self._data_dir = None
             self._nodes = {}
-        self._port, self._members = self._wanted_port, []
-
-
-# Kafkas (or temporary folders) that this process still has to end.
-_live: set[EmbeddedKafka] = set()
-
-
-@atexit.register
-def _stop_all() -> None:
-    for kafka in list(_live):
-        if kafka._owner == os.getpid():  # noqa: SLF001 - a fork does not own its parent's brokers
-            with contextlib.suppress(Exception):
-                kafka.stop()
+        self._port, self._ports = self._wanted_port, []

@@ -28,8 +28,8 @@ def test_the_node_is_on_loopback_and_overrides_win():
 
 
 def test_a_broker_of_a_cluster_is_replicated_and_three_of_them_are_controllers():
-    members = [config.Member(number, 9090 + number, 9100 + number, 9200 + number) for number in (1, 2, 3, 4)]
-    properties = config.member_properties(members[1], members, Path("/d/kafka"), {"log.retention.ms": "5"})
+    members = [config.BrokerPorts(number, 9090 + number, 9100 + number, 9200 + number) for number in (1, 2, 3, 4)]
+    properties = config.cluster_properties(members[1], members, Path("/d/kafka"), {"log.retention.ms": "5"})
     assert properties["process.roles"] == "broker,controller"
     assert properties["node.id"] == "2"
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9102,CONTROLLER://127.0.0.1:9202"
@@ -42,7 +42,7 @@ def test_a_broker_of_a_cluster_is_replicated_and_three_of_them_are_controllers()
     # Brokers that stall are replaced, as in production.
     assert "broker.session.timeout.ms" not in properties
     assert "controlled.shutdown.enable" not in properties
-    fourth = config.member_properties(members[3], members, Path("/d/kafka"), {})
+    fourth = config.cluster_properties(members[3], members, Path("/d/kafka"), {})
     assert fourth["process.roles"] == "broker"
     assert fourth["listeners"] == "PLAINTEXT://127.0.0.1:9094,INTERNAL://127.0.0.1:9104"
 

@@ -30,14 +30,14 @@ def test_further_brokers_take_the_ports_behind_the_first():
     assert layout.check_port(65_533, 3) == 65_533
     with pytest.raises(UsageError, match="port must be between 1 and 65533, or None for a free one, not 65534"):
         layout.check_port(65_534, 3)
-    members = layout.choose_members(4, 40_000)
+    members = layout.choose_ports(4, 40_000)
     assert [one.port for one in members] == [40_000, 40_001, 40_002, 40_003]
 
 
 def test_a_port_that_is_chosen_is_not_one_that_is_wanted(monkeypatch):
     chosen = iter([20_001, 20_002, *range(30_000, 30_010)])
     monkeypatch.setattr(layout, "free_port", lambda: next(chosen))
-    members = layout.choose_members(3, 20_000)
+    members = layout.choose_ports(3, 20_000)
     assert [one.port for one in members] == [20_000, 20_001, 20_002]
     assert [one.internal for one in members] == [30_000, 30_002, 30_004]
 

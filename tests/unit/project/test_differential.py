@@ -17,7 +17,7 @@ from txbridge.embedded.java import Java
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 # This Java is never run.
-JAVA = Java(Path("/nowhere/bin/java"), 17, "17.0.1", "none")
+JAVA = Java(Path("/nowhere/bin/java"), 17, "17.0.1")
 ONE, TWO, NONE = Fate(1, 0), Fate(2, 0), Fate(0, 0)
 DIFFERS = Expected(ONE, (TWO,), "D.11")
 SOMETIMES = Expected(ONE, (ONE, TWO), "E.3.5", "a matter of time")
