@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
+import inspect
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -50,6 +52,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(name in mark.args for mark in item.iter_markers("long_for")):
             item.add_marker("long")
     schedule.arrange(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**given))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

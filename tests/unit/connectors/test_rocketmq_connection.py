@@ -40,79 +40,67 @@ def test_a_frame_that_does_not_come_to_its_end_ends_its_connection() -> None:
     assert handler.memory.used == 0
 
 
-def test_a_client_that_takes_no_answers_is_not_read_and_not_asked_and_then_closed() -> None:
-    async def drive() -> None:
-        handler = Handler(1_000_000)
-        connection, wire = connected(handler)
-        connection.pause_writing()
-        connection.data_received(frame(2, b"later"))
-        assert not connection.takes_checks
-        assert not wire.reads
-        assert handler.seen == []
-        connection.resume_writing()
-        assert [one.body for one in handler.seen] == [b"later"]
-        assert wire.reads
-        connection.pause_writing()
-        connection.close_if_stuck(time.monotonic() + 29)
-        assert not wire.aborted
-        connection.close_if_stuck(time.monotonic() + 31)
-        assert wire.aborted
-
-    asyncio.run(drive())
+async def test_a_client_that_takes_no_answers_is_not_read_and_not_asked_and_then_closed() -> None:
+    handler = Handler(1_000_000)
+    connection, wire = connected(handler)
+    connection.pause_writing()
+    connection.data_received(frame(2, b"later"))
+    assert not connection.takes_checks
+    assert not wire.reads
+    assert handler.seen == []
+    connection.resume_writing()
+    assert [one.body for one in handler.seen] == [b"later"]
+    assert wire.reads
+    connection.pause_writing()
+    connection.close_if_stuck(time.monotonic() + 29)
+    assert not wire.aborted
+    connection.close_if_stuck(time.monotonic() + 31)
+    assert wire.aborted
 
 
-def test_a_connection_without_traffic_is_closed_unless_it_waits_for_an_answer() -> None:
-    async def drive() -> None:
-        handler = Handler(1_000_000)
-        connection, wire = connected(handler)
-        connection.data_received(frame(1, b"being answered"))
-        connection.close_if_stuck(time.monotonic() + 121)
-        assert not wire.aborted
-        handler.unfinished.pop()()
-        connection.close_if_stuck(time.monotonic() + 119)
-        assert not wire.aborted
-        connection.close_if_stuck(time.monotonic() + 121)
-        assert wire.aborted
-
-    asyncio.run(drive())
+async def test_a_connection_without_traffic_is_closed_unless_it_waits_for_an_answer() -> None:
+    handler = Handler(1_000_000)
+    connection, wire = connected(handler)
+    connection.data_received(frame(1, b"being answered"))
+    connection.close_if_stuck(time.monotonic() + 121)
+    assert not wire.aborted
+    handler.unfinished.pop()()
+    connection.close_if_stuck(time.monotonic() + 119)
+    assert not wire.aborted
+    connection.close_if_stuck(time.monotonic() + 121)
+    assert wire.aborted
 
 
-def test_what_does_not_fit_into_memory_waits_until_something_is_answered() -> None:
-    async def drive() -> None:
-        handler = Handler(1_000)
-        first, _ = connected(handler)
-        second, wire = connected(handler)
-        gone, _ = connected(handler)
-        first.data_received(frame(1, b"x" * 900))
-        second.data_received(frame(3, b"y" * 900))
-        gone.data_received(frame(5, b"z" * 900))
-        assert [one.opaque for one in handler.seen] == [1]
-        assert not wire.reads
-        gone.connection_lost(None)
+async def test_what_does_not_fit_into_memory_waits_until_something_is_answered() -> None:
+    handler = Handler(1_000)
+    first, _ = connected(handler)
+    second, wire = connected(handler)
+    gone, _ = connected(handler)
+    first.data_received(frame(1, b"x" * 900))
+    second.data_received(frame(3, b"y" * 900))
+    gone.data_received(frame(5, b"z" * 900))
+    assert [one.opaque for one in handler.seen] == [1]
+    assert not wire.reads
+    gone.connection_lost(None)
+    handler.unfinished.pop(0)()
+    await asyncio.sleep(0)
+    assert [one.opaque for one in handler.seen] == [1, 3]
+    assert wire.reads
+    handler.unfinished.pop(0)()
+    assert handler.memory.used == 0
+
+
+async def test_requests_that_are_not_answered_are_bounded_for_each_connection() -> None:
+    handler = Handler(100_000_000)
+    connection, wire = connected(handler)
+    connection.data_received(b"".join(frame(2 * number + 1, b"") for number in range(2_000)))
+    assert len(handler.seen) == 1_024
+    assert not wire.reads
+    while handler.unfinished:
         handler.unfinished.pop(0)()
         await asyncio.sleep(0)
-        assert [one.opaque for one in handler.seen] == [1, 3]
-        assert wire.reads
-        handler.unfinished.pop(0)()
-        assert handler.memory.used == 0
-
-    asyncio.run(drive())
-
-
-def test_requests_that_are_not_answered_are_bounded_for_each_connection() -> None:
-    async def drive() -> None:
-        handler = Handler(100_000_000)
-        connection, wire = connected(handler)
-        connection.data_received(b"".join(frame(2 * number + 1, b"") for number in range(2_000)))
-        assert len(handler.seen) == 1_024
-        assert not wire.reads
-        while handler.unfinished:
-            handler.unfinished.pop(0)()
-            await asyncio.sleep(0)
-        assert len(handler.seen) == 2_000
-        assert wire.reads
-
-    asyncio.run(drive())
+    assert len(handler.seen) == 2_000
+    assert wire.reads
 
 
 def test_a_length_is_judged_before_anything_is_kept() -> None:
@@ -124,35 +112,31 @@ def test_a_length_is_judged_before_anything_is_kept() -> None:
 
 
 @pytest.mark.parametrize("pause", [2.0, 0.5], ids=["stands still", "drips"])
-def test_a_slow_frame_loses_its_memory_when_others_need_it(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+async def test_a_slow_frame_loses_its_memory_when_others_need_it(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=1_000.0)
     monkeypatch.setattr(connection_module, "time", clock)
     for name, value in SMALL.items():
         monkeypatch.setattr(memory_module, name, value)
-
-    async def drive() -> None:
-        handler = Handler(2_000)
-        handler.max_frame = 1_000
-        slow, wire = connected(handler)
-        slow.data_received(frame(1, b"x" * 900)[:150])
-        while clock.now < 1_020:
-            clock.now += pause
-            if pause < 1:
-                slow.data_received(b"x")
-            slow.close_if_stuck(clock.now)
-        assert not wire.aborted
-        other, other_wire = connected(handler)
-        other.data_received(frame(3, b"y" * 900)[:150])
-        assert not other_wire.reads
+    handler = Handler(2_000)
+    handler.max_frame = 1_000
+    slow, wire = connected(handler)
+    slow.data_received(frame(1, b"x" * 900)[:150])
+    while clock.now < 1_020:
+        clock.now += pause
+        if pause < 1:
+            slow.data_received(b"x")
         slow.close_if_stuck(clock.now)
-        assert wire.aborted
-        slow.connection_lost(None)
-        await asyncio.sleep(0)
-        assert other_wire.reads
-        other.data_received(frame(3, b"y" * 900)[150:])
-        assert [one.opaque for one in handler.seen] == [3]
-
-    asyncio.run(drive())
+    assert not wire.aborted
+    other, other_wire = connected(handler)
+    other.data_received(frame(3, b"y" * 900)[:150])
+    assert not other_wire.reads
+    slow.close_if_stuck(clock.now)
+    assert wire.aborted
+    slow.connection_lost(None)
+    await asyncio.sleep(0)
+    assert other_wire.reads
+    other.data_received(frame(3, b"y" * 900)[150:])
+    assert [one.opaque for one in handler.seen] == [3]
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -209,141 +193,115 @@ def member() -> Any:
     return Member()
 
 
-def test_a_group_is_joined_for_as_long_as_one_of_it_is_connected() -> None:
-    async def drive() -> None:
-        cluster, first, second = Cluster("orders"), member(), member()
-        groups = cluster.groups()
-        groups.set_groups(first, frozenset({"orders"}))
-        await until(lambda: cluster.joined == ["orders"])
-        groups.set_groups(second, frozenset({"orders"}))
-        groups.drop_member(first)
-        await asyncio.sleep(0.05)
-        assert cluster.left == []
-        groups.leave_group(second, "orders")
-        await until(lambda: cluster.left == ["orders"])
-        groups.set_groups(second, frozenset({"orders"}))
-        await until(lambda: cluster.joined == ["orders", "orders"])
-        await groups.close()
-        assert cluster.left == ["orders", "orders"]
-
-    asyncio.run(drive())
+async def test_a_group_is_joined_for_as_long_as_one_of_it_is_connected() -> None:
+    cluster, first, second = Cluster("orders"), member(), member()
+    groups = cluster.groups()
+    groups.set_groups(first, frozenset({"orders"}))
+    await until(lambda: cluster.joined == ["orders"])
+    groups.set_groups(second, frozenset({"orders"}))
+    groups.drop_member(first)
+    await asyncio.sleep(0.05)
+    assert cluster.left == []
+    groups.leave_group(second, "orders")
+    await until(lambda: cluster.left == ["orders"])
+    groups.set_groups(second, frozenset({"orders"}))
+    await until(lambda: cluster.joined == ["orders", "orders"])
+    await groups.close()
+    assert cluster.left == ["orders", "orders"]
 
 
-def test_a_group_of_plain_producers_is_not_joined_until_it_sends_a_transaction() -> None:
-    async def drive() -> None:
-        cluster, connection = Cluster(), member()
-        groups = cluster.groups()
-        groups.set_groups(connection, frozenset({"plain"}))
-        await asyncio.sleep(0.05)
-        assert cluster.joined == []
-        groups.note_transactional("plain")
-        await until(lambda: cluster.joined == ["plain"])
-        # It has sent before its first heartbeat.
-        groups.note_transactional("early")
-        groups.set_groups(connection, frozenset({"plain", "early"}))
-        await until(lambda: cluster.joined == ["plain", "early"])
-        await groups.close()
-
-    asyncio.run(drive())
+async def test_a_group_of_plain_producers_is_not_joined_until_it_sends_a_transaction() -> None:
+    cluster, connection = Cluster(), member()
+    groups = cluster.groups()
+    groups.set_groups(connection, frozenset({"plain"}))
+    await asyncio.sleep(0.05)
+    assert cluster.joined == []
+    groups.note_transactional("plain")
+    await until(lambda: cluster.joined == ["plain"])
+    # It has sent before its first heartbeat.
+    groups.note_transactional("early")
+    groups.set_groups(connection, frozenset({"plain", "early"}))
+    await until(lambda: cluster.joined == ["plain", "early"])
+    await groups.close()
 
 
-def test_no_more_groups_are_joined_than_wanted() -> None:
-    async def drive() -> None:
-        cluster, connection = Cluster("one", "two"), member()
-        groups = cluster.groups(most=1)
-        groups.set_groups(connection, frozenset({"one", "two"}))
-        await until(lambda: len(cluster.joined) == 1)
-        await asyncio.sleep(0.05)
-        assert len(cluster.joined) == 1
-        # close() does not wait for the next attempt.
-        await asyncio.wait_for(groups.close(), 20)
-
-    asyncio.run(drive())
+async def test_no_more_groups_are_joined_than_wanted() -> None:
+    cluster, connection = Cluster("one", "two"), member()
+    groups = cluster.groups(most=1)
+    groups.set_groups(connection, frozenset({"one", "two"}))
+    await until(lambda: len(cluster.joined) == 1)
+    await asyncio.sleep(0.05)
+    assert len(cluster.joined) == 1
+    # close() does not wait for the next attempt.
+    await asyncio.wait_for(groups.close(), 20)
 
 
-def test_checks_go_to_the_members_in_turn_and_wait_while_there_is_none() -> None:
-    async def drive() -> None:
-        cluster, first, second = Cluster("orders"), member(), member()
-        groups, settled = cluster.groups(), []
-        groups.set_groups(first, frozenset({"orders"}))
-        groups.set_groups(second, frozenset({"orders"}))
-        await until(lambda: cluster.joined == ["orders"])
-        for number in range(2):
-            cluster.takers[0](number, lambda number=number: settled.append(number))
-        await until(lambda: settled == [0, 1])
-        assert [members for _, _, members in cluster.asked] == [[first, second], [second, first]]
-        await groups.close()
-
-    asyncio.run(drive())
+async def test_checks_go_to_the_members_in_turn_and_wait_while_there_is_none() -> None:
+    cluster, first, second = Cluster("orders"), member(), member()
+    groups, settled = cluster.groups(), []
+    groups.set_groups(first, frozenset({"orders"}))
+    groups.set_groups(second, frozenset({"orders"}))
+    await until(lambda: cluster.joined == ["orders"])
+    for number in range(2):
+        cluster.takers[0](number, lambda number=number: settled.append(number))
+    await until(lambda: settled == [0, 1])
+    assert [members for _, _, members in cluster.asked] == [[first, second], [second, first]]
+    await groups.close()
 
 
-def test_many_groups_take_few_requests_and_one_that_is_gone_takes_none() -> None:
-    async def drive() -> None:
-        cluster, first, second = Cluster("group-999"), member(), member()
-        groups = cluster.groups()
-        groups.set_groups(first, frozenset(f"group-{number}" for number in range(1_000)))
-        groups.set_groups(second, frozenset(f"gone-{number}" for number in range(1_000)))
-        groups.drop_member(second)
-        # The group may be among the first that are looked up.
-        await until(lambda: cluster.joined == ["group-999"] and len(cluster.looks) == 10)
-        assert sum(map(len, cluster.looks)) == 1_000
-        # The next heartbeat comes before the next look-up is due.
-        groups.set_groups(first, frozenset(f"group-{number}" for number in range(1_000)))
-        await asyncio.sleep(0.05)
-        assert len(cluster.looks) == 10
-        await groups.close()
-
-    asyncio.run(drive())
+async def test_many_groups_take_few_requests_and_one_that_is_gone_takes_none() -> None:
+    cluster, first, second = Cluster("group-999"), member(), member()
+    groups = cluster.groups()
+    groups.set_groups(first, frozenset(f"group-{number}" for number in range(1_000)))
+    groups.set_groups(second, frozenset(f"gone-{number}" for number in range(1_000)))
+    groups.drop_member(second)
+    # The group may be among the first that are looked up.
+    await until(lambda: cluster.joined == ["group-999"] and len(cluster.looks) == 10)
+    assert sum(map(len, cluster.looks)) == 1_000
+    # The next heartbeat comes before the next look-up is due.
+    groups.set_groups(first, frozenset(f"group-{number}" for number in range(1_000)))
+    await asyncio.sleep(0.05)
+    assert len(cluster.looks) == 10
+    await groups.close()
 
 
-def test_a_group_is_looked_up_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_is_looked_up_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0.01)
-
-    async def drive() -> None:
-        cluster = Cluster("orders")
-        cluster.is_away, groups = True, cluster.groups()
-        groups.set_groups(member(), frozenset({"orders"}))
-        await until(lambda: len(cluster.looks) > 2)
-        cluster.is_away = False
-        await until(lambda: cluster.joined == ["orders"])
-        await groups.close()
-
-    asyncio.run(drive())
+    cluster = Cluster("orders")
+    cluster.is_away, groups = True, cluster.groups()
+    groups.set_groups(member(), frozenset({"orders"}))
+    await until(lambda: len(cluster.looks) > 2)
+    cluster.is_away = False
+    await until(lambda: cluster.joined == ["orders"])
+    await groups.close()
 
 
-def test_the_groups_of_a_door_are_bounded_and_those_with_transactions_are_noticed(
+async def test_the_groups_of_a_door_are_bounded_and_those_with_transactions_are_noticed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_MAX_CONNECTED", 10)
-
-    async def drive() -> None:
-        cluster, first, second = Cluster(), member(), member()
-        groups = cluster.groups()
-        groups.set_groups(first, frozenset(f"plain-{number}" for number in range(20)))
-        groups.note_transactional("orders")
-        groups.set_groups(second, frozenset({"orders", "plain-1", "more"}))
-        assert len(first.groups) == 10
-        assert "orders" in second.groups
-        assert "more" not in second.groups
-        await until(lambda: cluster.joined == ["orders"])
-        groups.drop_member(first)
-        groups.set_groups(second, frozenset({"orders", "more"}))
-        assert second.groups == {"orders", "more"}
-        await groups.close()
-
-    asyncio.run(drive())
+    cluster, first, second = Cluster(), member(), member()
+    groups = cluster.groups()
+    groups.set_groups(first, frozenset(f"plain-{number}" for number in range(20)))
+    groups.note_transactional("orders")
+    groups.set_groups(second, frozenset({"orders", "plain-1", "more"}))
+    assert len(first.groups) == 10
+    assert "orders" in second.groups
+    assert "more" not in second.groups
+    await until(lambda: cluster.joined == ["orders"])
+    groups.drop_member(first)
+    groups.set_groups(second, frozenset({"orders", "more"}))
+    assert second.groups == {"orders", "more"}
+    await groups.close()
 
 
-def test_the_end_waits_for_no_group_that_is_being_joined() -> None:
-    async def drive() -> None:
-        cluster, connection = Cluster("one", "two"), member()
-        groups = cluster.groups()
-        groups.set_groups(connection, frozenset({"one"}))
-        await until(lambda: cluster.joined == ["one"])
-        cluster.is_slow = True
-        groups.set_groups(connection, frozenset({"one", "two", *(f"plain-{number}" for number in range(900))}))
-        await asyncio.wait_for(groups.close(), 20)
-        assert cluster.stopped == ["one"]
-        assert cluster.joined == cluster.left == ["one"]
-
-    asyncio.run(drive())
+async def test_the_end_waits_for_no_group_that_is_being_joined() -> None:
+    cluster, connection = Cluster("one", "two"), member()
+    groups = cluster.groups()
+    groups.set_groups(connection, frozenset({"one"}))
+    await until(lambda: cluster.joined == ["one"])
+    cluster.is_slow = True
+    groups.set_groups(connection, frozenset({"one", "two", *(f"plain-{number}" for number in range(900))}))
+    await asyncio.wait_for(groups.close(), 20)
+    assert cluster.stopped == ["one"]
+    assert cluster.joined == cluster.left == ["one"]

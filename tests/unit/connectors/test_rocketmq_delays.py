@@ -147,90 +147,72 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txbridge.client.message.now_ms", lambda: NOW)
 
 
-def test_one_without_a_transaction_is_prepared_and_committed_and_answered_when_kafka_has_both() -> None:
-    async def main() -> None:
-        way = Way()
-        await way.submit(TIMER_DELAY_SEC="60", p="v")
-        [(topic, value, headers, partition)] = way.messages.records
-        transaction = identity.delayed_id(SECRET, "plain", "01AB")
-        assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, 2))
-        assert (headers["TXB_DELIVER_AT"], headers["REAL_TOPIC"], headers["REAL_QID"]) == (
-            b"%d" % (NOW + 60_000),
-            b"orders",
-            b"3",
-        )
-        assert (headers["PGROUP"], headers["UNIQ_KEY"], headers["p"]) == (b"plain", transaction.encode(), b"v")
-        assert not {"TIMER_DELAY_SEC", "ROCKETMQ_TIMER_DELAY_SEC"} & headers.keys()
-        assert way.groups == [], "there is nobody who could be asked"
+async def test_one_without_a_transaction_is_prepared_and_committed_and_answered_when_kafka_has_both() -> None:
+    way = Way()
+    await way.submit(TIMER_DELAY_SEC="60", p="v")
+    [(topic, value, headers, partition)] = way.messages.records
+    transaction = identity.delayed_id(SECRET, "plain", "01AB")
+    assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, 2))
+    assert (headers["TXB_DELIVER_AT"], headers["REAL_TOPIC"], headers["REAL_QID"]) == (
+        b"%d" % (NOW + 60_000),
+        b"orders",
+        b"3",
+    )
+    assert (headers["PGROUP"], headers["UNIQ_KEY"], headers["p"]) == (b"plain", transaction.encode(), b"v")
+    assert not {"TIMER_DELAY_SEC", "ROCKETMQ_TIMER_DELAY_SEC"} & headers.keys()
+    assert way.groups == [], "there is nobody who could be asked"
+    await way.messages.answer(None, 1, 7)
+    assert way.told == [], "its commit is on its way"
+    [(topic, value, headers, partition)] = way.ends.records
+    assert (topic, value, partition) == (Names().end, f"7,{transaction},8".encode(), 1)
+    assert (headers["PGROUP"], headers["SOURCE"]) == (b"plain", b"client")
+    await way.ends.answer(None, 1, 0)
+    assert way.told == [[StoredRecord("01AB", "", 3, 1, 7)]]
+
+
+async def test_a_client_whose_commit_kafka_has_not_taken_is_told_so_and_sends_the_same_transaction_again() -> None:
+    way = Way()
+    for _ in range(2):
+        await way.submit(TIMER_DELIVER_MS=str(NOW + HOUR))
         await way.messages.answer(None, 1, 7)
-        assert way.told == [], "its commit is on its way"
-        [(topic, value, headers, partition)] = way.ends.records
-        assert (topic, value, partition) == (Names().end, f"7,{transaction},8".encode(), 1)
-        assert (headers["PGROUP"], headers["SOURCE"]) == (b"plain", b"client")
-        await way.ends.answer(None, 1, 0)
-        assert way.told == [[StoredRecord("01AB", "", 3, 1, 7)]]
-
-    asyncio.run(main())
+        await way.ends.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
+    assert [one.code for one in way.told] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    assert "the commit of the delayed message" in way.told[0].remark
+    first, second = way.messages.records
+    assert first[2]["UNIQ_KEY"] == second[2]["UNIQ_KEY"]
 
 
-def test_a_client_whose_commit_kafka_has_not_taken_is_told_so_and_sends_the_same_transaction_again() -> None:
-    async def main() -> None:
-        way = Way()
-        for _ in range(2):
-            await way.submit(TIMER_DELIVER_MS=str(NOW + HOUR))
-            await way.messages.answer(None, 1, 7)
-            await way.ends.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
-        assert [one.code for one in way.told] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
-        assert "the commit of the delayed message" in way.told[0].remark
-        first, second = way.messages.records
-        assert first[2]["UNIQ_KEY"] == second[2]["UNIQ_KEY"]
-
-    asyncio.run(main())
+async def test_one_that_kafka_has_not_taken_is_not_committed() -> None:
+    way = Way()
+    await way.submit(DELAY="3")
+    await way.messages.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
+    assert way.ends.records == []
+    assert [one.code for one in way.told] == [ResponseCode.SERVICE_NOT_AVAILABLE]
 
 
-def test_one_that_kafka_has_not_taken_is_not_committed() -> None:
-    async def main() -> None:
-        way = Way()
-        await way.submit(DELAY="3")
-        await way.messages.answer(KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
-        assert way.ends.records == []
-        assert [one.code for one in way.told] == [ResponseCode.SERVICE_NOT_AVAILABLE]
-
-    asyncio.run(main())
+async def test_a_time_that_has_passed_is_none() -> None:
+    way = Way()
+    await way.submit(TIMER_DELIVER_MS=str(NOW))
+    assert [record[0] for record in way.messages.records] == ["orders"]
 
 
-def test_a_time_that_has_passed_is_none() -> None:
-    async def main() -> None:
-        way = Way()
-        await way.submit(TIMER_DELIVER_MS=str(NOW))
-        assert [record[0] for record in way.messages.records] == ["orders"]
-
-    asyncio.run(main())
-
-
-def test_a_transaction_waits_for_its_decision_and_its_time() -> None:
-    async def main() -> None:
-        way = Way()
-        await way.submit(TIMER_DELAY_MS="5", TRAN_MSG="true", PGROUP="plain")
-        assert way.messages.records[0][2]["TXB_DELIVER_AT"] == b"%d" % (NOW + 5)
-        assert way.groups == ["plain"]
-        await way.messages.answer(None, 1, 7)
-        assert way.ends.records == []
-        assert [one.transaction != "" for one in way.told[0]] == [True]
-
-    asyncio.run(main())
+async def test_a_transaction_waits_for_its_decision_and_its_time() -> None:
+    way = Way()
+    await way.submit(TIMER_DELAY_MS="5", TRAN_MSG="true", PGROUP="plain")
+    assert way.messages.records[0][2]["TXB_DELIVER_AT"] == b"%d" % (NOW + 5)
+    assert way.groups == ["plain"]
+    await way.messages.answer(None, 1, 7)
+    assert way.ends.records == []
+    assert [one.transaction != "" for one in way.told[0]] == [True]
 
 
 @pytest.mark.parametrize("more", [{}, {"TRAN_MSG": "true", "PGROUP": "plain"}])
-def test_a_longer_delay_than_the_worker_allows_is_refused(more: dict[str, str]) -> None:
-    async def main() -> None:
-        way = Way()
-        await way.send(TIMER_DELIVER_MS=str(NOW + 72 * HOUR + 1), **more)
-        [refused] = way.told
-        assert refused.code is ResponseCode.MESSAGE_ILLEGAL
-        assert "longest delay is 3d" in refused.remark
-
-    asyncio.run(main())
+async def test_a_longer_delay_than_the_worker_allows_is_refused(more: dict[str, str]) -> None:
+    way = Way()
+    await way.send(TIMER_DELIVER_MS=str(NOW + 72 * HOUR + 1), **more)
+    [refused] = way.told
+    assert refused.code is ResponseCode.MESSAGE_ILLEGAL
+    assert "longest delay is 3d" in refused.remark
 
 
 def test_a_check_says_when_it_is_to_be_delivered() -> None:

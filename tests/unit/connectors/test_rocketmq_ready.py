@@ -32,50 +32,42 @@ class Kafka:
         return self.partitions
 
 
-def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_back(
+async def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(door_process, "PROOF_EVERY_S", 0.01)
     monkeypatch.setattr(proof, "FRESH_S", 0.05)
     monkeypatch.setattr(connection, "_STABLE_S", 0.02)
+    kafka, link, watch, stopped = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4), asyncio.Event()
 
-    async def drive() -> None:
-        kafka, link, watch, stopped = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4), asyncio.Event()
+    async def until(wanted: list[str]) -> None:
+        await asyncio.to_thread(eventually, lambda: door_process._not_ready(link, watch, stopped) == wanted)
 
-        async def until(wanted: list[str]) -> None:
-            await asyncio.to_thread(eventually, lambda: door_process._not_ready(link, watch, stopped) == wanted)
-
-        watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))
-        assert door_process._not_ready(link, watch, stopped) == []
-        kafka.answers = False
-        await until(LOST)
-        kafka.answers = True
-        await until([])
-        stopped.set()
-        await until(["the door is stopping"])
-        stopped.clear()
-        kafka.partitions = 5
-        await asyncio.to_thread(eventually, lambda: watch.refusal)
-        assert door_process._not_ready(link, watch, stopped) == [watch.refusal]
-        assert "has changed: 5 instead of the 4" in watch.refusal
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
-
-    asyncio.run(drive())
+    watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))
+    assert door_process._not_ready(link, watch, stopped) == []
+    kafka.answers = False
+    await until(LOST)
+    kafka.answers = True
+    await until([])
+    stopped.set()
+    await until(["the door is stopping"])
+    stopped.clear()
+    kafka.partitions = 5
+    await asyncio.to_thread(eventually, lambda: watch.refusal)
+    assert door_process._not_ready(link, watch, stopped) == [watch.refusal]
+    assert "has changed: 5 instead of the 4" in watch.refusal
+    watching.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watching
 
 
-def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka has answered another request a moment ago."""
     monkeypatch.setattr(door_process, "PROOF_EVERY_S", 0.01)
-
-    async def drive() -> None:
-        kafka, link, watch = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4)
-        kafka.answers = False
-        link.note_answer()
-        watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))
-        await asyncio.sleep(0.2)
-        assert not link.is_lost
-        watching.cancel()
-
-    asyncio.run(drive())
+    kafka, link, watch = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4)
+    kafka.answers = False
+    link.note_answer()
+    watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))
+    await asyncio.sleep(0.2)
+    assert not link.is_lost
+    watching.cancel()

@@ -35,86 +35,73 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type:
     return Clock
 
 
-def test_a_client_does_not_wait_for_the_many_names_of_another() -> None:
-    async def drive() -> None:
-        kafka = Kafka(orders=8)
-        kafka.answers.clear()
-        topics = Topics(kafka.look)
-        many = [asyncio.ensure_future(topics.count_partitions(f"missing-{number}", "many")) for number in range(5_000)]
-        await asyncio.sleep(0)
-        one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
-        await asyncio.sleep(0)
-        kafka.answers.set()
-        assert await one == 8
-        assert sum(answer.done() for answer in many) < 1_000
-        assert await asyncio.gather(*many) == [0] * 5_000
-        assert max(map(len, kafka.requests)) == 100
-        assert len(kafka.requests) < 60
-        topics.close()
-
-    asyncio.run(drive())
+async def test_a_client_does_not_wait_for_the_many_names_of_another() -> None:
+    kafka = Kafka(orders=8)
+    kafka.answers.clear()
+    topics = Topics(kafka.look)
+    many = [asyncio.ensure_future(topics.count_partitions(f"missing-{number}", "many")) for number in range(5_000)]
+    await asyncio.sleep(0)
+    one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
+    await asyncio.sleep(0)
+    kafka.answers.set()
+    assert await one == 8
+    assert sum(answer.done() for answer in many) < 1_000
+    assert await asyncio.gather(*many) == [0] * 5_000
+    assert max(map(len, kafka.requests)) == 100
+    assert len(kafka.requests) < 60
+    topics.close()
 
 
-def test_a_topic_that_another_client_has_queued_first_is_asked_for_in_the_next_turn() -> None:
-    async def drive() -> None:
-        kafka = Kafka(orders=8)
-        kafka.answers.clear()
-        topics = Topics(kafka.look)
-        names = [*(f"missing-{number}" for number in range(5_000)), "orders"]
-        many = [asyncio.ensure_future(topics.count_partitions(name, "many")) for name in names]
-        await asyncio.sleep(0)
-        one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
-        await asyncio.sleep(0)
-        kafka.answers.set()
-        assert await one == 8
-        assert sum(answer.done() for answer in many) < 1_000
-        await asyncio.gather(*many)
-        assert sum(request.count("orders") for request in kafka.requests) == 1
-        topics.close()
-
-    asyncio.run(drive())
+async def test_a_topic_that_another_client_has_queued_first_is_asked_for_in_the_next_turn() -> None:
+    kafka = Kafka(orders=8)
+    kafka.answers.clear()
+    topics = Topics(kafka.look)
+    names = [*(f"missing-{number}" for number in range(5_000)), "orders"]
+    many = [asyncio.ensure_future(topics.count_partitions(name, "many")) for name in names]
+    await asyncio.sleep(0)
+    one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
+    await asyncio.sleep(0)
+    kafka.answers.set()
+    assert await one == 8
+    assert sum(answer.done() for answer in many) < 1_000
+    await asyncio.gather(*many)
+    assert sum(request.count("orders") for request in kafka.requests) == 1
+    topics.close()
 
 
-def test_answers_are_remembered_and_missing_topics_drive_no_other_out(
+async def test_answers_are_remembered_and_missing_topics_drive_no_other_out(
     clock: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MAX_TOPICS", 100)
-
-    async def drive() -> None:
-        kafka = Kafka(orders=8)
-        topics = Topics(kafka.look)
-        assert await topics.count_partitions("orders", "one") == 8
-        for number in range(200):
-            assert await topics.count_partitions(f"missing-{number}", "many") == 0
-        assert topics.cached_partitions("missing-0") is None
-        assert topics.cached_partitions("missing-199") == 0
-        clock.now += 1.1
-        assert topics.cached_partitions("missing-199") is None
-        assert topics.cached_partitions("orders") == 8
-        clock.now += 9
-        assert topics.cached_partitions("orders") is None
-        topics.close()
-
-    asyncio.run(drive())
+    kafka = Kafka(orders=8)
+    topics = Topics(kafka.look)
+    assert await topics.count_partitions("orders", "one") == 8
+    for number in range(200):
+        assert await topics.count_partitions(f"missing-{number}", "many") == 0
+    assert topics.cached_partitions("missing-0") is None
+    assert topics.cached_partitions("missing-199") == 0
+    clock.now += 1.1
+    assert topics.cached_partitions("missing-199") is None
+    assert topics.cached_partitions("orders") == 8
+    clock.now += 9
+    assert topics.cached_partitions("orders") is None
+    topics.close()
 
 
-def test_each_client_learns_that_kafka_does_not_answer_and_the_next_one_asks_again() -> None:
-    async def drive() -> None:
-        kafka = Kafka(orders=8)
+async def test_each_client_learns_that_kafka_does_not_answer_and_the_next_one_asks_again() -> None:
+    kafka = Kafka(orders=8)
 
-        def look(names: Sequence[str]) -> dict[str, int | NoAnswerError]:
-            if not kafka.requests:
-                kafka.look(names)
-                raise NoAnswerError("timed out")
-            return {**kafka.look(names), "denied": NoAnswerError("not authorized")}
+    def look(names: Sequence[str]) -> dict[str, int | NoAnswerError]:
+        if not kafka.requests:
+            kafka.look(names)
+            raise NoAnswerError("timed out")
+        return {**kafka.look(names), "denied": NoAnswerError("not authorized")}
 
-        topics = Topics(look)
-        asked = [topics.count_partitions("orders", peer) for peer in ("one", "two")]
-        assert [str(found) for found in await asyncio.gather(*asked, return_exceptions=True)] == ["timed out"] * 2
-        assert await topics.count_partitions("orders", "one") == 8
-        with pytest.raises(NoAnswerError, match="not authorized"):
-            await topics.count_partitions("denied", "one")
-        assert kafka.requests[0] == ["orders"]
-        topics.close()
-
-    asyncio.run(drive())
+    topics = Topics(look)
+    asked = [topics.count_partitions("orders", peer) for peer in ("one", "two")]
+    assert [str(found) for found in await asyncio.gather(*asked, return_exceptions=True)] == ["timed out"] * 2
+    assert await topics.count_partitions("orders", "one") == 8
+    with pytest.raises(NoAnswerError, match="not authorized"):
+        await topics.count_partitions("denied", "one")
+    assert kafka.requests[0] == ["orders"]
+    topics.close()

@@ -385,17 +385,14 @@ def test_the_drivers_know_whether_they_are_in_a_transaction(postgresql_url, sqli
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "aiosqlite"])
-def test_the_asynchronous_drivers_know_it_too(request, driver):
-    async def program():
-        twin = async_twin(request.getfixturevalue("sqlite_url" if driver == "aiosqlite" else "postgresql_url"), driver)
-        async with twin.connect() as connection:
-            raw = await connection.get_raw_connection()
-            assert not is_in_transaction(raw.driver_connection)
-            await connection.execute(text("CREATE TABLE one (id INTEGER)"))
-            await connection.execute(text("INSERT INTO one VALUES (1)"))
-            assert is_in_transaction(raw.driver_connection)
-            await connection.commit()
-            assert not is_in_transaction(raw.driver_connection)
-        await twin.dispose()
-
-    asyncio.run(program())
+async def test_the_asynchronous_drivers_know_it_too(request, driver):
+    twin = async_twin(request.getfixturevalue("sqlite_url" if driver == "aiosqlite" else "postgresql_url"), driver)
+    async with twin.connect() as connection:
+        raw = await connection.get_raw_connection()
+        assert not is_in_transaction(raw.driver_connection)
+        await connection.execute(text("CREATE TABLE one (id INTEGER)"))
+        await connection.execute(text("INSERT INTO one VALUES (1)"))
+        assert is_in_transaction(raw.driver_connection)
+        await connection.commit()
+        assert not is_in_transaction(raw.driver_connection)
+    await twin.dispose()
