@@ -116,8 +116,9 @@ def test_p8_records_that_their_topic_refuses_are_held_alone(
         held = {str(entry["error"]) for entry in bridge.offset_records(0).values() if "state" in entry}
         assert len(held) == 4
         reasons = {str(entry["error"]) for entry in logs if entry["event"] == "held"}
-        for text in ("too large (max.message.bytes)", "it has no key", "so no partition 7", "its timestamp is"):
-            assert any(text in reason for reason in reasons), text
+        # Kafka's own words tell less than its configuration does.
+        texts = ("too large (max.message.bytes)", "it has no key", "so no partition 7", "its timestamp is")
+        assert not shows_configs or all(any(text in reason for reason in reasons) for text in texts), reasons
         # They are delivered as soon as their topics take them, each on its own.
         bridge.alter_topic(small, max_message_bytes="100000")
         bridge.alter_topic(two, message_timestamp_after_max_ms=str(2**62))
