@@ -274,7 +274,7 @@ def test_the_client_has_60_lines_and_uses_only_confluent_kafka_and_the_standard_
 
 
 def test_commit_delivers_once_what_the_user_gave_and_two_headers_more(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("commit", 4)
+    topic = bridge.create_topic("commit", 4, retention_ms="-1")
     client = join("commit", listening=False)
     user = [("trace", b"1"), ("nothing", None), ("trace", b"2"), ("empty", b""), ("binary", b"\xff\x00")]
     key, half_partition, partition = ABC
@@ -304,7 +304,7 @@ def frame(topic: str, key: bytes | None, value: bytes | None, headers=(), partit
 
 
 def test_several_messages_are_checked_as_one_and_delivered_together_in_their_order(bridge: Bridge, join: Join):
-    orders, stock = bridge.create_topic("several.orders", 4), bridge.create_topic("several.stock", 1)
+    orders, stock = bridge.create_topic("several.orders", 4, retention_ms="-1"), bridge.create_topic("several.stock", 1)
     client = join("several")
     key, half_partition, partition = ABC
     user = [("trace", b"1"), ("nothing", None)]
