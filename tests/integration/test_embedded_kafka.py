@@ -21,7 +21,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -120,28 +120,6 @@ def test_start_use_stop_leaves_nothing():
         _ = kafka.pid
 
 
-def test_transactions_work_on_one_node(kafka):
-    create(kafka, "tx")
-    producer = Producer(client(kafka, **{"transactional.id": "t"}))
-    producer.init_transactions(30)
-    for value, decide in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
-        producer.begin_transaction()
-        producer.produce("tx", value)
-        producer.flush(120)
-        decide(30)
-    assert values(kafka, "tx", 1) == [b"yes"]
-
-
-@pytest.mark.long
-def test_topics_are_not_created_by_accident(kafka):
-    failures = []
-    producer = Producer(client(kafka, **{"message.timeout.ms": 1000}))
-    producer.produce("mistyped", b"", on_delivery=lambda error, _: failures.append(error))
-    producer.flush(120)
-    assert [error.name() for error in failures] == ["_MSG_TIMED_OUT"]
-    assert "mistyped" not in AdminClient(client(kafka)).list_topics(timeout=120).topics
-
-
 def test_listens_on_loopback_only(kafka):
     sockets = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=False)
     if sockets.returncode != 0:
@@ -204,18 +182,6 @@ def test_a_kill_from_outside_is_noticed(kafka):
     assert not kafka.is_running()
     kafka.start()
     assert kafka.is_running()
-
-
-@pytest.mark.long
-def test_pause_and_resume(kafka):
-    kafka.pause()
-    with pytest.raises(KafkaException):
-        AdminClient(client(kafka)).list_topics(timeout=1)
-    assert kafka.is_running()
-    kafka.resume()
-    assert AdminClient(client(kafka)).list_topics(timeout=120).brokers
-    kafka.pause()
-    kafka.stop()
 
 
 # --- failures

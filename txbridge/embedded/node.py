@@ -110,24 +110,23 @@ class Node:
         with self._lock, self.claim_folder() as claimed:
             self.launch_process(self._get_launch(), claimed)
 
-    def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
-        """The second half of `start`: wait for the broker.
+    def wait_ready(self, timeout: float = START_TIMEOUT_S, together: Collection[Node] = ()) -> None:
+        """The second half of `start`: wait until it answers, and knows all that start `together` as alive.
 
         Raises:
-            KafkaStartError: it ended or did not answer in time.
+            KafkaStartError: one of them ended, or it did not answer in time. It is killed then.
 
         """
-        child = self._child
-        ended = lambda: child is None or child.poll() is not None  # noqa: E731
-        try:
-            ready = self.wait_answers(timeout, {self.node_id}, ended)
-        except BaseException:
-            self.kill()
-            raise
-        if not ready:
-            error = self.make_start_error()
-            self.kill()
-            raise error
+        launch, nodes = self._get_launch(), together or [self]
+        expected = {node.node_id for node in nodes}
+        with contextlib.ExitStack() as failure:
+            failure.callback(self.kill)
+            if not wait_until_ready(
+                launch.port, launch.cluster_id, lambda: not all(node.is_running() for node in nodes), timeout, expected
+            ):
+                # A node that has ended has the reason in its log. Otherwise blame the one that does not answer.
+                raise next((node for node in nodes if not node.is_running()), self).make_start_error()
+            failure.pop_all()
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Send SIGTERM, and SIGKILL after `timeout` seconds. Does nothing if it does not run."""
@@ -205,11 +204,6 @@ class Node:
         except BaseException:
             self.kill()
             raise
-
-    def wait_answers(self, timeout: float, expected: Collection[int], has_ended: Callable[[], bool]) -> bool:
-        """Wait until the broker answers and knows these brokers as alive; False after `timeout` s or an end."""
-        launch = self._get_launch()
-        return wait_until_ready(launch.port, launch.cluster_id, has_ended, timeout, expected)
 
     def detach(self) -> None:
         """Let the process outlive this one."""

@@ -272,18 +272,12 @@ class EmbeddedKafka:
                     node.launch_process(
                         Launch(runtime, ports.get(node.node_id, 0), cluster_id, may_detach, scratch), lock
                     )
-            self._wait_ready(deadline)
+            brokers = self.brokers
+            for broker in brokers:
+                broker.wait_ready(deadline.left, brokers)
         except BaseException:
             self.kill()
             raise
-
-    def _wait_ready(self, deadline: Deadline) -> None:
-        nodes, brokers = self._nodes.values(), self.brokers
-        expected = {node.node_id for node in brokers}
-        for broker in brokers:
-            if not broker.wait_answers(deadline.left, expected, lambda: not all(node.is_running() for node in nodes)):
-                # A node that has ended has the reason in its log. Otherwise blame the one that does not answer.
-                raise next((node for node in nodes if not node.is_running()), broker).make_start_error()
 
     def _choose_properties(self) -> dict[int, dict[str, str]]:
         """Choose the ports that are not chosen yet, and return the properties of each node."""
