@@ -37,11 +37,7 @@ from txbridge_sqlalchemy import AsyncSqlTransactionListener, Rollback, SqlTransa
 
 from tests.support.async_engine import async_twin
 from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
-from tests.support.sql_application import message
-from txbridge import LocalTransactionState
-
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
-ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+from tests.support.sql_application import COMMIT, ROLLBACK, message
 
 tables = MetaData()
 rows = Table("rows", tables, Column("id", Integer, primary_key=True), Column("owner", String(32), nullable=False))

@@ -20,13 +20,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, insert
-from txbridge_sqlalchemy import SqlTransactionListener
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, insert, select
+from txbridge_sqlalchemy import SqlTransactionListener, create_inbox_table, create_table, transactions
 
-from txbridge import Message, MessageExt, TransactionListener, TransactionProducer
+from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
 
 POINTS = ("insert", "function", "commit", "committed")
 GROUP = "sql"
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOW
 
 tables = MetaData()
 orders = Table("orders", tables, Column("id", Integer, primary_key=True), Column("transaction_id", String(32)))
@@ -44,6 +48,33 @@ def number(transaction_id: str) -> int:
 def place(work: Any, placed: MessageExt, arg: Any) -> None:
     """The local transaction: it inserts an order."""
     work.execute(insert(orders).values(id=arg, transaction_id=placed.transaction_id))
+
+
+async def place_async(work: Any, placed: MessageExt, arg: Any) -> None:
+    """The same in asyncio."""
+    await work.execute(insert(orders).values(id=arg, transaction_id=placed.transaction_id))
+
+
+def create(url: str) -> Engine:
+    """An engine of a database with all tables."""
+    engine = create_engine(url)
+    create_table(engine)
+    create_inbox_table(engine)
+    tables.create_all(engine)
+    return engine
+
+
+def order_ids(engine: Engine) -> list[int]:
+    """The orders that are committed."""
+    with engine.connect() as connection:
+        return list(connection.execute(select(orders.c.id).order_by(orders.c.id)).scalars())
+
+
+def state_of(engine: Engine, transaction_id: str) -> str | None:
+    """The state of a transaction's row; None without a row."""
+    with engine.connect() as connection:
+        query = select(transactions.c.state).where(transactions.c.id == transaction_id)
+        return connection.execute(query).scalar_one_or_none()
 
 
 class Application(TransactionListener):

@@ -8,6 +8,8 @@ from itertools import count
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+from tests.support import sql_application
+
 _schemas = count(1)
 
 
@@ -21,6 +23,14 @@ def sqlite_url(tmp_path):
 def url(request):
     """A database without tables."""
     return request.getfixturevalue(f"{request.param}_url")
+
+
+@pytest.fixture
+def engine(url):
+    """An engine of this database, with all tables."""
+    made = sql_application.create(url)
+    yield made
+    made.dispose()
 
 
 @pytest.fixture

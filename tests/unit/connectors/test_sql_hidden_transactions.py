@@ -22,7 +22,6 @@ from txbridge_sqlalchemy import (
     AsyncSqlTransactionListener,
     LostTransactionError,
     SqlTransactionListener,
-    create_inbox_table,
     create_table,
 )
 from txbridge_sqlalchemy.hidden_transaction import is_in_transaction
@@ -31,11 +30,9 @@ from tests.support import sql_application
 from tests.support.async_engine import async_twin
 from tests.support.cancel_at import cancelled_everywhere
 from tests.support.consumed import Record
-from tests.support.sql_application import message, orders
-from txbridge import LocalTransactionState, UsageError
-
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
-ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+from tests.support.sql_application import COMMIT, ROLLBACK, message, order_ids, orders
+from tests.support.sql_application import place_async as place
+from txbridge import UsageError
 
 SET_TENANT = "SET LOCAL app.tenant = 'one'"
 
@@ -87,14 +84,9 @@ def driver(request):
 
 
 @pytest.fixture
-def engine(postgresql_url):
-    """The engine of the second connection, with which the tests look at the database."""
-    made = create_engine(postgresql_url)
-    create_table(made)
-    create_inbox_table(made)
-    sql_application.tables.create_all(made)
-    yield made
-    made.dispose()
+def url(postgresql_url):
+    """The database of the second connection, `engine`, with which the tests look."""
+    return postgresql_url
 
 
 @pytest.fixture
@@ -119,13 +111,8 @@ def run(engine, postgresql_url, driver):
     return run
 
 
-async def place(connection, placed, arg):
-    await connection.execute(insert(orders).values(id=arg, transaction_id=placed.transaction_id))
-
-
 def ids(engine):
-    with engine.connect() as connection:
-        return set(connection.execute(select(orders.c.id)).scalars())
+    return set(order_ids(engine))
 
 
 async def decided(listener, placed):

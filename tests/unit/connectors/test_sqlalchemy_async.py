@@ -17,22 +17,16 @@ from txbridge_sqlalchemy import (
     Rollback,
     SqlTransactionListener,
     async_purge,
-    create_inbox_table,
-    create_table,
     transactions,
 )
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 
-from tests.support import sql_application
 from tests.support.async_engine import async_twin
 from tests.support.cancel_at import cancelled_everywhere
 from tests.support.consumed import Record
-from tests.support.sql_application import message, orders
-from txbridge import LocalTransactionState, UsageError
-
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
-ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOWN = LocalTransactionState.UNKNOW
+from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, orders, state_of
+from tests.support.sql_application import place_async as place
+from txbridge import UsageError
 
 ID = "0123456789ABCDEF" * 2
 MESSAGE = message(ID)
@@ -46,17 +40,6 @@ def driver(request):
 @pytest.fixture
 def url(request, driver):
     return request.getfixturevalue("sqlite_url" if driver == "aiosqlite" else "postgresql_url")
-
-
-@pytest.fixture
-def engine(url):
-    """The engine with which the tests look at the database."""
-    made = create_engine(url)
-    create_table(made)
-    create_inbox_table(made)
-    sql_application.tables.create_all(made)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture
@@ -78,21 +61,6 @@ def run(engine, url, driver):
     return run
 
 
-async def place(connection, placed, arg):
-    await connection.execute(insert(orders).values(id=arg, transaction_id=placed.transaction_id))
-
-
-def ids(engine):
-    with engine.connect() as connection:
-        return list(connection.execute(select(orders.c.id).order_by(orders.c.id)).scalars())
-
-
-def state_of(engine, transaction_id=ID):
-    with engine.connect() as connection:
-        query = select(transactions.c.state).where(transactions.c.id == transaction_id)
-        return connection.execute(query).scalar_one_or_none()
-
-
 def test_data_and_answer_are_committed_together(engine, run):
     async def program(twin):
         listener = AsyncSqlTransactionListener(twin, place)
@@ -103,7 +71,7 @@ def test_data_and_answer_are_committed_together(engine, run):
         assert SqlTransactionListener(engine, place).check_local_transaction(MESSAGE) is COMMIT
 
     run(program)
-    assert (ids(engine), state_of(engine)) == ([1], "committed")
+    assert (order_ids(engine), state_of(engine, ID)) == ([1], "committed")
 
 
 @pytest.mark.parametrize("how", ["False", "Rollback", "error"])
@@ -122,12 +90,12 @@ def test_the_function_can_roll_back(engine, run, how, factory):
                 await listener.execute_local_transaction(MESSAGE, 1)
         else:
             assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
-        assert state_of(engine) is None
+        assert state_of(engine, ID) is None
         assert await listener.check_local_transaction(MESSAGE) is ROLLBACK
         assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
 
     run(program)
-    assert (ids(engine), state_of(engine)) == ([], "rolled back")
+    assert (order_ids(engine), state_of(engine, ID)) == ([], "rolled back")
 
 
 def test_a_session_is_given_when_a_sessionmaker_was(engine, run):
@@ -141,7 +109,7 @@ def test_a_session_is_given_when_a_sessionmaker_was(engine, run):
         assert await listener.execute_local_transaction(MESSAGE, 1) is COMMIT
 
     run(program)
-    assert (ids(engine), state_of(engine)) == ([1], "committed")
+    assert (order_ids(engine), state_of(engine, ID)) == ([1], "committed")
 
 
 @pytest.mark.parametrize("factory", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
@@ -162,7 +130,7 @@ def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engi
         assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
 
     run(program)
-    assert (ids(engine), state_of(engine)) == ([7], "rolled back")
+    assert (order_ids(engine), state_of(engine, ID)) == ([7], "rolled back")
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
@@ -224,7 +192,7 @@ def test_many_tasks_at_once(engine, run):
 
         answers = await asyncio.gather(*(one(number) for number in range(1, 13)))
         committed = [number for number, answer in enumerate(answers, 1) if answer is COMMIT]
-        assert ids(engine) == committed
+        assert order_ids(engine) == committed
 
     run(program)
 
@@ -250,7 +218,7 @@ def test_connections_that_commit_by_themselves_are_refused(engine, run):
             await AsyncSqlTransactionListener(twin, place).execute_local_transaction(MESSAGE, 1)
 
     run(program, isolation_level="AUTOCOMMIT")
-    assert ids(engine) == []
+    assert order_ids(engine) == []
 
 
 def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need():
@@ -313,7 +281,7 @@ def test_p2_p4_cancelled_anywhere_data_and_answer_agree(engine, run, driver, fac
             assert await listener.execute_local_transaction(after, 10_000 + number) is COMMIT, where
             answer = await listener.check_local_transaction(message(f"{number:032X}"))
             assert answer in {COMMIT, ROLLBACK}, where
-            assert (number in ids(engine)) is (answer is COMMIT), where
+            assert (number in order_ids(engine)) is (answer is COMMIT), where
             assert await listener.check_local_transaction(message(f"{number:032X}")) is answer, where
             outcomes.add((cancelled, answer))
         # Cancelled before and after the COMMIT, and not at all.
@@ -341,7 +309,7 @@ def test_p5_a_check_that_is_cancelled_anywhere_can_be_asked_again(engine, run, d
             asked = message(f"{number:032X}")
             executed = await listener.execute_local_transaction(asked, number)
             assert await listener.check_local_transaction(asked) is executed, where
-            assert (number in ids(engine)) is (executed is COMMIT), where
+            assert (number in order_ids(engine)) is (executed is COMMIT), where
 
     run(program, pool_size=1, max_overflow=0)
 

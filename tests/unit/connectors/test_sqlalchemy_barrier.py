@@ -12,17 +12,13 @@ import pytest
 from sqlalchemy import create_engine, delete, event, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import sessionmaker
-from txbridge_sqlalchemy import AsyncSqlTransactionListener, SqlTransactionListener, create_table, purge, transactions
+from txbridge_sqlalchemy import AsyncSqlTransactionListener, SqlTransactionListener, purge, transactions
 
 from tests.support import sql_application
 from tests.support.async_engine import async_twin
 from tests.support.checked_message import ID, checked_message
-from tests.support.sql_application import message, place
-from txbridge import LocalTransactionState, UsageError
-
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
-ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOWN = LocalTransactionState.UNKNOW
+from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, create, message, place, place_async
+from txbridge import UsageError
 
 APIS = ["plain", "session", "asyncio"]
 
@@ -39,9 +35,6 @@ class Service:
             self._listener = SqlTransactionListener(database, place, **options)
         else:
             self._engine = async_twin(url)
-
-            async def place_async(connection, placed, arg):
-                await connection.run_sync(place, placed, arg)
 
             self._listener = AsyncSqlTransactionListener(self._engine, place_async, **options)
 
@@ -63,20 +56,6 @@ class Service:
         self._done(self._engine.dispose())
         if self._runner is not None:
             self._runner.close()
-
-
-def create(url):
-    engine = create_engine(url)
-    create_table(engine)
-    sql_application.tables.create_all(engine)
-    return engine
-
-
-@pytest.fixture
-def engine(url):
-    made = create(url)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

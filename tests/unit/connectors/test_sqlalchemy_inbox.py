@@ -26,6 +26,7 @@ from txbridge_sqlalchemy import (
 )
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 
+from tests.support import sql_application
 from tests.support.async_engine import async_twin
 from tests.support.consumed import ConsumerRecord, Record
 from txbridge import UsageError
@@ -90,8 +91,7 @@ class Threads:
 
 @pytest.fixture
 def engine(url):
-    made = create_engine(url)
-    create_inbox_table(made)
+    made = sql_application.create(url)
     tables.create_all(made)
     yield made
     made.dispose()

@@ -20,13 +20,9 @@ from txbridge_sqlalchemy.work import LostTransactionError
 
 from tests.support import sql_application
 from tests.support.harness import eventually
-from tests.support.sql_application import message, number, orders, place
-from txbridge import LocalTransactionState, UsageError
+from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, number, orders, place, state_of
+from txbridge import UsageError
 from txbridge.client import listener as client
-
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
-ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOWN = LocalTransactionState.UNKNOW
 
 ID = "0123456789ABCDEF" * 2
 MESSAGE = message(ID)
@@ -43,15 +39,6 @@ class Order(Base):
 
 
 @pytest.fixture
-def engine(url):
-    made = create_engine(url)
-    create_table(made)
-    sql_application.tables.create_all(made)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
 def listener(engine):
     return SqlTransactionListener(engine, place, check_wait=0.3)
 
@@ -59,13 +46,6 @@ def listener(engine):
 def rows(engine, table=orders):
     with engine.connect() as connection:
         return connection.execute(select(table).order_by(table.c.id)).all()
-
-
-def state_of(engine, transaction_id=ID):
-    with engine.connect() as connection:
-        return connection.execute(
-            select(transactions.c.state).where(transactions.c.id == transaction_id)
-        ).scalar_one_or_none()
 
 
 class Running:
@@ -136,9 +116,9 @@ def test_the_function_can_roll_back(engine, how, factory):
     listener = SqlTransactionListener(factory(engine), refuse)
     assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
     assert rows(engine) == []
-    assert state_of(engine) is None
+    assert state_of(engine, ID) is None
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
-    assert state_of(engine) == "rolled back"
+    assert state_of(engine, ID) == "rolled back"
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
 
 
@@ -225,7 +205,7 @@ def test_an_answer_that_may_be_a_mistake_is_rolled_back(engine, answer):
     with pytest.raises(UsageError, match="returns None or True to commit and False to roll back"):
         SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
-    assert state_of(engine) is None
+    assert state_of(engine, ID) is None
 
 
 def test_a_transaction_is_executed_once(engine, listener):
@@ -531,7 +511,7 @@ def test_after_a_check_the_transaction_can_not_be_executed(engine):
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
     assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
     assert called == []
-    assert state_of(engine) == "rolled back"
+    assert state_of(engine, ID) == "rolled back"
 
 
 @pytest.mark.parametrize("commits", [True, False])
