@@ -12,7 +12,7 @@ from typing import Any
 MOMENTS = ("before", "after")
 
 
-class _Counted:
+class CancelledAt:
     """Awaits a coroutine and cancels its task at the given await, counted from 0."""
 
     def __init__(self, coroutine: Any, at: int, moment: str) -> None:
@@ -46,7 +46,7 @@ class _Counted:
 
 
 async def _run(coroutine: Any, at: int, moment: str) -> tuple[bool, Any, int]:
-    counted = _Counted(coroutine, at, moment)
+    counted = CancelledAt(coroutine, at, moment)
 
     async def awaited() -> Any:
         return await counted

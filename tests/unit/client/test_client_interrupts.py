@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.client_fakes import FakeWire, working_kafka
+from tests.support.client_fakes import working_kafka
 from tests.support.interrupts import Interrupted, OrdinaryError, Run, stack_of, wait_until
 from tests.support.own_threads import threads_of_ours
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer
@@ -90,21 +90,6 @@ def test_start_inside_a_request_of_confluent_kafka(kafka, monkeypatch):
     producer.close()
 
 
-def test_with(kafka):
-    def scenario():
-        def uses():
-            with TransactionProducer("orders", Listener(), SETTINGS):
-                pass
-
-        yield uses, lambda: None
-
-    # An interrupted close has to be called again. This test only requires that start leaves nothing behind.
-    kafka.forget()
-    steps = scenario()
-    what, after = next(steps)
-    assert not Run(10**9, what, after).hangs(HANGS_S)
-
-
 def test_sends_one_after_the_other(kafka):
     def scenario():
         producer = TransactionProducer("orders", Listener(), SETTINGS).start()
@@ -169,9 +154,3 @@ def test_close_and_once_more(kafka, timeout):
         yield lambda: producer.close(timeout), producer.close
 
     assert every_point(kafka, scenario) > 100
-
-
-def test_the_fake_is_used(kafka):
-    with TransactionProducer("orders", Listener(), SETTINGS) as producer:
-        producer.send_message_in_transaction(MESSAGE).wait(120)
-    assert all(isinstance(wire, FakeWire) for wire in kafka.wires)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cancel_at import CancelledAt
 from tests.support.client_fakes import LAYOUT, FakeRuntime, working_kafka
 from tests.support.interrupts import wait_until
 from tests.support.own_threads import names_of_ours
@@ -187,6 +188,7 @@ sys.path.insert(0, {root!r})
 from txbridge import *
 from txbridge.client import start
 from tests.support.own_threads import names_of_ours
+from tests.support.cancel_at import CancelledAt
 from tests.support.client_fakes import LAYOUT, FakeAdmin
 start.check_layout = lambda *_, **__: LAYOUT
 start.ensure_check_topic = lambda *_, **__: None
@@ -299,29 +301,8 @@ def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, m
     assert kafka.left_open() == []
 
 
-class _Cancelling:
-    """Runs a coroutine, and cancels its task at its await of this number."""
-
-    def __init__(self, number):
-        self.number = number
-        self.was_there = False
-
-    @types.coroutine
-    def drive(self, coroutine):
-        number, send, given = 0, coroutine.send, None
-        while True:
-            try:
-                waits_for = send(given)
-            except StopIteration as end:
-                return end.value
-            if number == self.number:
-                self.was_there = True
-                asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
-            number += 1
-            try:
-                send, given = coroutine.send, (yield waits_for)
-            except BaseException as error:
-                send, given = coroutine.throw, error
+async def driven(awaitable):
+    return await awaitable
 
 
 async def _commit(*_):
@@ -336,7 +317,6 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
         monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
 
         async def main():
-            cancelling = _Cancelling(number)
             listener = Listener()
             producer = AsyncTransactionProducer("orders", listener, SETTINGS)
             if not is_plain:
@@ -358,15 +338,17 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
                     await asyncio.sleep(0.001)
 
             kafka = asyncio.ensure_future(acknowledges())
-            task = asyncio.ensure_future(cancelling.drive(scenario()))
+            cancelled = CancelledAt(scenario(), number, "before")
+            task = asyncio.ensure_future(driven(cancelled))
             async with asyncio.timeout(LONG_S):
                 await asyncio.wait([task])
                 await producer.close()
             kafka.cancel()
             assert runtime.running == set(), number
             assert producer._turns.number == 0, number
-            assert runtime.closed or not cancelling.was_there or producer._life.runtime is None, number
-            return cancelling.was_there
+            was_there = cancelled.awaits > number
+            assert runtime.closed or not was_there or producer._life.runtime is None, number
+            return was_there
 
         return asyncio.run(main())
 

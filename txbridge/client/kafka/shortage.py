@@ -11,11 +11,9 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.base import process
 from txbridge.client.base.threads import join
-from txbridge.kafka import config as kafka_config
+from txbridge.client.kafka.admin import quiet_admin
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.log import librdkafka_logger
 
 #: Time-out (s) of each of the two requests of a look, with all attempts. A running broker answers in milliseconds.
 #: close() may wait for the requests.
@@ -34,10 +32,8 @@ class Shortage:
     def __init__(
         self, settings: Mapping[str, Any], topic: str, factory: Callable[[dict[str, Any]], Any] = AdminClient
     ) -> None:
-        self._config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
-        self._config.pop("error_cb", None)  # the other clients of this producer report connection errors
         self._topic = topic
-        self._requests = ControllerRequests(lambda: process.owns_handle(kafka_config.create(factory, self._config)))
+        self._requests = ControllerRequests(lambda: quiet_admin(settings, factory))
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._next = 0.0

@@ -10,12 +10,10 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.base import process
+from txbridge.client.kafka.admin import quiet_admin
 from txbridge.client.message import Message, now_ms
 from txbridge.errors import UsageError
-from txbridge.kafka import config as kafka_config
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.topic_rules import TopicRules
 
 #: Seconds for which the answer about a topic is believed, also the answer that this user may not see it.
@@ -33,9 +31,7 @@ class TimestampLimits:
     """
 
     def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
-        config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
-        config.pop("error_cb", None)  # the other clients of this producer report connection errors
-        self._requests = ControllerRequests(lambda: process.owns_handle(kafka_config.create(factory, config)))
+        self._requests = ControllerRequests(lambda: quiet_admin(settings, factory))
         self._known: dict[str, tuple[float, TopicRules]] = {}
 
     def look_up(self, message: Message) -> Callable[[float], None] | None:

@@ -12,11 +12,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.base import process
 from txbridge.client.base.log import report
+from txbridge.client.kafka.admin import quiet_admin
 from txbridge.core.names import Names
-from txbridge.kafka import config as kafka_config
-from txbridge.kafka.log import librdkafka_logger
 
 #: Seconds between two looks at HALF. librdkafka itself learns of new partitions within 5 minutes, and keys move then.
 _EVERY_S = 30.0
@@ -38,10 +36,9 @@ def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[s
     In a client of its own that ends with this call. `list_topics` of a consumer would keep the name of a missing topic
     for ever, and each name makes later requests slower.
     """
-    config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
-    config.pop("error_cb", None)  # the other clients of this producer report connection errors
-    admin = process.owns_handle(kafka_config.create(AdminClient, config))
-    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_S)
+    answers = quiet_admin(settings, AdminClient).describe_topics(
+        TopicCollection(list(topics)), request_timeout=_REQUEST_S
+    )
     return [topic for topic, answer in answers.items() if _is_missing(answer.exception())]
 
 
