@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.checks.consumer import CheckConsumer, Group
+from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.kafka.connection import Connection as KafkaConnection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
-from txbridge.client.message import Limits
+from txbridge.client.message import MessageLimits
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
@@ -136,7 +136,7 @@ async def _serve(
             DoorSetting(
                 names=names,
                 partitions=layout.partitions,
-                limits=Limits.of_layout(layout, settings.timer_max_delay),
+                limits=MessageLimits.of_layout(layout, settings.timer_max_delay),
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
                 grpc_addresses=options.grpc_addresses or (f"{options.grpc[0]}:{rpc_port}",) if options.grpc else (),
@@ -217,7 +217,7 @@ def _join(
     consumer = CheckConsumer(
         kafka_config.check_consumer_config(user, group=names.check(group)),
         kafka,
-        Group(group, names, layout.partitions),
+        CheckGroup(group, names, layout.partitions),
         take,
         _CHECKS_HELD,
         TopicWatch(names, layout.partitions),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from txbridge.client.message import Limits, Message, MessageExt, check_limits, check_message
+from txbridge.client.message import Message, MessageExt, MessageLimits, check_limits, check_message
 from txbridge.core.names import CHECK_IMMUNITY_TIME, CHECK_TIMES, Names, is_group, is_reserved_header, is_topic
 from txbridge.errors import UsageError
 from txbridge_rocketmq.codes import RequestError, ResponseCode
@@ -52,7 +52,7 @@ def record_of(
     now: int,
     born_host: str,
     queue_id: int,
-    limits: Limits,
+    limits: MessageLimits,
 ) -> Message:
     """Build the message for Kafka. Raises RequestError if it cannot be sent.
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
 from txbridge.client.base.log import report
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.core.names import Headers
 from txbridge.kafka.errors import MSG_TIMED_OUT
@@ -29,7 +29,7 @@ Report = tuple[KafkaError | None, int, int]
 class Outlet:
     """Producer and its thread. `send` is for the event loop only. `start` and `close` block, and may run elsewhere."""
 
-    def __init__(self, config: Mapping[str, Any], connection: Connection, what: str) -> None:
+    def __init__(self, config: Mapping[str, Any], connection: KafkaConnection, what: str) -> None:
         self._wire = Wire(config, connection)
         self._connection = connection
         self._what = what

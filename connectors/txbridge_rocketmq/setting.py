@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from txbridge.client.message import Limits
+from txbridge.client.message import MessageLimits
 from txbridge.core.names import Names
 from txbridge_rocketmq.access import AccessKeys
 
@@ -17,7 +17,7 @@ class DoorSetting:
     names: Names
     #: Partitions of HALF.
     partitions: int
-    limits: Limits
+    limits: MessageLimits
     secret: bytes
     #: Addresses of all doors, as clients reach them.
     addresses: tuple[str, ...]

@@ -13,7 +13,7 @@ from txbridge.client.checks import consumer
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.client.flow.send_path import SendPath
-from txbridge.client.message import Limits
+from txbridge.client.message import MessageLimits
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.core.decision_record import DecisionEntry
 from txbridge.topics.verify import Layout
@@ -122,7 +122,7 @@ class FakeRuntime(SendPath):
     def __init__(self, *, room=True):
         self.sends = self
         self._ids = TransactionIds()
-        self._limits = Limits(LAYOUT.max_message_size, 604_800)
+        self._limits = MessageLimits(LAYOUT.max_message_size, 604_800)
         self._prepare_timeout = 0.1
         self.room = room
         self.refusals = deque()

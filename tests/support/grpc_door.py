@@ -18,7 +18,7 @@ from txbridge_rocketmq.grpc_service import GrpcServer
 from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import LookUps, Topics
 
-from txbridge.client.message import Limits
+from txbridge.client.message import MessageLimits
 from txbridge.core.names import Names
 
 #: The only topic there is.
@@ -58,7 +58,7 @@ class GrpcDoor:
         setting = DoorSetting(
             names=Names(),
             partitions=4,
-            limits=Limits(MOST, 3_600),
+            limits=MessageLimits(MOST, 3_600),
             secret=b"the secret of all doors of a test",
             addresses=("127.0.0.1:9876",),
             grpc_addresses=("127.0.0.1:8081",),

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from txbridge.client.listener import LocalTransactionState, Outcome, judged
+from txbridge.client.listener import ListenerOutcome, LocalTransactionState, judged
 from txbridge.client.message import MessageExt
 
 Answer = LocalTransactionState | None
@@ -47,12 +47,14 @@ LeftRunning = Callable[["asyncio.Future[Any]"], object]
 class ListenerMethod:
     """A listener method, and its call from the event loop."""
 
-    def __init__(self, method: Callable[..., Any], failed: Callable[[MessageExt, BaseException], Outcome]) -> None:
+    def __init__(
+        self, method: Callable[..., Any], failed: Callable[[MessageExt, BaseException], ListenerOutcome]
+    ) -> None:
         self._method = method
         self._is_coroutine = inspect.iscoroutinefunction(method)
         self._failed = failed
 
-    async def call_listener(self, message: MessageExt, *more: Any, left_running: LeftRunning) -> Outcome:
+    async def call_listener(self, message: MessageExt, *more: Any, left_running: LeftRunning) -> ListenerOutcome:
         """Call the method. Raises only errors that are no Exception: CancelledError, KeyboardInterrupt, SystemExit."""
         try:
             if self._is_coroutine:

@@ -35,7 +35,7 @@ from txbridge.errors import UsageError
 if TYPE_CHECKING:
     from txbridge.client.checks.request import CheckRequest
     from txbridge.client.flow.send_path import SendPath
-    from txbridge.client.listener import Outcome
+    from txbridge.client.listener import ListenerOutcome
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.prepare.half_writer import Prepared
     from txbridge.client.runtime import Runtime
@@ -277,7 +277,7 @@ class AsyncTransactionProducer:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def _pass_check_on(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    def _pass_check_on(self, request: CheckRequest, answer: Callable[[ListenerOutcome | None], None]) -> None:
         """Pass a check on to the loop. The thread of the checks calls this."""
         assert self._hand_over is not None
         self._checks.ask_application(self._hand_over, request, answer)

@@ -61,7 +61,7 @@ class TransactionListener(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ListenerOutcome:
     """A decision for the worker, with its remark and the exception of the listener."""
 
     state: LocalTransactionState
@@ -74,13 +74,13 @@ class Outcome:
         return decision
 
 
-_COMMIT = Outcome(LocalTransactionState.COMMIT_MESSAGE)
-_ROLLBACK = Outcome(LocalTransactionState.ROLLBACK_MESSAGE)
-UNKNOWN = Outcome(LocalTransactionState.UNKNOW)
+_COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
+_ROLLBACK = ListenerOutcome(LocalTransactionState.ROLLBACK_MESSAGE)
+UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOW)
 _OUTCOMES = {outcome.state: outcome for outcome in (_COMMIT, _ROLLBACK, UNKNOWN)}
 
 
-def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> Outcome:
+def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> ListenerOutcome:
     """Run the local transaction. Raises only errors that are no Exception: KeyboardInterrupt, SystemExit."""
     try:
         returned = listener.execute_local_transaction(message, arg)
@@ -89,7 +89,7 @@ def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> Out
     return judged(returned, message, "execute_local_transaction")
 
 
-def check(listener: TransactionListener, message: MessageExt) -> Outcome:
+def check(listener: TransactionListener, message: MessageExt) -> ListenerOutcome:
     """Ask the listener for the outcome of the local transaction. Raises no Exception."""
     try:
         returned = listener.check_local_transaction(message)
@@ -98,7 +98,7 @@ def check(listener: TransactionListener, message: MessageExt) -> Outcome:
     return judged(returned, message, "check_local_transaction")
 
 
-def execution_failed(message: MessageExt, error: BaseException) -> Outcome:
+def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
     """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark."""
     report(
         logging.WARNING,
@@ -110,7 +110,7 @@ def execution_failed(message: MessageExt, error: BaseException) -> Outcome:
     return _failed("executeLocalTransactionBranch exception: ", error)
 
 
-def check_failed(message: MessageExt, error: BaseException) -> Outcome:
+def check_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
     """Log that the check raised. Returns unknown, with RocketMQ's text as remark."""
     report(
         logging.WARNING,
@@ -123,7 +123,7 @@ def check_failed(message: MessageExt, error: BaseException) -> Outcome:
     return _failed("checkLocalTransactionState Exception: ", error)
 
 
-def judged(returned: object, message: MessageExt, method: str) -> Outcome:
+def judged(returned: object, message: MessageExt, method: str) -> ListenerOutcome:
     """Return the outcome for the return value of a listener method.
 
     None is unknown, as in RocketMQ. Any other value that is no state is a mistake of the listener, and is unknown too.
@@ -141,13 +141,13 @@ def judged(returned: object, message: MessageExt, method: str) -> Outcome:
         transaction=short_id(message.transaction_id),
         topic=message.topic,
     )
-    return Outcome(LocalTransactionState.UNKNOW, remark)
+    return ListenerOutcome(LocalTransactionState.UNKNOW, remark)
 
 
-def _failed(prefix: str, error: BaseException) -> Outcome:
+def _failed(prefix: str, error: BaseException) -> ListenerOutcome:
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  an exception of the application may be broken, too
         text = "(its text cannot be had)"
     remark = f"{prefix}{type(error).__name__}: {text}"[:MAX_REMARK]
-    return Outcome(LocalTransactionState.UNKNOW, remark, error if isinstance(error, Exception) else None)
+    return ListenerOutcome(LocalTransactionState.UNKNOW, remark, error if isinstance(error, Exception) else None)

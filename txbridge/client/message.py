@@ -226,7 +226,7 @@ def _first_of(several: tuple[Message, ...], immunity: int | None, deliver_at: in
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MessageLimits:
     """Limits for messages, known after the start of the client."""
 
     #: Largest value (bytes).
@@ -280,7 +280,7 @@ def require_time(message: Message) -> None:
         raise UsageError("the message names no time: give it deliver_at or delay, or send it with Kafka's own producer")
 
 
-def check_limits(message: Message, limits: Limits) -> None:
+def check_limits(message: Message, limits: MessageLimits) -> None:
     """Raise UsageError for a message that is beyond the limits of these topics."""
     if message.value is not None and len(message.value) > limits.value:
         what = "the value has" if type(message) is Message else "the messages of the transaction have together"

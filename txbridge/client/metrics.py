@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
-from txbridge.client.listener import Outcome
+from txbridge.client.listener import ListenerOutcome
 from txbridge.client.prepare.half_writer import Prepared, Report
 from txbridge.core.decision_record import Source
 from txbridge.extras import needs
@@ -74,7 +74,7 @@ class ClientMetrics:
     def local_transaction(self, group: str, seconds: float) -> None:
         self._local.labels(group).observe(seconds)
 
-    def count_decision(self, group: str, outcome: Outcome, source: Source) -> None:
+    def count_decision(self, group: str, outcome: ListenerOutcome, source: Source) -> None:
         self._decisions.labels(group, outcome.decision.name.lower(), source.value).inc()
 
     def count_end(self, group: str, *, acknowledged: bool) -> None:
@@ -107,14 +107,14 @@ class GroupMetrics:
 
         return report
 
-    def watch_decision(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
+    def watch_decision(self, transaction_id: str, outcome: ListenerOutcome, end: Ticket) -> None:
         """Measure a local transaction that is over, with its END on the way."""
         prepared = self._prepared.pop(transaction_id, None)
         if prepared is not None:
             self._metrics.local_transaction(self._group, time.monotonic() - prepared)
         self._count_decision(outcome, Source.CLIENT, end)
 
-    def watch_answer(self, outcome: Outcome, end: Ticket) -> None:
+    def watch_answer(self, outcome: ListenerOutcome, end: Ticket) -> None:
         """Measure the answer to a check."""
         self._count_decision(outcome, Source.CHECK, end)
 
@@ -122,7 +122,7 @@ class GroupMetrics:
         """Stop measuring an attempt, whatever its outcome."""
         self._prepared.pop(transaction_id, None)
 
-    def _count_decision(self, outcome: Outcome, source: Source, end: Ticket) -> None:
+    def _count_decision(self, outcome: ListenerOutcome, source: Source, end: Ticket) -> None:
         self._metrics.count_decision(self._group, outcome, source)
         end.as_future().add_done_callback(self._count_end)
 
@@ -136,10 +136,10 @@ class NoMetrics:
     def watch_prepare(self, transaction_id: str, on_done: Report) -> Report:  # noqa: ARG002
         return on_done
 
-    def watch_decision(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
+    def watch_decision(self, transaction_id: str, outcome: ListenerOutcome, end: Ticket) -> None:
         pass
 
-    def watch_answer(self, outcome: Outcome, end: Ticket) -> None:
+    def watch_answer(self, outcome: ListenerOutcome, end: Ticket) -> None:
         pass
 
     def forget_attempt(self, transaction_id: str) -> None:

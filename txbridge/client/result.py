@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 from txbridge.client.base.loop_bridge import HandOver, resolve
-from txbridge.client.listener import LocalTransactionState, Outcome
+from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 
 if TYPE_CHECKING:
     from txbridge.client.decide.decision_batcher import Ticket
@@ -40,7 +40,7 @@ class _Sent:
     send_status: SendStatus = SendStatus.SEND_OK
 
     @classmethod
-    def of_decision(cls, prepared: Prepared, outcome: Outcome, end: Ticket, **more: object) -> Self:
+    def of_decision(cls, prepared: Prepared, outcome: ListenerOutcome, end: Ticket, **more: object) -> Self:
         """Return the result after the local transaction."""
         made = cls.__new__(cls)
         # Not by __init__, because that of a frozen dataclass sets each attribute with a call of its own.

@@ -13,18 +13,18 @@ from typing import Any
 
 from txbridge.client.base import process
 from txbridge.client.base.log import report
-from txbridge.client.checks.consumer import CheckConsumer, Group
+from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.shortage import Shortage
 from txbridge.client.kafka.timestamp_limits import TimestampLimits
 from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
-from txbridge.client.listener import LocalTransactionState, Outcome
-from txbridge.client.message import Limits
+from txbridge.client.listener import ListenerOutcome, LocalTransactionState
+from txbridge.client.message import MessageLimits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import HalfWriter
@@ -37,7 +37,7 @@ from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import Layout
 
 #: Asks the application. The second argument takes the answer from any thread, or None if nobody could be asked.
-Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]
+Ask = Callable[[CheckRequest, Callable[[ListenerOutcome | None], None]], None]
 
 #: Longest wait (s) for the consumer of checks to leave its group. It takes milliseconds, unless Kafka is away. Then the
 #: group removes the member after the session time-out, and close() does not wait for that.
@@ -51,7 +51,7 @@ class Runtime:
         self,
         options: ClientOptions,
         layout: Layout,
-        connection: Connection,
+        connection: KafkaConnection,
         ask: Ask,
         make_check_topic: Callable[[], None],
     ) -> None:
@@ -63,7 +63,7 @@ class Runtime:
 
         end_config = kafka_config.end_producer_config(settings)
         check_config = kafka_config.check_consumer_config(settings, group=names.check(group))
-        limits = Limits.of_layout(layout, int(options.timer_max_delay * 1000))
+        limits = MessageLimits.of_layout(layout, int(options.timer_max_delay * 1000))
         # Seconds. In librdkafka 0 means no time-out.
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
@@ -104,7 +104,7 @@ class Runtime:
         self._checks = CheckConsumer(
             check_config,
             connection,
-            Group(group, names, layout.partitions),
+            CheckGroup(group, names, layout.partitions),
             self._answer_check,
             options.check_request_hold_max,
             self._watch,
@@ -172,7 +172,7 @@ class Runtime:
         """Answer a check, without the application if this process knows the answer."""
         message = request.message
 
-        def answer(outcome: Outcome | None) -> None:
+        def answer(outcome: ListenerOutcome | None) -> None:
             if outcome is None:
                 settled()
                 return
@@ -200,4 +200,4 @@ class Runtime:
         if verdict is None:
             self._ask(request, answer)
         else:
-            answer(Outcome(LocalTransactionState(verdict)))
+            answer(ListenerOutcome(LocalTransactionState(verdict)))

@@ -11,7 +11,7 @@ from txbridge.backoff import Backoff
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.errors import closed
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Ask, Runtime
 from txbridge.deadline import Deadline
@@ -32,7 +32,7 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
     Raises LayoutError, EnvironmentProblemError, KafkaUnreachableError after `start_timeout`, and UsageError for
     settings that librdkafka refuses or if the client `is_unwanted` by then. After an error nothing is left behind.
     """
-    connection = Connection(options.bootstrap_servers, options.settings.get("error_cb"))
+    connection = KafkaConnection(options.bootstrap_servers, options.settings.get("error_cb"))
     layout = _layout(options, _connect(options, connection), connection, is_unwanted)
     connection.note_answer()
 
@@ -60,14 +60,14 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
     return runtime
 
 
-def _connect(options: ClientOptions, connection: Connection) -> AdminClient:
+def _connect(options: ClientOptions, connection: KafkaConnection) -> AdminClient:
     config = kafka_config.admin_config(options.settings)
     config |= {"logger": librdkafka_logger(), "error_cb": connection.on_error}
     return process.owns_handle(kafka_config.create(AdminClient, config))
 
 
 def _layout(
-    options: ClientOptions, admin: AdminClient, connection: Connection, is_unwanted: Callable[[], bool]
+    options: ClientOptions, admin: AdminClient, connection: KafkaConnection, is_unwanted: Callable[[], bool]
 ) -> Layout:
     bounds = Bounds(Deadline(options.start_timeout), is_unwanted)
     backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)

@@ -13,7 +13,7 @@ from txbridge import tracing
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
-from txbridge.client.listener import Outcome
+from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message
 from txbridge.client.prepare.half_writer import Prepared, Report
 from txbridge.client.several_messages import Several, with_headers
@@ -71,7 +71,7 @@ class ClientTracing:
 
         return carried, report
 
-    def trace_decision(self, transaction_id: str, prepared: Prepared, outcome: Outcome, end: Ticket) -> None:
+    def trace_decision(self, transaction_id: str, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of a local transaction that is over, with its END on the way."""
         known = self._prepared.get(transaction_id)
         if known is not None:
@@ -79,7 +79,7 @@ class ClientTracing:
             where = (prepared.partition, prepared.offset)
             self._start_decide(context, topic, transaction_id, where, outcome, end, Source.CLIENT)
 
-    def trace_answer(self, request: CheckRequest, outcome: Outcome, end: Ticket) -> None:
+    def trace_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of an answered check, with its END on the way."""
         message = request.message
         if tracing.tracer() is None:
@@ -100,7 +100,7 @@ class ClientTracing:
         topic: str,
         transaction_id: str,
         where: tuple[int, int],
-        outcome: Outcome,
+        outcome: ListenerOutcome,
         end: Ticket,
         source: Source,
         check_times: int | None = None,

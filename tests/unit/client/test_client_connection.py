@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError
 
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock():
 
 @pytest.fixture
 def connection(clock):
-    return Connection("127.0.0.1:9092", clock=lambda: clock.now)
+    return KafkaConnection("127.0.0.1:9092", clock=lambda: clock.now)
 
 
 def all_down():
@@ -31,7 +31,9 @@ def events(caplog):
 
 def test_one_line_when_it_goes_and_one_when_it_is_back(connection, caplog, clock):
     for _ in range(100):
-        connection.on_error(KafkaError(KafkaError._TRANSPORT, "Connect to 127.0.0.1:9092 failed: Connection refused"))
+        connection.on_error(
+            KafkaError(KafkaError._TRANSPORT, "Connect to 127.0.0.1:9092 failed: KafkaConnection refused")
+        )
         connection.on_error(all_down())
     for seconds, is_lost in ((5.9, False), (0.2, True)):
         clock.now += seconds
@@ -42,7 +44,7 @@ def test_one_line_when_it_goes_and_one_when_it_is_back(connection, caplog, clock
     assert caplog.records[0].levelno == logging.WARNING
     assert caplog.records[0].fields == {
         "bootstrap_servers": "127.0.0.1:9092",
-        "reason": "Connect to 127.0.0.1:9092 failed: Connection refused",
+        "reason": "Connect to 127.0.0.1:9092 failed: KafkaConnection refused",
         "next": "retrying with back-off",
     }
     clock.now += 12.34
@@ -99,7 +101,7 @@ def test_a_record_given_up_counts_unless_something_worked_meanwhile(connection, 
 
 
 def test_trouble_of_one_broker_is_not_reported(caplog):
-    connection = Connection("a:1,b:1")
+    connection = KafkaConnection("a:1,b:1")
     connection.on_error(KafkaError(KafkaError._TRANSPORT, "a:1 is gone"))
     connection.note_answer()
     assert not connection.is_lost
@@ -120,7 +122,7 @@ def test_other_errors_once_a_minute_each(connection, caplog, clock):
 
 def test_the_users_own_callback_hears_everything():
     heard = []
-    connection = Connection("127.0.0.1:9092", heard.append)
+    connection = KafkaConnection("127.0.0.1:9092", heard.append)
     errors = [KafkaError(KafkaError._TRANSPORT), all_down(), KafkaError(KafkaError._SSL)]
     for error in errors:
         connection.on_error(error)

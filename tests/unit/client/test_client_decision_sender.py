@@ -12,7 +12,7 @@ from tests.support.client_fakes import FakeWire, refusal
 from txbridge import EndTransactionError
 from txbridge.client.decide import decision_batcher, decision_sender
 from txbridge.client.decide.decision_sender import DecisionSender
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, parse_end
 from txbridge.core.names import Names
 
@@ -22,7 +22,7 @@ def entry(offset, decision=Decision.COMMIT, **more):
 
 
 def started(wire):
-    sender = DecisionSender(wire, Connection("127.0.0.1:1"), Names("ns"), "orders", "host@1")
+    sender = DecisionSender(wire, KafkaConnection("127.0.0.1:1"), Names("ns"), "orders", "host@1")
     sender.start()
     return sender
 

@@ -18,7 +18,7 @@ from txbridge import (
 )
 from txbridge.client import message as message_module
 from txbridge.client.checks.request import parse_check
-from txbridge.client.message import Limits, check_limits, check_message
+from txbridge.client.message import MessageLimits, check_limits, check_message
 from txbridge.client.several_messages import together, with_headers
 from txbridge.core.half_message import check_headers, half_headers, parse_half
 from txbridge.core.names import Names
@@ -67,7 +67,7 @@ def test_a_message_names_a_time(time, milliseconds):
     message = Message("orders", b"", **time)
     assert message.deliver_at == milliseconds
     check_message(message, Names())
-    check_limits(message, Limits(1_000, 1_000))
+    check_limits(message, MessageLimits(1_000, 1_000))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_a_time_before_1970_is_refused_when_it_is_sent():
 
 
 def test_a_delay_beyond_the_longest_is_refused():
-    limits = Limits(1_000, 1_000)
+    limits = MessageLimits(1_000, 1_000)
     check_limits(Message("orders", b"", delay=timedelta(hours=72)), limits)
     with pytest.raises(UsageError, match=r"delivered in 3d.*longest delay is 3d.*timer_max_delay"):
         check_limits(Message("orders", b"", deliver_at=NOW + 72 * HOUR + 1), limits)
-    check_limits(Message("orders", b"", delay=timedelta(days=7)), Limits(1_000, 1_000, 7 * 24 * HOUR))
+    check_limits(Message("orders", b"", delay=timedelta(days=7)), MessageLimits(1_000, 1_000, 7 * 24 * HOUR))
 
 
 def test_tracing_keeps_the_time():
@@ -192,7 +192,7 @@ def test_a_check_of_several_messages_shows_their_time():
 def test_several_messages_may_not_wait_longer_than_one():
     several = together([Message("orders", b"1"), Message("stock", b"2", deliver_at=NOW + 72 * HOUR + 1)], Names())
     with pytest.raises(UsageError, match="timer_max_delay"):
-        check_limits(several, Limits(1_000, 1_000))
+        check_limits(several, MessageLimits(1_000, 1_000))
 
 
 def test_one_without_a_time_has_no_header(monkeypatch):

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 
 from tests.support.client_fakes import FakeRecord, FakeWire, refusal
 from txbridge import Message, PrepareError
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.prepare.half_writer import HalfWriter, Prepared
 from txbridge.core.names import Names
 
@@ -25,7 +25,7 @@ def wire():
 
 @pytest.fixture
 def writer(wire):
-    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names("ns"), "orders")
+    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names("ns"), "orders")
     writer.start()
     yield writer
     writer.close()
@@ -139,7 +139,7 @@ def test_full_queue_is_left_to_the_caller_who_can_wait_for_room(wire, writer):
 
 
 def test_close_fails_what_is_not_acknowledged(wire):
-    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders")
+    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names(), "orders")
     writer.start()
     reports = []
     writer.write_half(Message("real", b""), ID, reports.append)
@@ -197,7 +197,7 @@ def test_a_shortage_is_looked_for_in_time_and_named(wire):
             self.reason = "too few replicas are in sync"
 
     shortage = Shortage()
-    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders", "half", shortage, 0.3)
+    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names(), "orders", "half", shortage, 0.3)
     writer.start()
     reports = SimpleQueue()
     writer.write_half(Message("real", b""), ID, reports.put)

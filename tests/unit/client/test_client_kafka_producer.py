@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txbridge import UsageError
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 
 
@@ -46,7 +46,7 @@ class FakeProducer:
 @pytest.fixture
 def wire():
     FakeProducer.made = []
-    return Wire({"bootstrap.servers": "127.0.0.1:1"}, Connection("127.0.0.1:1"), FakeProducer)
+    return Wire({"bootstrap.servers": "127.0.0.1:1"}, KafkaConnection("127.0.0.1:1"), FakeProducer)
 
 
 @pytest.mark.parametrize("name", ["stats_cb", "throttle_cb"])
@@ -58,7 +58,7 @@ def test_a_callback_of_the_users_that_raises_is_told_and_does_not_fail_who_serve
         raise ValueError("mine")
 
     FakeProducer.made = []
-    Wire({"bootstrap.servers": "127.0.0.1:1", name: broken}, Connection("127.0.0.1:1"), FakeProducer)
+    Wire({"bootstrap.servers": "127.0.0.1:1", name: broken}, KafkaConnection("127.0.0.1:1"), FakeProducer)
     FakeProducer.made[0].config[name]("news")
     assert seen == ["news"]
     assert "kafka_callback_raised" in caplog.text
@@ -70,7 +70,7 @@ def test_a_logger_of_the_users_that_raises_is_told_and_does_not_fail_who_serves(
             raise ValueError("mine")
 
     FakeProducer.made = []
-    Wire({"bootstrap.servers": "127.0.0.1:1", "logger": Broken()}, Connection("127.0.0.1:1"), FakeProducer)
+    Wire({"bootstrap.servers": "127.0.0.1:1", "logger": Broken()}, KafkaConnection("127.0.0.1:1"), FakeProducer)
     FakeProducer.made[0].config["logger"].log(20, "%s", "line")
     assert "kafka_callback_raised" in caplog.text
 
@@ -103,12 +103,12 @@ def test_close_does_not_wait_for_what_can_not_be_delivered(wire):
 
 def test_settings_that_librdkafka_refuses_are_the_users_mistake():
     with pytest.raises(UsageError, match=r"Kafka settings refused: .*batch.num.messages"):
-        Wire({"bootstrap.servers": "127.0.0.1:1", "batch.num.messages": "many"}, Connection("127.0.0.1:1"))
+        Wire({"bootstrap.servers": "127.0.0.1:1", "batch.num.messages": "many"}, KafkaConnection("127.0.0.1:1"))
 
 
 def test_a_record_after_the_close_is_refused_by_name():
     """confluent-kafka's own producer, which raises a RuntimeError."""
-    wire = Wire({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, Connection("127.0.0.1:1"))
+    wire = Wire({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, KafkaConnection("127.0.0.1:1"))
     wire.close()
     with pytest.raises(UsageError, match="this producer is closed"):
         wire.produce("t", b"v", None, [], print)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.harness import eventually
 from txbridge import Message
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.prepare.half_writer import HalfWriter, Prepared
 from txbridge.client.prepare.half_writer_pool import HalfWriters
@@ -66,7 +66,7 @@ def _prepare_in_threads(writers, number):
 
 @pytest.mark.parametrize(("threads", "producers"), [(8, 2), (15, 4)])
 def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
-    names, connection, turns, made = Names("ns"), Connection("mock"), Turns(), []
+    names, connection, turns, made = Names("ns"), KafkaConnection("mock"), Turns(), []
 
     def new(linger, name):
         config = kafka_config.half_producer_config(_MOCK, max_message_bytes=1_000_000, linger_ms=linger)

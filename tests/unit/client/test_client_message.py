@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from txbridge import Message, MessageExt, UsageError
-from txbridge.client.message import KEY_AND_HEADERS_LIMIT, Limits, check_limits, check_message
+from txbridge.client.message import KEY_AND_HEADERS_LIMIT, MessageLimits, check_limits, check_message
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Names
 
@@ -135,7 +135,7 @@ def test_what_is_allowed(message):
 
 
 def test_limits_of_the_topics():
-    limits = Limits(value=1_000, immunity=604_800)
+    limits = MessageLimits(value=1_000, immunity=604_800)
     check_limits(Message("t", b"v" * 1_000, check_immunity_time=604_800), limits)
     check_limits(Message("t", None, check_immunity_time=0), limits)
     with pytest.raises(UsageError, match="the value has 1001 bytes, more than the 1000"):

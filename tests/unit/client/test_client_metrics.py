@@ -7,13 +7,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from txbridge import ClientMetrics, LocalTransactionState, PrepareError
 from txbridge.client.decide.decision_batcher import Ticket
-from txbridge.client.listener import Outcome
+from txbridge.client.listener import ListenerOutcome
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.core.decision_record import Decision, DecisionEntry
 
-COMMITTED = Outcome(LocalTransactionState.COMMIT_MESSAGE)
-UNKNOWN = Outcome(LocalTransactionState.UNKNOW)
+COMMITTED = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
+UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOW)
 STORED = Prepared("A" * 32, 0, 7, 1_000, 10)
 
 

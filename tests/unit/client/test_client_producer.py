@@ -10,7 +10,7 @@ from tests.support.client_fakes import FakeHalfWriter
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.client.flow.send_path import SendPath
-from txbridge.client.message import Limits
+from txbridge.client.message import MessageLimits
 from txbridge.topics.verify import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -160,7 +160,7 @@ class FakeRuntime(SendPath):
         self.room, self.error = room, write
         self.log = []
         self.sends = self
-        self._ids, self._limits, self._prepare_timeout = TransactionIds(), Limits(1_000, 1_000), 0.05
+        self._ids, self._limits, self._prepare_timeout = TransactionIds(), MessageLimits(1_000, 1_000), 0.05
 
     def begin_attempt(self, transaction_id, running):
         self.log.append("begin")

@@ -7,7 +7,7 @@ import pytest
 from tests.support.client_fakes import FakeRecord
 from txbridge import Message, UsageError
 from txbridge.client.checks.request import parse_check
-from txbridge.client.message import Limits, MessageExt, check_limits
+from txbridge.client.message import MessageExt, MessageLimits, check_limits
 from txbridge.client.several_messages import together
 from txbridge.core.half_message import check_headers, half_headers, parse_half
 from txbridge.core.message_frames import parse_frames
@@ -86,11 +86,11 @@ def test_what_can_not_be_sent_says_why(messages, complaint):
 
 def test_together_they_may_be_as_large_as_one():
     several = together([Message("t", b"x" * 400)] * 3, NAMES)
-    check_limits(several, Limits(value=1_300, immunity=100))
+    check_limits(several, MessageLimits(value=1_300, immunity=100))
     with pytest.raises(
         UsageError, match="the messages of the transaction have together 1288 bytes, more than the 1287"
     ):
-        check_limits(several, Limits(value=1_287, immunity=100))
+        check_limits(several, MessageLimits(value=1_287, immunity=100))
 
 
 def test_each_gets_the_trace_of_the_transaction_unless_it_has_one():

@@ -21,7 +21,7 @@ from txbridge_rocketmq.requests import SendRequest
 from txbridge_rocketmq.sends import Sends, StoredRecord
 from txbridge_rocketmq.setting import DoorSetting
 
-from txbridge.client.message import Limits, Message, MessageExt
+from txbridge.client.message import Message, MessageExt, MessageLimits
 from txbridge.core.names import Names
 
 NOW, HOUR = 1_700_000_000_000, 3_600_000
@@ -109,7 +109,7 @@ class Way:
         setting = DoorSetting(
             names=Names(),
             partitions=2,
-            limits=Limits(1_000, 1_000),
+            limits=MessageLimits(1_000, 1_000),
             secret=SECRET,
             addresses=(),
             grpc_addresses=(),

@@ -30,7 +30,7 @@ from txbridge_rocketmq.message import (
 from txbridge_rocketmq.requests import parse_end, parse_send
 from txbridge_rocketmq.routes import route
 
-from txbridge.client.message import Limits
+from txbridge.client.message import MessageLimits
 from txbridge.core.decision_record import Decision
 from txbridge.errors import UsageError
 
@@ -43,7 +43,7 @@ FRAMES = {
     name: bytes.fromhex(text)
     for name, text in json.loads((Path(__file__).parents[2] / "golden" / "rocketmq_frames.json").read_text()).items()
 }
-LIMITS = Limits(1_000_000, 3_600)
+LIMITS = MessageLimits(1_000_000, 3_600)
 
 
 def of_frame(name: str):

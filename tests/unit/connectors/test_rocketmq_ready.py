@@ -12,7 +12,7 @@ from txbridge_rocketmq import door_process
 from tests.support.harness import eventually
 from txbridge import proof
 from txbridge.client.kafka import connection
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.names import Names
 
@@ -38,7 +38,7 @@ async def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_
     monkeypatch.setattr(door_process, "PROOF_EVERY_S", 0.01)
     monkeypatch.setattr(proof, "FRESH_S", 0.05)
     monkeypatch.setattr(connection, "_STABLE_S", 0.02)
-    kafka, link, watch, stopped = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4), asyncio.Event()
+    kafka, link, watch, stopped = Kafka(), KafkaConnection("kafka:9092"), TopicWatch(Names(), 4), asyncio.Event()
 
     async def until(wanted: list[str]) -> None:
         await asyncio.to_thread(eventually, lambda: door_process._not_ready(link, watch, stopped) == wanted)
@@ -64,7 +64,7 @@ async def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_
 async def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka has answered another request a moment ago."""
     monkeypatch.setattr(door_process, "PROOF_EVERY_S", 0.01)
-    kafka, link, watch = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4)
+    kafka, link, watch = Kafka(), KafkaConnection("kafka:9092"), TopicWatch(Names(), 4)
     kafka.answers = False
     link.note_answer()
     watching = asyncio.create_task(door_process._watch(link, watch, kafka.look))

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.partition_builder import COMMIT, Partition, end, entry
 from txbridge.client.decide.decision_batcher import Ticket
-from txbridge.client.listener import LocalTransactionState, Outcome
+from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 from txbridge.client.metrics import ClientMetrics
 from txbridge.core.decision_record import DecisionEntry
 from txbridge.core.open_counts import OpenCounts
@@ -46,7 +46,7 @@ def registries() -> list[CollectorRegistry]:
     )
     metrics = ClientMetrics(client)
     metrics.of_group("orders").watch_answer(
-        Outcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
+        ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
     )
     metrics.count_stored("orders", 0.1)
     metrics.local_transaction("orders", 0.1)

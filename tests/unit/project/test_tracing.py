@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 from txbridge import LocalTransactionState, Message, tracing
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
-from txbridge.client.listener import Outcome
+from txbridge.client.listener import ListenerOutcome
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
@@ -28,7 +28,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01".encode()
 ID = "0123456789ABCDEF0123456789ABCDEF"
-COMMIT = Outcome(LocalTransactionState.COMMIT_MESSAGE)
+COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 
 
 @pytest.fixture

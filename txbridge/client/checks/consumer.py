@@ -19,7 +19,7 @@ from txbridge.client.base.log import report
 from txbridge.client.base.threads import join
 from txbridge.client.checks.offsets import CheckOffsets
 from txbridge.client.checks.request import CheckRequest, parse_check
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
@@ -60,7 +60,7 @@ Answer = Callable[[CheckRequest, Callable[[], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CheckGroup:
     """Producer group of the checks, and the number of partitions of HALF."""
 
     name: str
@@ -78,8 +78,8 @@ class CheckConsumer:
     def __init__(
         self,
         config: Mapping[str, Any],
-        connection: Connection,
-        group: Group,
+        connection: KafkaConnection,
+        group: CheckGroup,
         answer: Answer,
         hold_max: int,
         watch: TopicWatch,

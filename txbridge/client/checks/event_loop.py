@@ -11,13 +11,13 @@ from txbridge.client.async_listener import ListenerMethod
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.listener import UNKNOWN, Outcome
+from txbridge.client.listener import UNKNOWN, ListenerOutcome
 from txbridge.deadline import Deadline
 
 #: Interval (s) at which close() looks whether the loop is closed. A closed loop does not report the end of a check.
 _LOOK_S = 0.1
 
-_Asked = tuple[CheckRequest, Callable[[Outcome | None], None]]
+_Asked = tuple[CheckRequest, Callable[[ListenerOutcome | None], None]]
 
 
 class AsyncChecks:
@@ -36,7 +36,7 @@ class AsyncChecks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask_application(
-        self, hand_over: HandOver, request: CheckRequest, answer: Callable[[Outcome | None], None]
+        self, hand_over: HandOver, request: CheckRequest, answer: Callable[[ListenerOutcome | None], None]
     ) -> None:
         """Ask the application and pass its answer on. The thread of the checks calls this.
 
@@ -76,7 +76,7 @@ class AsyncChecks:
             self._condition.notify_all()
         self._start_checks()
 
-    async def _run_check(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    async def _run_check(self, request: CheckRequest, answer: Callable[[ListenerOutcome | None], None]) -> None:
         if self._closed:
             return
         try:

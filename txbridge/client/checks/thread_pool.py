@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from txbridge.client.base.log import report
 from txbridge.client.base.reentrancy import calling, is_called_by
-from txbridge.client.listener import UNKNOWN, Outcome, TransactionListener, check
+from txbridge.client.listener import UNKNOWN, ListenerOutcome, TransactionListener, check
 from txbridge.core.names import short_id
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class CheckPool:
         self._asked = 0
         self._closed = False
 
-    def ask_application(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    def ask_application(self, request: CheckRequest, answer: Callable[[ListenerOutcome | None], None]) -> None:
         """Ask the application and pass its answer on, or None if its executor refuses.
 
         After close nothing is answered, so that the request stays in Kafka for another member of the group.
@@ -69,7 +69,7 @@ class CheckPool:
         if self._is_ours:
             self._executor.shutdown(wait=False)
 
-    def _run(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+    def _run(self, request: CheckRequest, answer: Callable[[ListenerOutcome | None], None]) -> None:
         if self._closed:
             return
         try:
@@ -81,7 +81,7 @@ class CheckPool:
             raise
         answer(outcome)
 
-    def _end_check(self, answer: Callable[[Outcome | None], None], future: Future[None]) -> None:
+    def _end_check(self, answer: Callable[[ListenerOutcome | None], None], future: Future[None]) -> None:
         if future.cancelled():
             # The user has shut down the executor.
             answer(None)

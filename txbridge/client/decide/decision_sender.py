@@ -16,7 +16,7 @@ from txbridge.client.base.log import report
 from txbridge.client.base.threads import join
 from txbridge.client.decide.decision_batcher import Batch, DecisionQueue, Ticket, settle_all
 from txbridge.client.errors import EndTransactionError, explain
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
@@ -37,7 +37,7 @@ _NOT_LOST = "nothing is lost: the worker will ask check_local_transaction"
 class DecisionSender:
     """Sends END commands; thread-safe."""
 
-    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str, client_id: str) -> None:
+    def __init__(self, wire: Wire, connection: KafkaConnection, names: Names, group: str, client_id: str) -> None:
         self._wire = wire
         self._connection = connection
         self._topic = names.end

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from txbridge.client.base import process
 from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
 from txbridge.client.flow.registry import Attempts, TransactionIds
-from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
-from txbridge.client.message import Limits, Message, MessageExt, check_limits
+from txbridge.client.listener import ListenerOutcome, TransactionListener, execute, execution_failed
+from txbridge.client.message import Message, MessageExt, MessageLimits, check_limits
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.result import TransactionSendResult
 from txbridge.core.decision_record import DecisionEntry, Source
@@ -59,7 +59,7 @@ class SendPath:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: MessageLimits,
         prepare_timeout: float,
         attempts: Attempts,
         halves: HalfWriters,
@@ -180,7 +180,7 @@ class SendPath:
         """Note that there will be no local transaction. A check is answered with rollback."""
         self._attempts.give_up(transaction_id)
 
-    def send_decision(self, prepared: Prepared, outcome: Outcome) -> Ticket:
+    def send_decision(self, prepared: Prepared, outcome: ListenerOutcome) -> Ticket:
         """Queue the decision of a local transaction."""
         entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
         end = self._ends.submit_command(prepared.partition, entry, Source.CLIENT, prepared.size)

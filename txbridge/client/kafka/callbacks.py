@@ -8,7 +8,7 @@ from typing import Any
 
 from txbridge.client.base.log import report
 
-#: Callbacks that run while delivery reports are served. Connection guards `error_cb`. `oauth_cb` needs no guard:
+#: Callbacks that run while delivery reports are served. KafkaConnection guards `error_cb`. `oauth_cb` needs no guard:
 #: librdkafka takes its exception as the failure to get a token.
 _SERVED = ("stats_cb", "throttle_cb")
 

@@ -23,7 +23,7 @@ _REPEAT_S = 60.0
 _STABLE_S = 1.5
 
 
-class Connection:
+class KafkaConnection:
     """State of the connection; thread-safe.
 
     librdkafka reconnects by itself and reports every attempt of every client to `on_error`, the error_cb of all of

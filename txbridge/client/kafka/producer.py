@@ -15,7 +15,7 @@ from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.errors import closed
 from txbridge.client.kafka.callbacks import with_guards
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.core.names import Headers
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.log import librdkafka_logger
@@ -43,7 +43,7 @@ class Wire:
     def __init__(
         self,
         config: Mapping[str, Any],
-        connection: Connection,
+        connection: KafkaConnection,
         factory: Callable[[dict[str, Any]], Any] = Producer,
     ) -> None:
         self._config = {"logger": librdkafka_logger(), **with_guards(config), "error_cb": self._on_error}

@@ -16,7 +16,7 @@ from confluent_kafka import Message as Record
 from txbridge.client.base.log import report
 from txbridge.client.base.threads import join
 from txbridge.client.errors import PrepareError, explain
-from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import Message, MessageExt
@@ -59,7 +59,7 @@ Report = Callable[[Prepared | PrepareError], None]
 AfterReports = Callable[[], None]
 
 
-class _Delivery:
+class _HalfDelivery:
     """The callback for the delivery report of one half message.
 
     It is no functools.partial of a method, which is four objects that make Python look for cycles. While thousands are
@@ -70,7 +70,7 @@ class _Delivery:
 
     def __init__(
         self,
-        on_delivery: Callable[[_Delivery, KafkaError | None, Record], None],
+        on_delivery: Callable[[_HalfDelivery, KafkaError | None, Record], None],
         transaction_id: str,
         size: int,
         on_done: Report,
@@ -103,7 +103,7 @@ class HalfWriter:
     def __init__(
         self,
         wire: Wire,
-        connection: Connection,
+        connection: KafkaConnection,
         names: Names,
         group: str,
         thread: str = "half",
@@ -123,7 +123,7 @@ class HalfWriter:
         self._room = threading.Condition()
         self._after_reports: AfterReports | None = None
         #: Half messages in the order of their deadlines. A reported one is removed when it is the first.
-        self._expected: deque[_Delivery] = deque()
+        self._expected: deque[_HalfDelivery] = deque()
         #: Stored once, because every access to a method makes an object.
         self._on_delivery = self._take_report
         self._is_connected = threading.Event()
@@ -174,7 +174,7 @@ class HalfWriter:
             barrier_id=barrier_id,
         )
         size = len(message.value or b"") + message.key_and_headers_size
-        delivery = _Delivery(self._on_delivery, transaction_id, size, on_done, deadline)
+        delivery = _HalfDelivery(self._on_delivery, transaction_id, size, on_done, deadline)
         try:
             self._wire.produce(self._topic, message.value, message.key, headers, delivery)
         except KafkaException as failure:
@@ -243,7 +243,7 @@ class HalfWriter:
                 first.report_once(self._log_failure(first.transaction_id, KafkaError(MSG_TIMED_OUT)))
             self._expected.popleft()
 
-    def _take_report(self, delivery: _Delivery, error: KafkaError | None, record: Record) -> None:
+    def _take_report(self, delivery: _HalfDelivery, error: KafkaError | None, record: Record) -> None:
         transaction_id = delivery.transaction_id
         if error is not None:
             if error.code() == MSG_TIMED_OUT:
