@@ -23,19 +23,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutation"
-MODULES = (
-    "draft",
-    "half_queue",
-    "states",
-    "dedup",
-    "check_policy",
-    "decision_record",
-    "half_message",
-    "checkpoint",
-    "timer_queue",
-    "headers",
-    "names",
-)
+#: The modules with rules and parsers, by the names that the command takes.
+MODULES = {
+    name: next((ROOT / "txbridge/core").rglob(f"{name}.py")).relative_to(ROOT)
+    for name in (
+        *("draft", "planner", "due_work", "half_queue", "states", "dedup", "check_policy", "decision_record"),
+        *("half_message", "checkpoint", "timer_queue", "headers", "names"),
+    )
+}
 #: Meaning of mutmut's exit codes of a mutant (its documentation, "exit codes"). All others are defects of the run.
 _KILLED, _SURVIVED, _NO_TESTS = frozenset({1, 3}), 0, frozenset({5, 33})
 #: A signal or mutmut itself has reported these. An endless loop counts as noticed, as a wrong answer does.
@@ -44,7 +39,9 @@ _TIMED_OUT = frozenset({-24, 24, 36, 152, 255})
 _CONFIG = """[tool:pytest]
 # Only that pytest does not go on to look for the settings of the whole project.
 testpaths=tests
-markers=timeout
+markers=
+    timeout
+    long
 [mutmut]
 source_paths=txbridge
 only_mutate=
@@ -53,6 +50,8 @@ pytest_add_cli_args=
     -p
     no:cacheprovider
     -q
+    -m
+    not long
 pytest_add_cli_args_test_selection=
     tests/unit/core
     tests/property
@@ -97,16 +96,18 @@ def lay_out(tree: Path, modules: list[str]) -> None:
     """Make a tree with nothing but the core and its tests. The core is pure: any other import would fail."""
     shutil.rmtree(tree, ignore_errors=True)
     for folder in ("txbridge/core", "tests/unit/core", "tests/property"):
-        # The client's parser is no part of the core.
-        leave_out = shutil.ignore_patterns("__pycache__", "test_fuzzed_checks.py")
+        # These are about the client, the front door and SQL.
+        leave_out = shutil.ignore_patterns("__pycache__", "test_fuzzed_checks.py", "test_rocketmq_[fg]*", "test_sql_*")
         shutil.copytree(ROOT / folder, tree / folder, ignore=leave_out)
-    shutil.copy(ROOT / "tests" / "fuzz.py", tree / "tests")
-    for package in ("txbridge", "tests"):
+    for package in ("txbridge", "tests", "tests/support"):
+        (tree / package).mkdir(exist_ok=True)
         (tree / package / "__init__.py").touch()
+    for helper in ("fuzz.py", "partition_builder.py"):
+        shutil.copy(ROOT / "tests/support" / helper, tree / "tests/support")
     for module in modules:
-        file = tree / "txbridge" / "core" / f"{module}.py"
+        file = tree / MODULES[module]
         file.write_text(without_property_decorators(file.read_text()))
-    only = "\n".join(f"    txbridge/core/{module}.py" for module in modules)
+    only = "\n".join(f"    {MODULES[module]}" for module in modules)
     (tree / "setup.cfg").write_text(_CONFIG.format(only=only))
 
 
@@ -144,7 +145,7 @@ def run_mutmut(tree: Path, *arguments: str, log: Path) -> str:
 
 def collect(tree: Path, module: str) -> tuple[Figures, list[Survivor]]:
     """The results of the mutants of one module."""
-    meta = tree / "mutants" / "txbridge" / "core" / f"{module}.py.meta"
+    meta = tree / "mutants" / f"{MODULES[module]}.meta"
     codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
     counts: Counter[str] = Counter()
     survivors = []
