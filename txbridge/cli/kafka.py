@@ -100,7 +100,7 @@ def stop(
     data_dir: DataDirOption = None,
     timeout: Annotated[float, typer.Option(help="Seconds for a clean end; then it is killed.")] = STOP_TIMEOUT_S,
 ) -> None:
-    """Stop the brokers of a data folder, and return when their processes are gone. Not running is no error."""
+    """Stop the brokers of a data folder, and return when they have ended. It is not an error if none runs."""
     folder = _folder(data_dir)
     brokers = [StoredBroker(one, state) for one in find_folders(folder) if (state := running_broker(one)) is not None]
     stop_together(brokers, timeout)

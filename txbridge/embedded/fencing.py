@@ -32,7 +32,7 @@ from txbridge.embedded.process import ChildProcess
 _TIMEOUT_S = 60.0
 # Seconds between two reads of its log: the start is not delayed by more than this.
 _POLL_S = 0.02
-# A controller that was told to end does so in 0.2 s.
+# A controller ends in 0.2 s.
 _END_TIMEOUT_S = 5.0
 
 _ACTIVE = "Performing controller activation"

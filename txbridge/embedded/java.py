@@ -49,7 +49,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def probe(executable: Path) -> Java | str:
-    """Run a launcher. Return its Java, or the reason in words why it is none."""
+    """Run a launcher. Return its Java, or the reason why it cannot be used."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PROBE_TIMEOUT_S)  # noqa: PLW1510

@@ -50,7 +50,7 @@ class Launch:
     port: int
     cluster_id: str
     may_detach: bool
-    #: Folder to delete when this process is gone before it could do so itself.
+    #: Folder to delete when this process has ended before it could do so itself.
     scratch: Path | None
 
 

@@ -21,7 +21,7 @@ _ATTEMPTS = 50
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port now. As Java does it: a recently closed connection is no obstacle."""
+    """Whether a server could listen on the port now. As Java does it: a recently closed connection does not matter."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -42,7 +42,7 @@ class ChildProcess:
     ) -> Self:
         """Start `command`; its output is appended to the file `output`.
 
-        `scratch` is a folder to delete when this process is gone before it could do so itself. `kept_file` is the
+        `scratch` is a folder to delete when this process has ended before it could do so itself. `kept_file` is the
         number of an open file that the program inherits and does not use: a lock on it lasts as long as the program.
         """
         options = [str(os.getpid()), "yes" if may_detach else "no", str(scratch or "")]
@@ -88,7 +88,7 @@ class ChildProcess:
         self._send_orders(b"CT")
 
     def kill(self) -> None:
-        """Send SIGKILL and return when the process is gone."""
+        """Send SIGKILL and return when the process has ended."""
         self._send_orders(b"K")
         if self.wait(_KILL_GRACE_S) is None:
             # The supervisor does not react; somebody may have stopped it. On Linux the program dies with it.

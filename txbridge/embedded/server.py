@@ -35,7 +35,7 @@ from txbridge.embedded.ports import HOST, require_free
 from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 
-# Brokers started at the same moment can choose the same free port; three times in a row is no coincidence any more.
+# Brokers started at the same moment can choose the same free port; three times in a row is not a coincidence.
 _PORT_ATTEMPTS = 3
 # The largest heap of a JVM. Each of several nodes has only a part of the partitions.
 _HEAP, _HEAP_OF_SEVERAL = "512m", "256m"
@@ -169,7 +169,7 @@ class EmbeddedKafka:
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Send SIGTERM, and SIGKILL after `timeout` seconds; then delete a temporary data folder.
 
-        Several nodes whose data are deleted are killed at once. Returns when all are gone. Does nothing if none runs.
+        Several nodes whose data are deleted are killed at once. Returns when all have ended. Does nothing if none runs.
         """
         with self._lock:
             try:

@@ -48,7 +48,7 @@ class BrokerState:
 
 
 def process_identity(pid: int) -> str | None:
-    """The start time of a process, which a reused id does not share. None if it is gone, or a zombie."""
+    """The start time of a process, which a reused id does not share. None if it has ended, or is a zombie."""
     try:
         # The name in the second field may contain anything, also spaces and brackets: read on behind its last bracket.
         after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -73,7 +73,7 @@ def write_state(data_dir: Path, state: BrokerState) -> None:
 
 
 def read_state(data_dir: Path) -> BrokerState | None:
-    """The content of the file, true or stale; None if there is none or it is no state file of ours."""
+    """The content of the file, true or stale; None if it is missing or is not ours."""
     try:
         content = json.loads((data_dir / _STATE_FILE).read_text())
         state = BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
@@ -106,7 +106,7 @@ class StoredBroker:
         self._send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL if it runs, return when the process is gone, and remove the state file.
+        """Send SIGKILL if it runs, return when the process has ended, and remove the state file.
 
         Raises:
             EnvironmentProblemError: the process belongs to somebody else, or survives SIGKILL.

@@ -23,7 +23,7 @@ class Process(Protocol):
 
 
 def stop_together(nodes: Sequence[Process], timeout: float) -> None:
-    """Send SIGTERM to all, and SIGKILL after `timeout` seconds. Return when they are gone."""
+    """Send SIGTERM to all, and SIGKILL after `timeout` seconds. Return when they have ended."""
     running = [node for node in nodes if node.is_running()]
     try:
         for node in running:

@@ -1,4 +1,4 @@
-"""Supervisor of one program, which it ends when the owner process is gone. It runs as a script.
+"""Supervisor of one program, which it ends when the owner process has ended. It runs as a script.
 
     python -I -S supervisor.py OWNER_PID MAY_DETACH SCRATCH_DIR KEPT_FILE PROGRAM [ARGUMENT ...]
 
@@ -8,9 +8,9 @@ short-lived one. This process has one thread, so PR_SET_PDEATHSIG is safe here, 
 
 Contract:
 - standard output gets one line: the process id of the program, or "! " and the reason why it could not be started;
-- each byte on standard input is an order (see `_ORDERS`); end of file means that the owner is gone;
+- each byte on standard input is an order (see `_ORDERS`); end of file means that the owner has ended;
 - the program writes to our standard error;
-- when the owner is gone the program gets SIGTERM, then SIGKILL, and SCRATCH_DIR (unless empty) is deleted;
+- when the owner has ended the program gets SIGTERM, then SIGKILL, and SCRATCH_DIR (unless empty) is deleted;
 - KEPT_FILE (unless empty) is the number of an open file that the program inherits: a lock that lives as long as it;
 - the exit code is the program's, 128 + n if signal n ended it; 0 after the order to detach.
 
@@ -67,7 +67,7 @@ class _Supervisor:
 
             def die_with_me() -> None:
                 prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != me:  # the supervisor died before the kernel was told
+                if os.getppid() != me:  # the supervisor died before the kernel knew
                     os._exit(1)
 
         return subprocess.Popen(

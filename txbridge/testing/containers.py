@@ -305,6 +305,6 @@ def _other_way(image: str) -> str:
         return "build it with `make image` in txbridge's repository"
     if image == testcontainers_config.ryuk_image:
         return (
-            "set TESTCONTAINERS_RYUK_DISABLED=true to do without it (it removes containers of tests that were killed)"
+            "set TESTCONTAINERS_RYUK_DISABLED=true to run without it (it removes containers of tests that were killed)"
         )
     return "load it by hand"

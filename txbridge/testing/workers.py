@@ -59,7 +59,7 @@ class RunningWorker(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Send SIGKILL: it leaves the group by its session time-out, without cleanup. Return when it is gone."""
+        """Send SIGKILL: it leaves the group by its session time-out, without cleanup. Return when it has ended."""
 
     @abstractmethod
     def stop(self) -> int:
