@@ -637,8 +637,8 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     resumed = run(bridge, "resume", where(prepared), "--reason", "oops", "--format", "json")
     assert (resumed.returncode, json.loads(resumed.stdout)["answers"]) == (1, [])
     nothing = run(bridge, "resume", "--group", "dead", "--yes", "--reason", "oops")
-    assert (nothing.returncode, nothing.stdout) == (0, f"{about}nothing is discarded in this group\n")
-    assert run(bridge, "pending").stdout == f"{about}nothing open that fits\n"
+    assert (nothing.returncode, nothing.stdout) == (0, f"{about}this group has no discarded messages\n")
+    assert run(bridge, "pending").stdout == f"{about}no open message matches\n"
     held = bridge.prepare(f"{bridge.namespace}.missing", b"value", partition=0)
     done = run(bridge, "resolve", where(held), "commit", "--reason", "it was paid", "--operator", "bob")
     assert done.returncode == 3, done.stderr
@@ -661,7 +661,7 @@ def test_many_are_resolved_by_cause_after_a_dry_run_and_no_others(bridge: Bridge
     changed = run(bridge, "resolve-all", "commit", *cause, "--expect", "2", *why)
     assert (changed.returncode, "3 messages, not 2" in changed.stdout) == (1, True), changed.stdout
     none = run(bridge, "resolve-all", "abandon", *cause, "--dry-run")
-    assert (none.returncode, none.stdout.splitlines()[-1]) == (0, "nothing fits")
+    assert (none.returncode, none.stdout.splitlines()[-1]) == (0, "no message matches")
     assert ends(bridge) == []
     bridge.worker()
     done = run(bridge, "resolve-all", "commit", *cause, "--expect", "3", *why, "--format", "json")

@@ -153,7 +153,7 @@ def test_plan_apply_plan_on_a_fresh_cluster(topics, admin, namespace):
     }
     second = topics("apply")
     assert second.exit_code == 0
-    assert "all topics are as wanted, nothing to do" in second.stdout
+    assert "all topics are as they should be" in second.stdout
 
     expected = {
         "RMQ_SYS_TRANS_HALF_TOPIC": (4, {**LOG, "max.message.bytes": "1065536"}),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TEXT = "a command that was written already will be applied"
+TEXT = "a command that is already written will be applied"
 
 PRESS = "os.kill(os.getpid(), signal.SIGINT)"
 #: The places in which Ctrl-C can meet the main thread. An exception there would be lost, or become another one.

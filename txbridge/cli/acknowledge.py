@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from txbridge.cli.operations import EXIT_DONE, EXIT_REFUSED, Operator, default_operator
-from txbridge.cli.options import SOURCES, ClusterOptions, spread
+from txbridge.cli.options import ClusterOptions, spread
 from txbridge.cli.terminal import console
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.connection import Connection
@@ -18,13 +18,12 @@ from txbridge.subject import about
 def acknowledge_command(
     cluster: ClusterOptions,
     partition: Annotated[int, typer.Argument(help="Partition of HALF and END that workers refuse.")],
-    reason: Annotated[str, typer.Option(help="Why it is accepted; recorded in the checkpoint.")],
+    reason: Annotated[str, typer.Option(help="Why the loss is accepted; recorded in the checkpoint.")],
     operator: Operator = None,
 ) -> None:
-    """Acknowledge that HALF or END of a partition has lost its tail. Lost records stay lost, and the loss is described.
+    """Accept that HALF or END of a partition has lost its tail, so that workers serve it again. The loss is described.
 
-    Exit code 0: workers serve the partition again; 1: nothing was lost, nothing has changed; 2: could not be carried
-    out.
+    Exit code 0: workers serve the partition again; 1: nothing was lost, nothing has changed; 2: failed.
     """
     settings = cluster.load_settings()
     with about(settings):
@@ -35,8 +34,3 @@ def acknowledge_command(
     for line in found.lines:
         screen.print(line)
     raise typer.Exit(EXIT_DONE if found.is_written else EXIT_REFUSED)
-
-
-def register(app: typer.Typer) -> None:
-    """Mount the command."""
-    app.command("acknowledge", epilog=SOURCES)(acknowledge_command)

@@ -39,11 +39,13 @@ def answer_checks(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Age of a message from which on a check that finds no row rolls it back. Give the value of the "
-            "application's listener, so that no sender still waits for a connection or a lock then.",
+            help="Age from which a message without a row is rolled back. Use the value of the application's "
+            "listener: by then no sender may still be waiting for a connection or a lock.",
         ),
     ] = DEFAULT_PATIENCE_S,
-    threads: Annotated[int, typer.Option(metavar="N", min=1, help="Checks of a group that are looked up at once.")] = 4,
+    threads: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Checks of a group that are looked up at the same time.")
+    ] = 4,
     metrics_port: Annotated[
         str | None, typer.Option(metavar="N", help="Port for /metrics, /livez and /readyz (default 0: none).")
     ] = None,
@@ -53,7 +55,7 @@ def answer_checks(
 ) -> None:
     """Answer the checks of producer groups from their table txbridge_transactions, without the application.
 
-    Ctrl-C, SIGTERM and SIGHUP (not under nohup) end it. Exit code 0: ended so; 2: it cannot work.
+    Ctrl-C, SIGTERM and SIGHUP (not under nohup) stop it. Exit code 0: stopped by a signal; 2: it cannot run.
     """
     end_at_hangup()
     if not group:

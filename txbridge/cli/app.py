@@ -67,16 +67,24 @@ def txbridge(
     """RocketMQ-style transactional messages on Kafka."""
 
 
-app.command("dev", epilog=SOURCES)(dev.dev)
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
-app.command("worker", epilog=SOURCES)(worker.make_command())
-app.command("answer-checks", epilog=SOURCES)(answer_checks.answer_checks)
-operations.register(app)
-resolve_all.register(app)
-show.register(app)
-acknowledge.register(app)
-app.command("rocketmq", epilog=SOURCES)(rocketmq.rocketmq)
-app.command("doctor", epilog=SOURCES)(doctor.doctor)
-app.command("audit", epilog=SOURCES)(audit.audit)
+#: The other commands in the order of the help; typer calls them.
+_COMMANDS = {
+    "dev": dev.dev,
+    "worker": worker.make_command(),
+    "answer-checks": answer_checks.answer_checks,
+    "pending": operations.pending_command,
+    "resolve": operations.resolve_command,
+    "resume": operations.resume_command,
+    "resolve-all": resolve_all.resolve_all_command,
+    "show": show.show_command,
+    "acknowledge": acknowledge.acknowledge_command,
+    "rocketmq": rocketmq.rocketmq,
+    "doctor": doctor.doctor,
+    "audit": audit.audit,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, epilog=SOURCES)(_command)
+# It takes none of the options about the cluster.
 app.command("demo")(demo.demo)

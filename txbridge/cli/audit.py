@@ -12,9 +12,9 @@ from txbridge.subject import about
 
 @spread
 def audit(cluster: ClusterOptions, options: AuditOptions) -> None:
-    """Say from the topics alone what became of every transaction. `--kafka java.KEY=VALUE` goes to Spark alone.
+    """Find out from the topics alone what became of every transaction. `--kafka java.KEY=VALUE` is for Spark only.
 
-    Exit code 0: clean. 1: violations; with --strict findings, too. 2: could not audit.
+    Exit code 0: clean; 1: violations, or findings with --strict; 2: the audit failed.
     """
     # Only here: Spark is an extra, and no other command should pay for its import.
     with needs("audit", "the audit runs on PySpark"):

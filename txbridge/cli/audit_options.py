@@ -26,24 +26,30 @@ class AuditOptions:
     output: OutputFormat = Format.TABLE
     real_topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Look for phantoms here too, besides the topics that half messages name."),
+        typer.Option(metavar="TOPIC", help="Also look for phantoms in this topic, which no half message may name."),
     ] = None
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON report here as well.")] = None
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the report to this file, as JSON.")
+    ] = None
     ledger: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Write one row per transaction here; a new folder or URI."),
+        typer.Option(metavar="FOLDER", help="Write one row per transaction to this new folder or URI."),
     ] = None
-    ledger_format: Annotated[LedgerForm, typer.Option(help="Of --ledger: Parquet files, or a table of Delta Lake.")] = (
-        LedgerForm.PARQUET
-    )
+    ledger_format: Annotated[
+        LedgerForm, typer.Option(help="Format of --ledger: Parquet files, or a Delta Lake table.")
+    ] = LedgerForm.PARQUET
     continued: Annotated[
         bool,
-        typer.Option("--continue", help="Go on from where the audit of --ledger stopped, or begin one to go on from."),
+        typer.Option(
+            "--continue", help="Continue where the audit of --ledger stopped, or start one that can be continued."
+        ),
     ] = False
     follow: Annotated[
         bool, typer.Option("--follow", help="Continue the audit of --ledger until Ctrl-C or SIGTERM ends it.")
     ] = False
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Between two steps of --follow.")] = 2.0
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="Pause between two steps of --follow.")
+    ] = 2.0
     violations_topic: Annotated[
         str | None,
         typer.Option(
@@ -61,16 +67,18 @@ class AuditOptions:
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Only transactions of this real topic; may be repeated."),
     ] = None
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page here.")] = None
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report to this file, as an HTML page.")
+    ] = None
     prometheus: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the counts here, for the textfile collector of Prometheus."),
+        typer.Option(metavar="FILE", help="Write the counts to this file, for Prometheus' textfile collector."),
     ] = None
-    strict: Annotated[bool, typer.Option("--strict", help="Findings are errors, too.")] = False
+    strict: Annotated[bool, typer.Option("--strict", help="Findings fail the audit, too.")] = False
     transaction_check_max: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="As the workers are told, if file and environment do not say."),
+        typer.Option(metavar="N", min=1, help="The workers' value, unless file or environment has it."),
     ] = None
     transaction_max_age: Annotated[
-        int | None, typer.Option(metavar="MS", min=1, help="As the workers are told, likewise.")
+        int | None, typer.Option(metavar="MS", min=1, help="The workers' value, unless file or environment has it.")
     ] = None

@@ -48,7 +48,7 @@ def dev(
 ) -> None:
     """Start Kafka, create the topics and run a worker, all in this terminal until Ctrl-C. The data stay.
 
-    Exit code 0: ended by Ctrl-C; 130: interrupted before the worker ran; 2: it cannot work, or Kafka has ended.
+    Exit code 0: stopped by Ctrl-C; 130: interrupted before the worker ran; 2: it cannot run, or Kafka has ended.
     """
     with needs("worker", "a worker runs on Faust"):
         from txbridge import log  # noqa: PLC0415 - Faust takes seconds to import

@@ -45,19 +45,21 @@ class FindingsFormat(enum.Enum):
 @spread
 def doctor(
     cluster: ClusterOptions,
-    app_id: Annotated[str | None, typer.Option(help="The workers' group, if it has a name of its own.")] = None,
+    app_id: Annotated[
+        str | None, typer.Option(help="The workers' consumer group, unless it has the default name.")
+    ] = None,
     role: Annotated[
         Role | None,
-        typer.Option(help="Whose rights to look at: this user should have them. Default: worker; with --door, client."),
+        typer.Option(help="The role whose rights this user should have. Default: worker; with --door, client."),
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help="A producer group whose rights to look at. May be repeated.")
+        list[str] | None, typer.Option(help="Check the rights on this producer group; may be repeated.")
     ] = None,
     real_topic: Annotated[
-        list[str] | None, typer.Option(help="A real topic whose rights to look at. May be repeated.")
+        list[str] | None, typer.Option(help="Check the rights on this real topic; may be repeated.")
     ] = None,
     door: Annotated[
-        bool, typer.Option("--door", help="Examine the front door for RocketMQ clients, too, with its options.")
+        bool, typer.Option("--door", help="Also examine the front door for RocketMQ clients; give its options.")
     ] = False,
     *,
     place: DoorPlace,
@@ -66,7 +68,7 @@ def doctor(
     ] = FindingsFormat.TEXT,
     json_output: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Examine cluster, topics, rights, workers, producers, transactions and a front door. Nothing is changed.
+    """Examine cluster, topics, rights, workers, producers, transactions and front door. Changes nothing.
 
     Exit code 0: nothing to do; 1: warnings or problems; 2: not everything could be examined.
     """
@@ -81,7 +83,7 @@ def doctor(
         whose = role or (Role.CLIENT if door else Role.WORKER)
         report = examine(settings, Questions(whose, tuple(group or ()), tuple(real_topic or ()), door))
     except EnvironmentProblemError as error:
-        do = "correct --bootstrap-servers and --kafka, or mend what the text names"
+        do = "correct --bootstrap-servers and --kafka, or repair what the text names"
         report = Report(subject, [unknown(Check.CONNECTION, str(error), do)])
     if door:
         with needs("rocketmq", "what a front door is made of"):

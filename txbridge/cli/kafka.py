@@ -44,14 +44,16 @@ DataDirOption = Annotated[
 
 @app.command()
 def start(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 finds a free one.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = DEFAULT_PORT,
     data_dir: DataDirOption = None,
     brokers: Annotated[
         int, typer.Option(help="1, or 3 and more: a cluster with replication factor 3 and min.insync.replicas 2.")
     ] = 1,
     kafka_version: Annotated[str, typer.Option(help=f"Release of Kafka: {', '.join(KAFKA_VERSIONS)}.")] = KAFKA_VERSION,
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is ready; it runs until `stop`.")] = False,
-    refetch: Annotated[bool, typer.Option("--refetch", help="Fetch Kafka's jars again, for a damaged cache.")] = False,
+    refetch: Annotated[
+        bool, typer.Option("--refetch", help="Download Kafka's jars again, if the cache is damaged.")
+    ] = False,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A broker setting; may be repeated.")
     ] = None,
@@ -98,7 +100,7 @@ def start(
 @app.command()
 def stop(
     data_dir: DataDirOption = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for a clean end; then it is killed.")] = STOP_TIMEOUT_S,
+    timeout: Annotated[float, typer.Option(help="Seconds to stop cleanly before it is killed.")] = STOP_TIMEOUT_S,
 ) -> None:
     """Stop the brokers of a data folder, and return when they have ended. It is not an error if none runs."""
     folder = _folder(data_dir)
@@ -120,7 +122,7 @@ def status(
         Literal["table", "json"], typer.Option("--format", help="For people or for programs.")
     ] = "table",
 ) -> None:
-    """Say whether the brokers of a data folder run. Exit code 0 if all of them do, 1 if not."""
+    """Show whether the brokers of a data folder run. Exit code 0 if all of them do, 1 if not."""
     folder = _folder(data_dir)
     if _is_cluster(folder):
         _cluster_status(folder, output_format)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
+from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
 from txbridge.cli.terminal import complain, warn
@@ -65,19 +65,19 @@ class Choice(enum.Enum):
     ABANDON = "abandon"
 
 
-Reason = Annotated[str, typer.Option(help="Why; it is recorded in END.")]
+Reason = Annotated[str, typer.Option(help="The reason; recorded in END.")]
 Operator = Annotated[
     str | None,
-    typer.Option(help="Who decides; it is recorded in END. Default: the user at this machine.", show_default=False),
+    typer.Option(help="Who decides; recorded in END. Default: this user at this machine.", show_default=False),
 ]
 IdPrefix = Annotated[
     str | None,
     typer.Option(
-        "--id", help="The first 8 or more characters of its transaction id: guards against a mistyped offset."
+        "--id", help="The first 8 or more characters of the transaction id: protects against a mistyped offset."
     ),
 ]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait until a worker has applied it.")]
-MinAge = Annotated[str, typer.Option(metavar="AGE", help="Only those as old as this: 90s, 10m, 2h, 3d.")]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait until a worker has applied the command.")]
+MinAge = Annotated[str, typer.Option(metavar="AGE", help="Only messages of at least this age: 90s, 10m, 2h, 3d.")]
 Message = Annotated[
     str,
     typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
@@ -96,22 +96,24 @@ def pending_command(
     partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
     min_age: MinAge = "0s",
     cause: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only those whose cause has this text in it, as it is listed.")
+        str | None, typer.Option(metavar="TEXT", help="Only messages whose cause, as listed, contains this text.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="List so many at most, the oldest.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many, oldest first.")] = 100,
     show_ids: Annotated[
         bool,
-        typer.Option("--show-ids", help="Whole transaction ids. Who knows one may decide: do not paste them anywhere."),
+        typer.Option(
+            "--show-ids", help="Show whole transaction ids. Anyone who knows an id can decide: keep them secret."
+        ),
     ] = False,
     no_errors: Annotated[
         bool,
-        typer.Option("--no-errors", help="Do not search END for the last error of each; quicker on long logs."),
+        typer.Option("--no-errors", help="Do not search END for each message's last error; faster on long logs."),
     ] = False,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List open transactions from the topics alone: no worker is needed, none is disturbed, nothing is written.
+    """List open transactions. The topics are read, nothing is written, and no worker is needed or disturbed.
 
-    Exit code 0: listed, be it none; 2: could not list, or not all partitions.
+    Exit code 0: all partitions were read; 2: some or all could not be read.
     """
     selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), cause, limit)
     settings = cluster.load_settings()
@@ -144,29 +146,28 @@ def pending_command(
 def resolve_command(
     *,
     message: Message,
-    decision: Annotated[Choice, typer.Argument(help="What to decide; abandon gives a held or scheduled message up.")],
-    reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
+    decision: Annotated[Choice, typer.Argument(help="The decision; abandon gives up a held or scheduled message.")],
+    reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = "",
     operator: Operator = None,
     id_prefix: IdPrefix = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With abandon: only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With abandon: only show what would happen.")] = False,
     cluster: ClusterOptions,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Commit or roll back one transaction by hand; the first decision wins. Or abandon one message.
+    """Commit or roll back one transaction by hand, or abandon one message. The first decision wins.
 
-    Abandon a committed message that can never be delivered, because its topic or its body is gone for good. Abandon a
-    scheduled message to cancel it before its time. It is not delivered, and what is left of it goes to the discard
-    topic.
+    Abandon a committed message that can never be delivered because its topic or its body no longer exists, or cancel a
+    scheduled message before its time. It is not delivered. What is left of it goes to the discard topic.
 
-    Exit code 0: done; 1: refused, nothing has changed; 2: could not be carried out; 3: stored, but not done yet: no
-    worker has applied it, or its real topic does not take it.
+    Exit code 0: done; 1: refused, nothing has changed; 2: failed; 3: stored, but not done yet, because no worker has
+    applied it or its real topic does not accept it.
     """
     wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
     if dry_run and decision is not Choice.ABANDON:
         raise UsageError("--dry-run belongs to abandon")
     if not (dry_run or reason.strip()):
-        raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
+        raise UsageError("a reason is needed (--reason): it is recorded with the decision")
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
@@ -196,29 +197,31 @@ def resume_command(
         str | None,
         typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = "",
     operator: Operator = None,
     id_prefix: IdPrefix = None,
-    group: Annotated[str | None, typer.Option(help="All discarded messages of this producer group.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --group: only say which they are.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --group: yes, all of them.")] = False,
+    group: Annotated[str | None, typer.Option(help="Resume all discarded messages of this producer group.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --group: only list the messages.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --group: resume all of them.")] = False,
     cluster: ClusterOptions,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Resume discarded transactions: pending again, checked from check 1 on. A second resume does nothing.
+    """Resume discarded transactions: they are pending again, and checks start from 1. A second resume does nothing.
 
-    Exit code 0: done, also when somebody had resumed it before; 1: refused, nothing has changed; 2: could not be
-    carried out; 3: stored, but no worker has applied it yet.
+    Exit code 0: resumed, now or before; 1: refused, nothing has changed; 2: failed; 3: stored, but no worker has
+    applied it yet.
     """
     if (message is None) == (group is None):
-        raise UsageError("say which: one MESSAGE, or --group for all discarded messages of a producer group")
+        raise UsageError("give one MESSAGE, or --group for all discarded messages of a producer group")
     if message is not None and (dry_run or yes):
         raise UsageError("--dry-run and --yes belong to --group")
     if group is not None and id_prefix is not None:
         raise UsageError("--id belongs to one MESSAGE, not to --group")
     if group is not None and dry_run == yes:
-        raise UsageError(f"--group resumes everything of {group!r}: look first with --dry-run, then give --yes")
+        raise UsageError(
+            f"--group resumes all discarded messages of {group!r}: list them with --dry-run, then give --yes"
+        )
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
@@ -229,13 +232,6 @@ def resume_command(
         return [resume(connection, message, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)]
 
     answer(work, settings, output_format)
-
-
-def register(app: typer.Typer) -> None:
-    """Mount the three commands."""
-    app.command("pending", epilog=SOURCES)(pending_command)
-    app.command("resolve", epilog=SOURCES)(resolve_command)
-    app.command("resume", epilog=SOURCES)(resume_command)
 
 
 def parse_age(text: str) -> int:
@@ -251,7 +247,7 @@ def default_operator() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        raise UsageError("this user has no name here: give --operator, who decides is recorded") from None
+        raise UsageError("this user has no name on this machine: give --operator") from None
     return f"{user}@{socket.gethostname()}"
 
 
@@ -274,7 +270,7 @@ def answer(
     settings: WorkerSettings,
     output_format: Format,
     summary: Callable[[list[Answer], int], list[str]] = lambda answers, _now: (
-        [] if answers else ["nothing is discarded in this group"]
+        [] if answers else ["this group has no discarded messages"]
     ),
 ) -> None:
     """Carry out a command, print its answers, and end with its exit code.
@@ -284,7 +280,7 @@ def answer(
     with about(settings):
         connection = Connection.open(settings)
     subject = connection.subject
-    interrupted = "interrupted. A command that was written already will be applied: look with `txbridge pending`"
+    interrupted = "interrupted. A command that is already written will be applied: check with `txbridge pending`"
     try:
         with about(settings), if_interrupted(partial(warn, interrupted)):
             answers = work(connection)

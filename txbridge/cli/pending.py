@@ -62,7 +62,7 @@ def hints(listing: Listing) -> Iterator[str]:
 
 def _summary(listing: Listing, width: int) -> Iterator[Text]:
     if not listing.total:
-        yield Text("nothing open that fits")
+        yield Text("no open message matches")
         return
     oldest = duration(max(listing.now - min(one.born for one in listing.messages), 0)) if listing.messages else "0s"
     yield Text(f"{counted(listing.total, 'open message')}, the oldest for {oldest}:", style="bold")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from txbridge.cli.operations import MinAge, Operator, Timeout, answer, default_operator, parse_age
-from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
+from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.errors import UsageError
 from txbridge.operations import Answer, Connection, Selection, resolve_all
 from txbridge.operations.actions import Action
@@ -28,19 +28,21 @@ def resolve_all_command(
     action: Annotated[
         Action,
         typer.Argument(
-            help="commit or rollback what is pending, abandon what is held or scheduled, resume what is discarded."
+            help="commit or rollback pending messages, abandon held or scheduled ones, resume discarded ones."
         ),
     ],
     cause: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="Those whose cause has this text in it, as `txbridge pending` lists it."),
+        typer.Option(metavar="TEXT", help="Messages whose cause, as `txbridge pending` lists it, contains this text."),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which they are.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the messages.")] = False,
     expect: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Do it, to as many as the dry run has named. Are there others: nothing."),
+        typer.Option(
+            metavar="N", min=1, help="Act if exactly this many messages match, as in the dry run; otherwise do nothing."
+        ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = "",
     operator: Operator = None,
     group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
@@ -50,17 +52,17 @@ def resolve_all_command(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Commit, roll back, abandon or resume all open messages of a cause: a dry run first, then what it has named.
+    """Commit, roll back, abandon or resume all open messages with the same cause, after a dry run.
 
-    Exit code 0: done, also if no message fits; 1: refused, or some of them were; 2: could not be carried out; 3:
-    stored, but not done yet. Then no worker has applied it, or a real topic does not take it.
+    Exit code 0: done, or no message matches; 1: some or all were refused; 2: failed; 3: stored, but not done yet. Then
+    no worker has applied it, or a real topic does not accept it.
     """
     if not cause.strip():
-        raise UsageError("--cause needs a part of a cause, as `txbridge pending` lists it")
+        raise UsageError("--cause needs part of a cause, as `txbridge pending` lists it")
     if dry_run == (expect is not None):
-        raise UsageError("look first with --dry-run, then give --expect with its number")
+        raise UsageError("run it with --dry-run first, then give --expect with the number of messages")
     if not (dry_run or reason.strip()):
-        raise UsageError("a reason is needed: it is recorded with each decision (--reason)")
+        raise UsageError("a reason is needed (--reason): it is recorded with each decision")
     selection = Selection(group=group, topic=topic, partition=partition, min_age=parse_age(min_age), cause=cause)
     settings = cluster.load_settings()
 
@@ -82,19 +84,14 @@ def resolve_all_command(
 
     def summary(answers: list[Answer], now: int) -> list[str]:
         if not answers:
-            return ["nothing fits"]
+            return ["no message matches"]
         if not dry_run:
             return _counted(one.result.value for one in answers)
         causes = _counted(cause_of(one.message, now, problem_of) for one in answers)
-        return [*causes, f"nothing was written; with --expect {len(answers)} and --reason it is done"]
+        return [*causes, f"nothing was written; to do it, give --expect {len(answers)} and --reason"]
 
     answer(work, settings, output_format, summary)
 
 
 def _counted(texts: Iterable[str]) -> list[str]:
     return [f"{count:,}  {plain(text, _LONGEST)}" for text, count in Counter(texts).most_common()]
-
-
-def register(app: typer.Typer) -> None:
-    """Mount the command."""
-    app.command("resolve-all", epilog=SOURCES)(resolve_all_command)

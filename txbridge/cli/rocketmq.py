@@ -35,7 +35,7 @@ class DoorPlace:
         typer.Option(
             metavar="HOST:PORT",
             envvar="TXBRIDGE_ROCKETMQ_GRPC_LISTEN",
-            help="Where clients of RocketMQ 5 connect that speak gRPC. Default: nowhere.",
+            help="Where RocketMQ 5 clients connect with gRPC. Default: not at all.",
         ),
     ] = ""
     grpc_advertised: Annotated[
@@ -59,7 +59,7 @@ class DoorPlace:
         typer.Option(
             metavar="FILE",
             envvar="TXBRIDGE_ROCKETMQ_ACCESS_KEYS",
-            help="A TOML file with the AccessKeys that clients must sign with. Default: no key is asked for.",
+            help="A TOML file with the AccessKeys that clients must sign with. Default: clients need no key.",
         ),
     ] = None
     tls_certificate: Annotated[
@@ -115,8 +115,8 @@ def rocketmq(
 ) -> None:
     """Run a front door: unmodified RocketMQ producers send transactional messages into Kafka through it.
 
-    Ctrl-C, SIGTERM and SIGHUP (not under nohup) end it: it answers the requests at hand and leaves its groups. Exit
-    code 0: ended so; 2: it cannot work.
+    Ctrl-C, SIGTERM and SIGHUP (not under nohup) stop it: it answers its open requests and leaves its groups. Exit
+    code 0: stopped by a signal; 2: it cannot run.
     """
     end_at_hangup()
     with needs("rocketmq", "the front door needs structlog, prometheus-client and grpcio"):

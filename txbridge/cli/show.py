@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
+from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.render import iso_time
 from txbridge.cli.terminal import console, warn
 from txbridge.operations import Connection, History, Step, read_history
@@ -32,12 +32,12 @@ def show_command(
     ],
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the history of one transaction: prepared, checked, decided, delivered. From the topics alone.
+    """Show the history of one transaction, as the topics record it: prepared, checked, decided, delivered.
 
-    A transaction id is searched for in all of HALF, for 20 s at most; coordinates are found at once.
+    Coordinates are found at once. For a transaction id all of HALF is searched, for up to 20 s.
 
-    Exit code 0: shown; what this user may not read is named; 2: there is no such transaction (any more), or it could
-    not be read.
+    Exit code 0: shown, with the names of topics that this user may not read; 2: the transaction does not exist (any
+    more), or could not be read.
     """
     settings = cluster.load_settings()
     with about(settings):
@@ -78,7 +78,7 @@ def print_history(subject: Subject, history: History) -> None:
     for step in history.steps:
         screen.print(_line(step, history.born, longest))
     for missing in history.missing:
-        warn(f"not looked at: {missing}")
+        warn(f"not read: {missing}")
 
 
 def _line(step: Step, born: int, width: int) -> Text:
@@ -88,8 +88,3 @@ def _line(step: Step, born: int, width: int) -> Text:
     if step.detail:
         line.append(f"  {plain(step.detail, _LONGEST)}")
     return line
-
-
-def register(app: typer.Typer) -> None:
-    """Mount the command."""
-    app.command("show", epilog=SOURCES)(show_command)

@@ -40,20 +40,27 @@ _STYLE = {
 
 Partitions = Annotated[
     int | None,
-    typer.Option(help="Of the half, END, OP and offset topics, for ever. Default: what is there, else 4."),
+    typer.Option(
+        help="Partitions of HALF, END, OP and OFFSET, which cannot change later. Default: as existing, else 4."
+    ),
 ]
 ReplicationFactor = Annotated[
     int | None,
-    typer.Option(help="Copies of new topics. Default: 3, or the number of brokers if that is less."),
+    typer.Option(help="Replicas of new topics. Default: 3, or fewer with fewer brokers."),
 ]
 MinInsyncReplicas = Annotated[
     int | None,
-    typer.Option(help="Copies that must have a record before it counts. Default: one less than there are, at least 1."),
+    typer.Option(
+        help="Replicas that must store a record before it counts. Default: one less than there are, at least 1."
+    ),
 ]
 MaxMessageSize = Annotated[int, typer.Option(help="Largest value of a user's message, in bytes.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", help="Also the check topic of this producer group, if its users may not create it."),
+    typer.Option(
+        "--group",
+        help="Also the check topic of this producer group, if its clients may not create it; may be repeated.",
+    ),
 ]
 
 
@@ -62,7 +69,7 @@ RealTopics = Annotated[
     typer.Option(
         "--real-topic",
         metavar="NAME[:PARTITIONS]",
-        help="Also this real topic, if it is missing, with as many partitions as HALF unless you say; may be repeated.",
+        help="Also create this real topic if it is missing, by default with as many partitions as HALF; repeatable.",
     ),
 ]
 
@@ -99,9 +106,9 @@ def plan(
     wanted: WantedOptions,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what `apply` would do; nothing is changed.
+    """Show what `apply` would do. Changes nothing.
 
-    Exit code 0: nothing to do; 1: something to do; 2: something is refused, or the plan could not be made.
+    Exit code 0: nothing to do; 1: something to do; 2: refused, or the plan could not be made.
     """
     settings = cluster.load_settings()
     options = wanted.plan_options(settings)
@@ -118,9 +125,9 @@ def apply(
     wanted: WantedOptions,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Create missing topics and raise weaker settings; larger ones stay. If anything is refused, nothing is done.
+    """Create missing topics and raise settings that are too weak. If anything is refused, nothing is done.
 
-    Exit code 0: all topics are as wanted; 2: something is refused, or could not be done.
+    Exit code 0: all topics are as they should be; 2: refused, or failed.
     """
     settings = cluster.load_settings()
     options = wanted.plan_options(settings)
@@ -187,9 +194,9 @@ def _summary(plans: list[TopicPlan], *, done: bool) -> str:
     count = {action: sum(one.action is action for one in plans) for action in TopicAction}
     to_do = f"{count[TopicAction.CREATE]} to create, {count[TopicAction.CHANGE]} to change"
     if count[TopicAction.REFUSED]:
-        return f"{count[TopicAction.REFUSED]} refused; {to_do}, which is not done before that is settled"
+        return f"{count[TopicAction.REFUSED]} refused; {to_do} once that is resolved"
     if not count[TopicAction.CREATE] and not count[TopicAction.CHANGE]:
-        return "all topics are as wanted, nothing to do"
+        return "all topics are as they should be"
     return (
         f"{count[TopicAction.CREATE]} created, {count[TopicAction.CHANGE]} changed" if done else f"{to_do}: run apply"
     )

@@ -51,11 +51,10 @@ def make_command() -> Callable[..., None]:
     """The command as a function with one parameter for every option."""
 
     def worker(*, config: Path | None = None, **flags: Any) -> None:
-        """Run a worker: it owns its share of the half partitions and delivers, checks and discards.
+        """Run a worker. It serves its share of the half partitions: it delivers, checks and discards.
 
-        Ctrl-C, SIGTERM and SIGHUP (not under nohup) end it: it finishes the Kafka transactions at hand and leaves its
-        group. Exit code 0: ended so; 130: interrupted before it served; 1: it hung, and the log says why; 2: it cannot
-        work.
+        Ctrl-C, SIGTERM and SIGHUP (not under nohup) stop it: it finishes its Kafka transactions and leaves its group.
+        Exit code 0: stopped by a signal; 130: interrupted before it served; 1: it hung, see the log; 2: it cannot run.
         """
         end_at_hangup()
         # Faust takes seconds to import: --help and a mistyped option do without it.

@@ -336,9 +336,9 @@ def test_the_cause_of_a_pending_message_when_kafka_has_said_who_is_alive(changes
 
 
 def test_nothing_open_and_what_the_filters_leave_out(shown):
-    assert shown(listing(), 80) == [ABOUT, "nothing open that fits"]
+    assert shown(listing(), 80) == [ABOUT, "no open message matches"]
     assert shown(listing(left_out={TransactionState.DISCARDED: 1}), 80)[1:] == [
-        "nothing open that fits",
+        "no open message matches",
         "left out by the filters: 1 other open message (1 discarded); --state all lists ",
         "every state",
     ]
@@ -457,15 +457,15 @@ def test_no_age(text):
         (["resolve", "0:1", "commit", "--dry-run"], "--dry-run belongs to abandon"),
         (["resolve", "0:1", "maybe", "--reason", "x"], "Invalid value for"),
         (["resolve-all", "commit", "--dry-run"], "Missing option '--cause'"),
-        (["resolve-all", "commit", "--cause", "x"], "look first with --dry-run, then give --expect with its number"),
-        (["resolve-all", "commit", "--cause", "x", "--dry-run", "--expect", "1"], "look first with --dry-run"),
+        (["resolve-all", "commit", "--cause", "x"], "run it with --dry-run first, then give --expect"),
+        (["resolve-all", "commit", "--cause", "x", "--dry-run", "--expect", "1"], "run it with --dry-run first"),
         (["resolve-all", "commit", "--cause", "x", "--expect", "1"], "a reason is needed"),
-        (["resolve-all", "commit", "--cause", " ", "--dry-run"], "--cause needs a part of a cause"),
-        (["resume"], "say which: one MESSAGE, or --group"),
-        (["resume", "0:1", "--group", "orders"], "say which: one MESSAGE, or --group"),
+        (["resolve-all", "commit", "--cause", " ", "--dry-run"], "--cause needs part of a cause"),
+        (["resume"], "give one MESSAGE, or --group"),
+        (["resume", "0:1", "--group", "orders"], "give one MESSAGE, or --group"),
         (["resume", "0:1", "--yes"], "--dry-run and --yes belong to --group"),
-        (["resume", "--group", "orders"], "look first with --dry-run, then give --yes"),
-        (["resume", "--group", "orders", "--dry-run", "--yes"], "look first with --dry-run, then give --yes"),
+        (["resume", "--group", "orders"], "list them with --dry-run, then give --yes"),
+        (["resume", "--group", "orders", "--dry-run", "--yes"], "list them with --dry-run, then give --yes"),
         (["resume", "--group", "orders", "--yes", "--id", "ABCDEF00"], "--id belongs to one MESSAGE"),
     ],
 )
