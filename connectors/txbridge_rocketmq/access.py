@@ -115,7 +115,7 @@ def read_keys(path: Path) -> AccessKeys:
     except OSError as error:
         raise UsageError(f"the file of access keys {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file of access keys {path} is no TOML: {error}") from None
+        raise UsageError(f"the file of access keys {path} is not valid TOML: {error}") from None
     keys: dict[str, AccessKey] = {}
     tables = given.get("key")
     if set(given) != {"key"} or not isinstance(tables, list) or not tables:

@@ -55,9 +55,9 @@ class ResponseCode(IntEnum):
     INVALID_PARAMETER = 29
 
 
-_CONSUME = (
-    "the txbridge door takes messages from RocketMQ producers and has none for RocketMQ consumers: read the Kafka "
-    "topic of the same name with a Kafka consumer and isolation.level=read_committed"
+CONSUMER_REFUSAL = (
+    "the txbridge door serves RocketMQ producers, not consumers: read the Kafka topic of the same name with a Kafka "
+    "consumer and isolation.level=read_committed"
 )
 #: Refused requests, with what to do instead. All other codes that are not served get RocketMQ's own sentence.
 REFUSALS: dict[int, str] = {
@@ -79,20 +79,20 @@ REFUSALS: dict[int, str] = {
             RequestCode.QUERY_ASSIGNMENT,
             RequestCode.POP_MESSAGE,
         ),
-        _CONSUME,
+        CONSUMER_REFUSAL,
     ),
     **dict.fromkeys(
         (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
-        "the txbridge door looks no messages up: `txbridge show` does, by the transaction's coordinates",
+        "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates",
     ),
-    RequestCode.UPDATE_AND_CREATE_TOPIC: "the txbridge door creates no topics: create the topic in Kafka",
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: "the txbridge door resumes no messages: run `txbridge resume`",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "the txbridge door does not create topics: create the topic in Kafka",
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: "the txbridge door does not resume messages: run `txbridge resume`",
     **dict.fromkeys(
         (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
         "the txbridge door has no request-reply messages",
     ),
     RequestCode.RECALL_MESSAGE: (
-        "the txbridge door recalls none: `txbridge resolve PARTITION:OFFSET abandon` cancels a delayed message"
+        "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon` cancels a delayed one"
     ),
 }
 
@@ -100,11 +100,6 @@ REFUSALS: dict[int, str] = {
 def refusal(code: int) -> str:
     """The remark for a request that is not served."""
     return REFUSALS.get(code, f" request type {code} not supported")
-
-
-def consumer_refusal() -> str:
-    """The remark for a consumer that introduces itself."""
-    return _CONSUME
 
 
 class RequestError(Exception):

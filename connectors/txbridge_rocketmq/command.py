@@ -76,9 +76,9 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
         given = json.loads(header)
     except (ValueError, RecursionError):
-        raise FrameError("the header is no JSON") from None
+        raise FrameError("the header is not JSON") from None
     if not isinstance(given, dict):
-        raise FrameError("the header is no JSON object")
+        raise FrameError("the header is not a JSON object")
     numbers = [given.get("code"), given.get("opaque", 0), given.get("flag", 0)]
     if not all(isinstance(one, int) and not isinstance(one, bool) and -(2**31) <= one < 2**31 for one in numbers):
         raise FrameError("code, opaque and flag must be numbers of 32 bits")

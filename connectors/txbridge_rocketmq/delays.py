@@ -25,7 +25,7 @@ def time_of_delivery(properties: Mapping[str, str], now: int) -> int | None:
         if text is None:
             continue
         if _NUMBER.fullmatch(text) is None:
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"{name} is no delay: {text[:40]!r}")
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"{name} is not a delay: {text[:40]!r}")
         number = int(text)
         if name == LEVEL:
             if not number:

@@ -62,7 +62,7 @@ class Door:
         return task
 
     async def count_queues(self, topic: str, peer: str) -> int:
-        """Number of queues of a topic that this client is told. Raises RequestError and NoAnswerError."""
+        """Number of queues of a topic that this client sees. Raises RequestError and NoAnswerError."""
         if not topic:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "topic is missing")
         known = is_topic(topic) and not self.setting.names.is_forbidden(topic)

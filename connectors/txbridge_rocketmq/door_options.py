@@ -128,13 +128,13 @@ def read_secret(file: Path | None, environ: Mapping[str, str]) -> bytes:
 
 
 def _advertised(host: str, listen: str, given: str, prefix: str) -> tuple[str, ...]:
-    """The addresses that clients are told; empty if they are to be told the listen address."""
+    """The addresses that clients get; empty if they get the listen address."""
     addresses = tuple(one.strip() for one in given.split(",")) if given else ()
     for one in addresses:
         _address(one, f"--{prefix}advertised", smallest_port=1)
-    if not addresses and host in {"", "0.0.0.0", "::"}:  # noqa: S104  told not to hand it out
+    if not addresses and host in {"", "0.0.0.0", "::"}:  # noqa: S104  it is refused
         raise UsageError(
-            f"--{prefix}listen {listen} is no address that clients can be told: give --{prefix}advertised HOST:PORT, "
+            f"--{prefix}listen {listen} is not an address that clients can use: give --{prefix}advertised HOST:PORT, "
             "the address by which they reach this door (of several doors: all addresses, the same list at each)"
         )
     return addresses
@@ -143,7 +143,7 @@ def _advertised(host: str, listen: str, given: str, prefix: str) -> tuple[str, .
 def _address(text: str, flag: str, *, smallest_port: int) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not smallest_port <= int(port) <= 65_535:
-        raise UsageError(f"{flag} {text!r} is no HOST:PORT")
+        raise UsageError(f"{flag} {text!r} is not HOST:PORT")
     if smallest_port and not host:
         raise UsageError(f"{flag} {text!r} names no host")
     return host.strip("[]"), int(port)

@@ -35,7 +35,7 @@ def examine_door(
     try:
         options = door_options(**given, environ=environ)
     except UsageError as error:
-        yield problem(Check.DOOR, str(error), "mend it: a door does not start with it")
+        yield problem(Check.DOOR, str(error), "fix it: a door does not start with it")
         return
     yield ok(Check.DOOR, f"the secret has {len(options.secret)} characters")
     yield from _protection(options, given["access_keys"], given["tls_key"])
@@ -87,7 +87,7 @@ def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) ->
         return problem(Check.DOOR, f"{address} refuses the AccessKey: {answer.remark}", "give all doors the same keys")
     told = _addresses(answer)
     if told is None:
-        return problem(Check.DOOR, f"{address} is no door of txbridge", "see which process listens there")
+        return problem(Check.DOOR, f"{address} is not a txbridge door", "see which process listens there")
     if advertised and set(told) != set(advertised):
         return warning(
             Check.DOOR,

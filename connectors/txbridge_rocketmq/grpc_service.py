@@ -14,11 +14,11 @@ from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
 from txbridge_rocketmq.access import AccessKey, require_group
 from txbridge_rocketmq.codes import (
+    CONSUMER_REFUSAL,
     RequestCode,
     RequestError,
     ResponseCode,
     UnauthenticatedError,
-    consumer_refusal,
     refusal,
 )
 from txbridge_rocketmq.command import MAX_FRAME
@@ -85,7 +85,7 @@ REFUSALS: dict[str, str] = {
             "ChangeInvisibleDuration",
             "SyncLiteSubscription",
         ),
-        consumer_refusal(),
+        CONSUMER_REFUSAL,
     ),
     "RecallMessage": refusal(RequestCode.RECALL_MESSAGE),
 }
@@ -210,7 +210,7 @@ class GrpcService:
 
     async def _answer_heartbeat(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
         if request.client_type != definition.PRODUCER:
-            raise RpcError(Code.UNSUPPORTED, consumer_refusal())
+            raise RpcError(Code.UNSUPPORTED, CONSUMER_REFUSAL)
         self._streams.note_heartbeat(caller.client_id)
         return service.HeartbeatResponse(status=_OK)
 
@@ -274,7 +274,7 @@ class GrpcService:
                 continue
             settings = command.settings
             if settings.client_type not in {definition.PRODUCER, definition.CLIENT_TYPE_UNSPECIFIED}:
-                return consumer_refusal()
+                return CONSUMER_REFUSAL
             told = settings_of(settings, self._setting.limits.value)
             stream.queue_command(service.TelemetryCommand(status=_OK, settings=told))
             self._count_answer("Telemetry", Code.OK)
@@ -336,7 +336,7 @@ def _parsed(request: Any, content: bytes, name: str, caller: _Caller | Telemetry
     except DecodeError:
         _log.warning("request_malformed", peer=caller.peer, request=name, bytes=len(content))
         raise RpcError(
-            Code.BAD_REQUEST, f"the request is no {request.DESCRIPTOR.name} of RocketMQ's protocol"
+            Code.BAD_REQUEST, f"the request is not a {request.DESCRIPTOR.name} of RocketMQ's protocol"
         ) from None
 
 
@@ -396,7 +396,7 @@ class GrpcServer:
         await self._server.start()
 
     async def _watch_port(self) -> None:
-        """Begin a new server when grpcio's has ended. It ends without notice when the path of a call is no UTF-8."""
+        """Begin a new server when grpcio's has ended. It ends without notice when the path of a call is not UTF-8."""
         host = self._place[0] if self._place[0] not in {"", "0.0.0.0", "::"} else "localhost"  # noqa: S104
         while True:
             await asyncio.sleep(_LOOK_S)

@@ -135,5 +135,5 @@ class TelemetryStreams:
         try:
             self._door.set_groups(stream, stream.topics, stream.key)
         except RequestError as error:
-            # The client is told when it sends to the topic: the request is refused for the same reason.
+            # The client learns of it when it sends to the topic: the request is refused for the same reason.
             _log.debug("topic_not_joined", client=short_id(stream.client_id), remark=error.remark)

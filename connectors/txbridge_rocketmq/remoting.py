@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping, routes
 from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.codes import RequestCode, RequestError, ResponseCode, consumer_refusal, refusal
+from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestCode, RequestError, ResponseCode, refusal
 from txbridge_rocketmq.command import MAX_FRAME, RemotingCommand, oneway
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.groups import ClientCheck
@@ -104,7 +104,7 @@ class Remoting:
         self._door.set_groups(connection, producers - {_INNER_GROUP}, key)
         if has_consumers:
             # Its producers are served all the same.
-            raise RequestError(ResponseCode.NO_PERMISSION, consumer_refusal())
+            raise RequestError(ResponseCode.NO_PERMISSION, CONSUMER_REFUSAL)
         connection.send_response(command, ResponseCode.SUCCESS)
 
     async def _on_unregister(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:

@@ -75,7 +75,7 @@ class DoorConnection(asyncio.Protocol):
         #: The producer groups that the client speaks for, and its address.
         self.groups: frozenset[str] = frozenset()
         self.peer = ""
-        self.local: Address = address_of("0.0.0.0", 0)  # noqa: S104  no address to listen on, but none known yet
+        self.local: Address = address_of("0.0.0.0", 0)  # noqa: S104  not to listen on: the address is not known yet
 
     # --- asyncio's side -----------------------------------------------------------------------------------------------
 

@@ -124,5 +124,5 @@ def _text(fields: Mapping[str, str], name: str) -> str:
 def _number(fields: Mapping[str, str], name: str) -> int:
     text = _text(fields, name)
     if _NUMBER.match(text) is None:
-        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name} is no number: {text[:40]!r}")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name} is not a number: {text[:40]!r}")
     return int(text)

@@ -43,7 +43,7 @@ class StoredRecord:
     uniq_key: str
     #: Transaction id of a half message; empty for others.
     transaction: str
-    #: Queue of the real topic, as the client is told.
+    #: Queue of the real topic, as the client knows it.
     queue: int
     #: Partition of HALF, or of the real topic.
     partition: int
@@ -273,7 +273,7 @@ def no_topic(topic: str) -> RequestError:
     return RequestError(
         ResponseCode.TOPIC_NOT_EXIST,
         f"No topic route info in name server for the topic: {topic}\nCreate the topic in Kafka: the txbridge door "
-        "creates none.",
+        "does not create topics.",
     )
 
 

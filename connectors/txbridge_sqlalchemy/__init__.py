@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from txbridge_sqlalchemy.async_inbox import AsyncInbox
     from txbridge_sqlalchemy.async_listener import AsyncSqlTransactionListener
 
-#: Names that need SQLAlchemy's asyncio part, and so greenlet. They are loaded on first use, so that others need none.
+#: Names that need SQLAlchemy's asyncio part, and so greenlet. Loaded on first use, so that the others do not need it.
 _ASYNC = {"AsyncInbox": "async_inbox", "AsyncSqlTransactionListener": "async_listener"}
 
 __all__ = [

@@ -30,7 +30,7 @@ def name_of(record: Any) -> RecordName:
     """
     error = getattr(record, "error", None)
     if callable(error) and error() is not None:
-        raise UsageError(f"this is no record but an error of the consumer, which is for the application: {error()}")
+        raise UsageError(f"this is not a record but an error of the consumer, which is for the application: {error()}")
     try:
         headers = _read(record, "headers") or ()
         ours = _ours(headers)

@@ -76,7 +76,7 @@ class WebServer:
         except OSError as error:
             raise LocalProblemError(
                 f"cannot listen on port {port} of {host} for the metrics: {error.strerror or error}. Choose others "
-                f"with --metrics-port and --metrics-host; --metrics-port 0 does without"
+                f"with --metrics-port and --metrics-host; --metrics-port 0 turns them off"
             ) from None
         # Prometheus may use any name of a host that is on the network. A browser alone can reach a loopback address.
         address = str(self._listener.getsockname()[0])

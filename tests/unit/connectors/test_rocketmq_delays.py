@@ -58,7 +58,7 @@ def test_when_it_is_due(properties: dict[str, str], due: int | None) -> None:
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 @pytest.mark.parametrize("text", ["soon", "-1", "1.5", "9" * 19, "\u0663"])
 def test_what_is_no_delay_is_refused(name: str, text: str) -> None:
-    with pytest.raises(RequestError, match=f"{name} is no delay") as refused:
+    with pytest.raises(RequestError, match=f"{name} is not a delay") as refused:
         time_of_delivery({name: text}, NOW)
     assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
 

@@ -69,8 +69,8 @@ def test_a_door_that_is_not_reached() -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "problem", "does not answer as a door does"),
         (b"", "problem", "it closes the connection"),
-        (route("DefaultCluster", "a:1"), "problem", "is no door of txbridge"),
-        (response(RemotingCommand(105, 1), 17, "no route"), "problem", "is no door of txbridge"),
+        (route("DefaultCluster", "a:1"), "problem", "is not a txbridge door"),
+        (response(RemotingCommand(105, 1), 17, "no route"), "problem", "is not a txbridge door"),
         (response(RemotingCommand(105, 1), 16, "wrong key"), "problem", "refuses the AccessKey: wrong key"),
         (route("txbridge", "other:9876"), "warning", "sends its clients to other:9876, not to 127.0.0.1:"),
     ],

@@ -325,7 +325,7 @@ def test_what_is_no_record_is_refused(engine, make, record):
 
 
 def test_an_error_of_the_consumer_is_refused(engine, make):
-    with pytest.raises(UsageError, match=r"no record but an error of the consumer, .*: partition EOF"):
+    with pytest.raises(UsageError, match=r"not a record but an error of the consumer, .*: partition EOF"):
         make().process(Record(failure="partition EOF"), add_effect)
 
 
