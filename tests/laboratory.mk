@@ -88,7 +88,7 @@ LOCK := uv pip compile --quiet --python-version 3.11 --generate-hashes --no-head
 
 lock: ## all of requirements/, again, after a change of pyproject.toml; needs uv
 	$(LOCK) --group build --group dev --extra demo --extra django --extra otel --extra rocketmq --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
-	$(LOCK) -c requirements/lock.txt requirements/build.in -o requirements/build.txt
+	$(LOCK) -c requirements/lock.txt --group build -o requirements/build.txt
 	$(LOCK) --group mutation -o requirements/mutation.txt
 	$(LOCK) --group docs -o requirements/docs.txt
 	$(LOCK) -c requirements/build.txt --group release -o requirements/release.txt
