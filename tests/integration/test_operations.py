@@ -433,13 +433,6 @@ def test_p7_of_two_resumes_at_the_same_time_the_second_has_no_effect(
     assert answer.detail == "somebody was first: resume at END offset 0. This one had no effect"
 
 
-def test_only_a_discarded_message_is_resumed(bridge: Bridge) -> None:
-    prepared = bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
-    answer = resume(connect(bridge), where(prepared), **WORDS)
-    assert (answer.result, answer.detail) == (Result.REFUSED, "it is not discarded but pending. Nothing was written")
-    assert ends(bridge) == []
-
-
 @pytest.mark.long
 def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bridge) -> None:
     mine, others = discard(bridge, 3, "mine"), discard(bridge, 1, "others")
@@ -671,21 +664,6 @@ def test_many_are_resolved_by_cause_after_a_dry_run_and_no_others(bridge: Bridge
     assert bridge.visible(topic) == {b"0": 1, b"1": 1, b"2": 1}
     assert only(bridge).coordinates == where(other)
     assert {headers["CLIENT_ID"] for headers, _ in ends(bridge)} == {b"alice"}
-
-
-def test_mistakes_on_the_command_line_are_one_line_and_exit_code_2(bridge: Bridge) -> None:
-    missing = run(bridge, "pending", TXBRIDGE_NAMESPACE="nowhere")
-    assert (missing.returncode, missing.stdout) == (2, "")
-    assert "nowhere.RMQ_SYS_TRANS_HALF_TOPIC does not exist. Is this the right cluster" in missing.stderr
-    assert "`txbridge topics apply --namespace nowhere` creates what is missing" in missing.stderr
-    forged = secrets.token_hex(16).upper()
-    unknown = run(bridge, "resolve", forged, "commit", "--reason", "x")
-    assert (unknown.returncode, unknown.stdout) == (2, "")
-    assert f"no open half message has the transaction id {forged[:8]}..." in unknown.stderr
-    assert forged not in unknown.stderr
-    away = run(bridge, "pending", TXBRIDGE_BOOTSTRAP_SERVERS="127.0.0.1:1")
-    assert (away.returncode, away.stdout) == (2, "")
-    assert "Kafka cannot be reached" in away.stderr
 
 
 @pytest.fixture

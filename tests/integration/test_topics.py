@@ -229,38 +229,6 @@ def test_partition_mismatch_is_refused(topics, admin, namespace):
     assert "has 6 partitions, must have 8" in grown.stdout
 
 
-def test_layout_refuses_different_partitions(admin, namespace):
-    names = Names(namespace)
-    create(
-        admin,
-        NewTopic(names.half, 5, 1, config=LOG),
-        NewTopic(names.end, 4, 1, config=LOG),
-        NewTopic(names.op, 5, 1, config=LOG),
-        NewTopic(names.offset, 6, 1, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}),
-        NewTopic(names.discard, 2, 1, config={**LOG, "max.message.bytes": "1200000"}),
-    )
-    with pytest.raises(LayoutError) as caught:
-        check_layout(admin, names)
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == [names.end, names.offset]
-    assert f"{names.end}: has 4 partitions, {names.half} has 5: " in caught.value.problems[0]
-    assert f"{names.offset}: has 6 partitions, {names.half} has 5: " in caught.value.problems[1]
-
-
-@pytest.mark.parametrize(
-    ("topic", "policy"),
-    [("half", "compact"), ("end", "compact,delete"), ("op", "compact"), ("offset", "delete")],
-)
-def test_a_wrong_cleanup_policy_is_refused(topics, admin, namespace, topic, policy):
-    name = getattr(Names(namespace), topic)
-    create(admin, NewTopic(name, 4, 1, config={"cleanup.policy": policy}))
-    result = topics("apply")
-    assert result.exit_code == 2
-    assert f"cleanup.policy is {policy}, must be" in result.stdout
-    assert config_of(admin, name, "cleanup.policy") == {"cleanup.policy": policy}
-    with pytest.raises(LayoutError, match=f"{name}: cleanup.policy is {policy}, must be "):
-        check_layout(admin, Names(namespace))
-
-
 def test_longer_retention_stays_and_the_others_follow(topics, admin, namespace):
     names = Names(namespace)
     create(admin, NewTopic(names.half, 4, 1, config={**LOG, "retention.ms": str(14 * DAY)}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, libversion
 
 from txbridge.kafka.endtxn_watch import CONTEXT, EndTxnWatch
 
@@ -19,6 +19,11 @@ def watch_of_nobody():
 def told(watch, *lines):
     for line in lines:
         watch.log(logging.DEBUG, "%s [%s] %s", "ADDPARTS", "rdkafka#producer-1", line)
+
+
+def test_the_lines_that_no_simulated_cluster_causes_were_read_in_this_librdkafka():
+    """A failed EndTxn and a fence: before a later one is locked, compare its rdkafka_txnmgr.c with endtxn_watch.py."""
+    assert libversion()[0].startswith("2.16.")
 
 
 def test_librdkafka_still_says_it_in_these_words():
