@@ -288,6 +288,6 @@ _CODES = {
 
 def _not_stored(error: KafkaError | None) -> RequestError:
     if error is None:
-        return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Kafka did not tell its offset: send again")
+        return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Kafka did not return its offset: send again")
     code = _CODES.get(error.code(), ResponseCode.SERVICE_NOT_AVAILABLE)
     return RequestError(code, f"Kafka has not taken the message: {error.str()}")

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
-from txbridge.client.base.loop_bridge import HandOver, Resolving
+from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.event_loop import AsyncChecks
 from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
@@ -103,7 +103,7 @@ class AsyncTransactionProducer:
                 f"an AsyncTransactionListener or a TransactionListener is needed, not {type(listener).__name__}"
             )
         require_positive(check_concurrency=check_concurrency)
-        self._options = ClientOptions.from_arguments(
+        self._options = ClientOptions(
             group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
         self._listener = listener
@@ -347,7 +347,7 @@ class AsyncTransactionProducer:
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
             writer = sends.half_writer(gathers=self._turns.number >= _GATHER_FROM)
-            on_done = Resolving(hand_over, reported)
+            on_done = partial(hand_over.resolve_soon, reported)
             for wait, seconds in sends.hand_over(writer, message, transaction_id, on_done):
                 await self._wait_together(wait, seconds)
             result = await reported

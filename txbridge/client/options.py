@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from txbridge.client.message import DEFAULT_TIMER_MAX_DELAY_MS
 from txbridge.core.names import Names, is_group, is_topic
@@ -24,38 +25,32 @@ DEFAULT_TIMER_MAX_DELAY_S = DEFAULT_TIMER_MAX_DELAY_MS / 1000
 _LONGEST_DELAY_S = 1e9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClientOptions:
-    """Options of a client. TransactionProducer describes them."""
+    """Options of a client. TransactionProducer describes them. Raises UsageError if they cannot work."""
 
     group: str
-    names: Names
     settings: Mapping[str, Any]
+    namespace: str
     start_timeout: float
     check_request_hold_max: int
     metrics: ClientMetrics | None = None
     #: Seconds.
     timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S
 
-    @classmethod
-    def from_arguments(
-        cls,
-        group: str,
-        settings: Mapping[str, Any],
-        namespace: str,
-        start_timeout: float,
-        check_request_hold_max: int,
-        metrics: ClientMetrics | None = None,
-        timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
-    ) -> Self:
-        """Return the options. Raises UsageError if they cannot work."""
-        _require_group(group, namespace)
-        require_positive(check_request_hold_max=check_request_hold_max)
-        _require_seconds("start_timeout", start_timeout)
-        _require_seconds("timer_max_delay", timer_max_delay, _LONGEST_DELAY_S)
-        kafka_config.user_config(settings)
-        names = Names(namespace)
-        return cls(group, names, dict(settings), start_timeout, check_request_hold_max, metrics, timer_max_delay)
+    def __post_init__(self) -> None:
+        _require_group(self.group, self.namespace)
+        require_positive(check_request_hold_max=self.check_request_hold_max)
+        _require_seconds("start_timeout", self.start_timeout)
+        _require_seconds("timer_max_delay", self.timer_max_delay, _LONGEST_DELAY_S)
+        kafka_config.user_config(self.settings)
+        # A copy, so that what the application changes later has no effect.
+        object.__setattr__(self, "settings", dict(self.settings))
+
+    @cached_property
+    def names(self) -> Names:
+        """Names of the topics and groups."""
+        return Names(self.namespace)
 
     @property
     def bootstrap_servers(self) -> str:

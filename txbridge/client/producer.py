@@ -102,7 +102,7 @@ class TransactionProducer:
             check_thread_pool_max_size=check_thread_pool_max_size,
         )
         self._listener = listener
-        self._options = ClientOptions.from_arguments(
+        self._options = ClientOptions(
             group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)

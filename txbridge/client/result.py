@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
-from txbridge.client.base.loop_bridge import HandOver, resolve
+from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class AsyncTransactionSendResult(_Sent):
             self._hand_over.require_this_loop()
             acknowledged: asyncio.Future[None] = self._hand_over.loop.create_future()
             # Not asyncio.wrap_future, which wakes the loop once for each END instead of once for a record of many.
-            end.add_done_callback(lambda _: self._hand_over.call_on_loop(resolve, acknowledged, None))
+            end.add_done_callback(lambda _: self._hand_over.resolve_soon(acknowledged, None))
             async with asyncio.timeout(timeout):
                 await acknowledged
         end.result()

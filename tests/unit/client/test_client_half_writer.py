@@ -102,7 +102,7 @@ def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
     delivery = writer._expected[0]
     delivery(None, FakeRecord(0, -1001))
     assert isinstance(reports[0], PrepareError)
-    assert "did not tell its offset" in str(reports[0])
+    assert "did not return its offset" in str(reports[0])
 
 
 def test_after_some_reports_somebody_is_told_once(wire, writer):

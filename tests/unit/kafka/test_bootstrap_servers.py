@@ -35,9 +35,7 @@ def test_what_is_clear_is_the_same_for_every_program(servers: str, canonical: st
     assert canonical_servers(servers) == canonical
     assert canonical_servers(canonical) == canonical
     assert load_settings({"bootstrap_servers": servers}, environ={}).librdkafka["bootstrap.servers"] == canonical
-    assert (
-        ClientOptions.from_arguments("group", {"bootstrap.servers": servers}, "", 1.0, 1).bootstrap_servers == canonical
-    )
+    assert ClientOptions("group", {"bootstrap.servers": servers}, "", 1.0, 1).bootstrap_servers == canonical
     audit = kafka_settings(servers)
     assert audit.librdkafka["bootstrap.servers"] == audit.spark["kafka.bootstrap.servers"] == canonical
 
@@ -63,7 +61,7 @@ def test_what_is_not_clear_is_refused_by_every_program(servers: str) -> None:
     for read in (
         canonical_servers,
         lambda text: load_settings({"bootstrap_servers": text}, environ={}),
-        lambda text: ClientOptions.from_arguments("group", {"bootstrap.servers": text}, "", 1.0, 1),
+        lambda text: ClientOptions("group", {"bootstrap.servers": text}, "", 1.0, 1),
     ):
         with pytest.raises(UsageError, match="is not host:port") as caught:
             read(servers)

@@ -44,6 +44,10 @@ class HandOver:
                 self._calls.clear()
                 self._is_woken = False
 
+    def resolve_soon(self, future: asyncio.Future[_T], result: _T) -> None:
+        """Resolve a future on the loop, soon."""
+        self.call_on_loop(_resolve, future, result)
+
     def _run(self) -> None:
         # First of all, so that a call that is appended from here on wakes the loop again.
         self._is_woken = False
@@ -53,20 +57,7 @@ class HandOver:
             function(*arguments)
 
 
-class Resolving:
-    """Callable that resolves a future on its loop, from any thread. One object for each send in flight."""
-
-    __slots__ = ("_future", "_hand_over")
-
-    def __init__(self, hand_over: HandOver, future: asyncio.Future[Any]) -> None:
-        self._hand_over = hand_over
-        self._future = future
-
-    def __call__(self, result: object) -> None:
-        self._hand_over.call_on_loop(resolve, self._future, result)
-
-
-def resolve(future: asyncio.Future[_T], result: _T) -> None:
+def _resolve(future: asyncio.Future[_T], result: _T) -> None:
     """Set the result, unless the future was cancelled."""
     if not future.done():
         future.set_result(result)

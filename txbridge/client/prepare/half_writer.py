@@ -265,7 +265,7 @@ class HalfWriter:
     def _log_failure(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
         why = self._shortage.reason if self._shortage is not None else ""
         if error is None:
-            cause = "Kafka did not tell its offset; send again"
+            cause = "Kafka did not return its offset; send again"
         else:
             cause = f"{error.str()} ({error.name()}); {why}, then send again" if why else explain(error)
         # Level DEBUG, because the application gets the PrepareError.
