@@ -343,7 +343,7 @@ class AsyncTransactionProducer:
     async def _prepare_half(
         self, hand_over: HandOver, sends: SendPath, message: Message, transaction_id: str
     ) -> Prepared:
-        """Do as SendPath.prepare, without blocking the loop."""
+        """Do as SendPath.prepare_half, without blocking the loop."""
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
             writer = sends.half_writer(gathers=self._turns.number >= _GATHER_FROM)

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class HandOver:
-    """Calls functions on an event loop. Any thread may use `call`.
+    """Calls functions on an event loop. Any thread may use `call_on_loop`.
 
     Waking a loop costs a system call, so only the first waiting call wakes it. Calls that come before the loop runs
     them are done together.

@@ -12,7 +12,7 @@ class CheckOffsets:
         self._partitions: dict[int, _Partition] = {}
 
     def take_request(self, partition: int, offset: int) -> object:
-        """Take a request that was read. Returns a token for `finish`, void once the partition is given away."""
+        """Take a request that was read. Returns a token for `finish_request`, void once the partition is given away."""
         assigned = self._partitions.setdefault(partition, _Partition(offset))
         assigned.taken.append(offset)
         return assigned

@@ -44,7 +44,7 @@ def most_bytes(entry: DecisionEntry) -> int:
 
 
 def _do_nothing() -> None:
-    """Stand-in for `hurry` of a command that cannot be sent any sooner."""
+    """Stand-in for `hurry_all` of a command that cannot be sent any sooner."""
 
 
 class Ticket:
@@ -208,7 +208,7 @@ class DecisionQueue:
 
     @property
     def next_due(self) -> float | None:
-        """Time (s) at which `take` returns a batch. None while every lane is empty or has a record in flight."""
+        """Time (s) at which `take_batch` returns a batch. None while every lane is empty or has a record in flight."""
         return min((lane.due for lane in self._ready), default=None)
 
     def take_batch(self, now: float) -> Batch | None:

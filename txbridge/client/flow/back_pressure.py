@@ -40,7 +40,7 @@ class Turns:
         return self._in_flight.number
 
     def give_back(self, epoch: int, size: int) -> None:
-        """Give a turn back, with the epoch from `take` and its size."""
+        """Give a turn back, with the epoch from `take_turn` and its size."""
         self._in_flight.remove_attempt(epoch, size)
         self._call_waiting()
 

@@ -51,18 +51,18 @@ class Attempts:
         self._max_given_up = max_given_up
         self._lock = threading.Lock()
         self._running: dict[str, threading.Lock] = {}
-        #: Locks that `finish` releases.
+        #: Locks that `finish_attempt` releases.
         self._held: dict[str, threading.Lock] = {}
         self._given_up: OrderedDict[str, None] = OrderedDict()
         self._closed = False
 
     @property
     def running(self) -> int:
-        """Number of attempts that run, including those whose `finish` was interrupted."""
+        """Number of attempts that run, including those whose `finish_attempt` was interrupted."""
         return len(self._running)
 
     def begin_attempt(self, transaction_id: str, running: threading.Lock | None = None) -> None:
-        """Begin an attempt. It runs while the caller holds `running`, or without that until `finish`.
+        """Begin an attempt. It runs while the caller holds `running`, or without that until `finish_attempt`.
 
         Raises UsageError after close.
         """

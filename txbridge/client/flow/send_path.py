@@ -48,13 +48,13 @@ _NO_ROOM_FOR_HALF_MESSAGES = (
 class SendPath:
     """The steps of a transaction, in this order. Each API waits between them in its own way. Thread-safe.
 
-    1. `admit` refuses a message that these topics cannot take, and returns the transaction id.
+    1. `admit_message` refuses a message that these topics cannot take, and returns the transaction id.
     2. `ask_barrier` asks the listener for the barrier table that the half message names.
-    3. `begin` notes that the transaction runs, so that a check finds it running.
+    3. `begin_attempt` notes that the transaction runs, so that a check finds it running.
     4. `half_writer` chooses the writer of the half message, and `hand_over` gives it the message.
-    5. `prepared` takes Kafka's report. Without an acknowledgement it gives the transaction up.
-    6. The local transaction runs. `end` sends its decision. If it was interrupted, `interrupted` sends unknown.
-    7. `finish` ends the attempt in every case.
+    5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up.
+    6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_unknown` does.
+    7. `finish_attempt` ends the attempt in every case.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class SendPath:
         self._barrier_id = found
 
     def begin_attempt(self, transaction_id: str, running: threading.Lock | None = None) -> None:
-        """See Attempts.begin."""
+        """See Attempts.begin_attempt."""
         self._attempts.begin_attempt(transaction_id, running)
 
     def half_writer(self, *, gathers: bool = False, in_order: bool = False) -> HalfWriter:
@@ -253,7 +253,7 @@ class SendPath:
         deadline: Deadline,
         after_reports: AfterReports | None,
     ) -> None:
-        """Do as HalfWriter.write. After `deadline` the caller waits no longer."""
+        """Do as HalfWriter.write_half. After `deadline` the caller waits no longer."""
         if self._watch.refusal:
             raise PrepareError(self._watch.refusal)
         for one in message.messages:

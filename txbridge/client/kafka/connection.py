@@ -27,9 +27,9 @@ class KafkaConnection:
     """State of the connection; thread-safe.
 
     librdkafka reconnects by itself and reports every attempt of every client to `on_error`, the error_cb of all of
-    them. It never reports success, so our code calls `works` when Kafka has answered something. These answers decide
-    whether the connection is lost, and not the reports: a broker that stands still causes none, and when it goes on,
-    they come late.
+    them. It never reports success, so our code calls `note_answer` when Kafka has answered something. These answers
+    decide whether the connection is lost, and not the reports: a broker that stands still causes none, and when it goes
+    on, they come late.
     """
 
     def __init__(

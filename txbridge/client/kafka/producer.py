@@ -34,7 +34,8 @@ _LAST_REPORTS_S = 1.0
 class Wire:
     """Sends records to Kafka and serves their delivery reports.
 
-    Any thread may call `produce`. One thread at a time calls `serve` and `close`, and the delivery reports run there.
+    Any thread may call `produce`. One thread at a time calls `serve_reports` and `close`. The delivery reports run
+    there.
 
     After a fatal error (the broker has lost its sequence numbers, for example) librdkafka refuses every further record
     of an idempotent producer. Then Wire replaces the producer, and the undelivered records are reported as failed.

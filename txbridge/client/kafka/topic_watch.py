@@ -47,7 +47,7 @@ def _is_missing(error: BaseException | None) -> bool:
 
 
 class TopicWatch:
-    """Knowledge of the topics. `step` and `look_at_new_topics` are for the thread of the checks, the rest for any."""
+    """Knowledge of the topics. The thread of the checks calls `look_if_due` and `look_at_new_topics`, any the rest."""
 
     def __init__(self, names: Names, partitions: int, find_missing: FindMissing = lambda _: []) -> None:
         """`find_missing` is needed if real topics are noted."""
