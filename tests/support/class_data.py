@@ -73,7 +73,9 @@ def _exercise(bootstrap_servers: str) -> None:
     """Write a Kafka transaction and read it, so that the archive has the classes for this, too."""
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
     topic = "training"
-    AdminClient(client).create_topics([NewTopic(topic, 1, 1)])[topic].result(_TIMEOUT_S)
+    # Kept until the answer is there: a client without a reference fails its requests.
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(_TIMEOUT_S)
     producer = Producer({**client, "transactional.id": topic})
     producer.init_transactions(_TIMEOUT_S)
     producer.begin_transaction()
