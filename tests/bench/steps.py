@@ -129,7 +129,7 @@ class _Steps:
         runs = step("choose what goes together, us", lambda: [run for end in ends if (run := choice.run_of(end))])
         assert step("its limits, us", lambda: all(map(choice.take_run, runs)))
         step("decide, us", lambda: [draft.apply_run(run) for run in runs])
-        draft.park(MOST_ENTRIES, grown_old=False)
+        draft.park_entries(MOST_ENTRIES, grown_old=False)
         copies: list[Any] = step(
             "headers of its copy, us", lambda: [copy for run in runs for copy in run.copies(0, {})]
         )

@@ -60,14 +60,14 @@ def test_p8_checks_go_on_when_the_coordinator_moves_and_the_former_one_still_ans
     groups = GroupLiveness(GroupMembership(lambda: AdminClient(quiet(servers))), names)
 
     def is_alive() -> bool:
-        groups.attend(lambda limit: [group][:limit], lambda _: True)
+        groups.attend_groups(lambda limit: [group][:limit], lambda _: True)
         return groups.is_alive(group)
 
     eventually(is_alive, 20, "the member is not seen")
     second.pause()
     until = time.monotonic() + PAUSE_S
     while time.monotonic() < until:
-        groups.attend(lambda limit: [group][:limit], lambda _: True)
+        groups.attend_groups(lambda limit: [group][:limit], lambda _: True)
         time.sleep(0.2)
     second.resume()
     eventually(lambda: coordinator(servers, check) not in {SECOND, -1}, 60, "the coordinator did not move")

@@ -32,7 +32,7 @@ def test_p7_a_worker_whose_clock_is_73_hours_ahead_discards_nothing_and_goes_on(
         # Checks follow the brokers' clock.
         eventually(lambda: all(member.checks(one) for one in waiting), 30, "not checked")
         time.sleep(2)
-        counts = local.owner.facts().open
+        counts = local.owner.partition_facts().open
         assert counts is not None
         assert counts.others == {}
         assert "ahead of that of the broker" in (local.owner.status.clock or "")

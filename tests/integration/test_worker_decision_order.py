@@ -122,7 +122,7 @@ def test_p5_end_is_applied_in_its_order_when_faust_delivers(
 
 def _feed(local: LocalOwner, events: list[DecisionEvent]) -> None:
     for event in events:
-        local.owner.inbox.offer(event)
+        local.owner.inbox.offer_event(event)
 
 
 def _level(local: LocalOwner) -> bool:
@@ -177,7 +177,7 @@ def test_p5_faust_in_a_thread_of_its_own_while_end_grows(bridge: Bridge) -> None
             if position >= len(written):
                 done.wait(0.001)
                 continue
-            local.owner.inbox.offer(written[position])
+            local.owner.inbox.offer_event(written[position])
             position += 1
             if chance.random() < 0.02:
                 position = max(0, position + chance.randrange(-20, 5))

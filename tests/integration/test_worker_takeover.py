@@ -152,13 +152,13 @@ def test_p3_a_zombie_that_takes_the_fence_back_in_the_middle_of_a_takeover(
     prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(10)], partition=0)
     group_says = "zombie"
     fences: list[TransactionalWriter] = []
-    real_fence = TransactionalWriter.fence
+    real_fence = TransactionalWriter.take_fence
 
     def fence(writer: TransactionalWriter) -> None:
         fences.append(writer)
         real_fence(writer)
 
-    monkeypatch.setattr(TransactionalWriter, "fence", fence)
+    monkeypatch.setattr(TransactionalWriter, "take_fence", fence)
     with bridge.local_owner(confirm=lambda _: group_says == "zombie") as zombie:
         gate = _Gate("takeover.restored")
         monkeypatch.setattr(restore, "fault_point", gate)
@@ -184,7 +184,7 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
     """After connection errors between begin and commit the worker does not write again what Kafka has committed."""
     topic = bridge.create_topic("real")
     made: list[TransactionalWriter] = []
-    real_write = TransactionalWriter.write
+    real_write = TransactionalWriter.write_transaction
     outcomes = iter(["committed", "aborted", "committed"])
 
     def write(writer: TransactionalWriter, contents: Any, receipt: Any) -> None:
@@ -198,7 +198,7 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
         if outcome == "committed":
             raise IndefiniteError("nobody knows")
 
-    monkeypatch.setattr(TransactionalWriter, "write", write)
+    monkeypatch.setattr(TransactionalWriter, "write_transaction", write)
     with bridge.local_owner():
         for number in range(5):
             bridge.deliver(topic, b"%d" % number)

@@ -98,7 +98,7 @@ class Loop:
             for record in records:
                 half = parse_half(*record, Names())
                 queue.note_id(half)
-                queue.read(half)
+                queue.read_half(half)
 
     def turn(self, now: int, decisions: list[tuple[int, Decision]]) -> Draft:
         queue = self.queue
@@ -117,7 +117,7 @@ class Loop:
         if is_round:
             due_work.discard(draft, now, MUCH)
             due_work.send_checks(draft, now, lambda _: True, MUCH)
-        draft.park(MUCH, grown_old=is_round)
+        draft.park_entries(MUCH, grown_old=is_round)
         self.note(draft, now)
         draft.apply(now)
         return draft

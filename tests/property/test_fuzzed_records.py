@@ -70,7 +70,7 @@ def _read_offset(raw: Raw) -> None:
         ParkedEntries([parked]),
     )
     try:
-        offset_topic.take(raw.key, raw.value, raw.headers, 10)
+        offset_topic.take_record(raw.key, raw.value, raw.headers, 10)
     except MalformedRecordError:
         assert (offset_topic.checkpoint, offset_topic.checkpoint_offset, offset_topic.parked) == (
             checkpoint,

@@ -46,7 +46,7 @@ def test_it_is_a_dictionary_in_order(first, later, edge):
         table, known = ParkedTable(), {}
         for step in first:
             _do(table, known, step)
-        table.sort()
+        table.sort_rows()
         assert list(table) == [known[offset] for offset in sorted(known)]
         highest = 40
         for step in later:
@@ -57,7 +57,7 @@ def test_it_is_a_dictionary_in_order(first, later, edge):
                 _do(table, known, step)
         assert list(table) == [known[offset] for offset in sorted(known)]
         _counts_agree(table, known)
-        assert table.split(edge) == [known[offset] for offset in sorted(known) if offset >= edge]
+        assert table.split_off(edge) == [known[offset] for offset in sorted(known) if offset >= edge]
         assert list(table) == [known[offset] for offset in sorted(known) if offset < edge]
     finally:
         parked_table._FEW = before
@@ -66,10 +66,10 @@ def test_it_is_a_dictionary_in_order(first, later, edge):
 def _counts_agree(table: ParkedTable, known: dict[int, HalfEntry]) -> None:
     pending = [entry for entry in known.values() if entry.state is TransactionState.PENDING]
     scheduled = [entry for entry in known.values() if entry.state is TransactionState.SCHEDULED]
-    assert {schedule[0] for schedule in table.schedules()} == {entry.offset for entry in pending}
-    assert sum(table.births(1_000).values()) == len(pending)
-    assert sorted(table.deliveries()) == sorted((entry.deliver_at, entry.offset) for entry in scheduled)
-    assert table.scheduled() == Counter(entry.group for entry in scheduled)
+    assert {schedule[0] for schedule in table.iter_schedules()} == {entry.offset for entry in pending}
+    assert sum(table.count_births(1_000).values()) == len(pending)
+    assert sorted(table.iter_deliveries()) == sorted((entry.deliver_at, entry.offset) for entry in scheduled)
+    assert table.count_scheduled() == Counter(entry.group for entry in scheduled)
     for offset, entry in known.items():
         assert table.counted_as(offset) == (entry.group, entry.state, entry.born)
         assert (table.schedule_of(offset) is None) == (entry.state is TransactionState.SCHEDULED)
@@ -77,8 +77,8 @@ def _counts_agree(table: ParkedTable, known: dict[int, HalfEntry]) -> None:
 
 def _do(table: ParkedTable, known: dict[int, HalfEntry], step: HalfEntry | int) -> None:
     if isinstance(step, int):
-        assert table.remove(step) == (known.pop(step, None) is not None)
+        assert table.remove_row(step) == (known.pop(step, None) is not None)
     else:
-        table.put(step)
+        table.put_row(step)
         known[step.offset] = step
     assert len(table) == len(known)

@@ -22,7 +22,7 @@ def test_a_copy_is_recognised_within_the_window_and_nothing_else_is_one(
         born += later
         newest = max(newest, born)
         known = accepted.setdefault(name, [])
-        first = recent.note(offset, f"{name:032X}", born)
+        first = recent.note_id(offset, f"{name:032X}", born)
         if first is None:
             assert all(newest - before > window for _, before in known)
             known.append((offset, born))

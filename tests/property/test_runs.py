@@ -66,7 +66,7 @@ class Side:
         for record in records:
             half = parse_half(*record, Names())
             assert self.queue.note_id(half) is None
-            self.queue.read(half)
+            self.queue.read_half(half)
 
     def turn(self, now: int, limits: Limits, *, is_due: bool, commit: bool) -> tuple:
         queue = self.queue
@@ -79,7 +79,7 @@ class Side:
                 parts.append(run)
                 continue
             queue.enter_fresh(max((o for o in record.half_offsets if o in queue.fresh), default=-1) + 1)
-            part = choice.take(record)
+            part = choice.take_entries(record)
             parts.append(part)
             if part.stop < len(record.entries):
                 break
@@ -96,7 +96,7 @@ class Side:
                 order += [entry.offset for entry in draft.deliver[before:]]
         if is_due:
             due_work.send_checks(draft, now, lambda _: True, 100)
-        draft.park(100, grown_old=is_due)
+        draft.park_entries(100, grown_old=is_due)
         told = (
             order,
             sorted((outcome.value, sorted(named)) for outcome, named in draft.ops()),
@@ -109,7 +109,7 @@ class Side:
             draft.abandon()
             return told
         for _, named in draft.ops():
-            queue.ops.note(self.next_op, named)
+            queue.ops.note_record(self.next_op, named)
             self.next_op += 2
         draft.apply(now)
         self.waiting = [record for record in self.waiting if record.offset >= queue.next_end]
@@ -119,9 +119,9 @@ class Side:
 def known(side: Side) -> tuple:
     """All state of a partition that matters between two turns."""
     queue = side.queue
-    outcomes = {offset: queue.outcome(offset) or queue.remembered(offset) for offset in range(queue.read_position)}
+    outcomes = {offset: queue.outcome_of(offset) or queue.remembered(offset) for offset in range(queue.read_position)}
     entries = sorted(queue.open_entries())
-    return queue.watermark, queue.read_position, outcomes, entries, queue.open_counts(), queue.counts()
+    return queue.watermark, queue.read_position, outcomes, entries, queue.open_counts(), queue.count_by_state()
 
 
 @given(st.lists(TURNS, max_size=8))

@@ -47,15 +47,15 @@ def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
         expected = [o for _, o in sorted((due, o) for o, due in dues.items() if due <= number)][:offset]
         if what == "push":
             dues[offset] = number
-            schedule.push(number, offset)
+            schedule.push_item(number, offset)
         elif what == "repeat" and offset in dues:
-            schedule.push(dues[offset], offset)
+            schedule.push_item(dues[offset], offset)
         elif what == "drop":
             dues.pop(offset, None)
         elif what == "peek":
-            assert schedule.peek(number, offset) == expected
+            assert schedule.peek_due(number, offset) == expected
         elif what == "take":
-            assert schedule.take(number, offset) == expected
+            assert schedule.take_due(number, offset) == expected
             for taken in expected:
                 del dues[taken]
         assert schedule.next_due() == min(dues.values(), default=None)
@@ -65,7 +65,7 @@ def run(records: list[DecisionRecord], sizes: Iterator[Limits]) -> tuple:
     """Apply END in Kafka transactions of these sizes; return all outcomes."""
     queue = HalfQueue(CheckPolicy())
     for offset in range(MESSAGES):
-        queue.read(HalfMessage(offset, f"{offset:032X}", "g", "t", 0, None, b"x" * 100 * offset, ()))
+        queue.read_half(HalfMessage(offset, f"{offset:032X}", "g", "t", 0, None, b"x" * 100 * offset, ()))
     # Half message 0 stays open, so that the watermark stays below all outcomes.
     delivered: list[int] = []
     rolled_back: list[int] = []
@@ -74,18 +74,18 @@ def run(records: list[DecisionRecord], sizes: Iterator[Limits]) -> tuple:
         draft = Draft(queue, 1_000)
         choice = Choice(queue, next(sizes), due=0)
         for record in records[queue.next_end :]:
-            part = choice.take(record)
+            part = choice.take_entries(record)
             if part.stop > part.start:
                 draft.apply_end(part, lambda entry: None)
             if part.stop < len(record.entries):
                 break
         assert (draft.next_end, draft.next_entry) > (queue.next_end, queue.next_entry), "it stands still"
-        draft.park(10)
+        draft.park_entries(10)
         delivered += [entry.offset for entry in draft.deliver]
         rolled_back += [entry.offset for entry in draft.rolled_back]
         refused += [(one.end_offset, one.entry, one.reason.name) for one in draft.refused]
         for _, offsets in draft.ops():
-            queue.ops.note(queue.next_end, offsets)
+            queue.ops.note_record(queue.next_end, offsets)
         draft.apply(draft.now)
     return delivered, rolled_back, refused, sorted(entry.offset for entry in queue.open_entries())
 

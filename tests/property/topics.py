@@ -132,7 +132,7 @@ class Worker:
         for offset in range(self.queue.half_position, end):
             record = self.topics.half.get(offset)
             if isinstance(record, HalfMessage):
-                self.queue.read(record)
+                self.queue.read_half(record)
             elif record is not None:
                 self.queue.read_malformed(offset, record)
         self.queue.advance_reader(end)
@@ -169,7 +169,7 @@ class Worker:
                 if not is_cut:
                     draft.skip_end(offset + 1)
             else:
-                part = choice.take(record)
+                part = choice.take_entries(record)
                 is_cut = part.stop < len(record.entries)
                 if part.stop > part.start:
                     draft.apply_end(part, obstacle)
@@ -188,12 +188,12 @@ class Worker:
             if not discard_first:
                 due_work.discard(draft, as_of, limits.discards)
         draft.set_aside_malformed(limits.malformed)
-        draft.park(limits.parks)
+        draft.park_entries(limits.parks)
         return draft
 
     def apply(self, draft: Draft, landed: list[tuple[int, list[int]]]) -> None:
         for op_offset, offsets in landed:
-            self.queue.ops.note(op_offset, offsets)
+            self.queue.ops.note_record(op_offset, offsets)
         draft.apply(draft.now)
 
     def known(self, below: int) -> dict[int, tuple]:
@@ -201,7 +201,7 @@ class Worker:
         return {entry.offset: describe(entry) for entry in self.queue.open_entries() if entry.offset < below} | {
             -1 - offset: (outcome,)
             for offset in range(self.queue.watermark, below)
-            if (outcome := self.queue.outcome(offset)) is not None
+            if (outcome := self.queue.outcome_of(offset)) is not None
         }
 
 

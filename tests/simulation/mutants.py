@@ -66,7 +66,7 @@ def fence_after_reading() -> None:
     """
     offset_topic_ends_where_somebody_says()
     del faults.CHANCES["former leader"]
-    fence, write = TransactionalWriter.fence, TransactionalWriter.write
+    fence, write = TransactionalWriter.take_fence, TransactionalWriter.write_transaction
     seen: set[TransactionalWriter] = set()
 
     def late_fence(self):
@@ -79,14 +79,14 @@ def fence_after_reading() -> None:
             fence(self)
         write(self, contents, receipt)
 
-    TransactionalWriter.fence = late_fence
+    TransactionalWriter.take_fence = late_fence
     TransactionalWriter.must_fence = False
-    TransactionalWriter.write = write_with_fence
+    TransactionalWriter.write_transaction = write_with_fence
 
 
 def believe_an_indefinite_commit() -> None:
     """A commit without an answer counts as done."""
-    write = TransactionalWriter.write
+    write = TransactionalWriter.write_transaction
 
     def believing(self, contents, receipt):
         try:
@@ -94,14 +94,14 @@ def believe_an_indefinite_commit() -> None:
         except IndefiniteError:
             receipt.checkpoint_offset = max(receipt.checkpoint_offset, 0)
 
-    TransactionalWriter.write = believing
+    TransactionalWriter.write_transaction = believing
 
 
 def disbelieve_an_indefinite_commit() -> None:
     """A commit without an answer counts as not done. The fence is taken, but no topic is read."""
 
     def not_committed(self, _receipt):
-        self._state.writer.fence()
+        self._state.writer.take_fence()
         return False
 
     Committer._was_committed = not_committed
@@ -109,13 +109,13 @@ def disbelieve_an_indefinite_commit() -> None:
 
 def believe_an_abort() -> None:
     """A draft whose Kafka transaction was aborted is applied nevertheless."""
-    write = TransactionalWriter.write
+    write = TransactionalWriter.write_transaction
 
     def believing(self, contents, receipt):
         with suppress(AbortedError):
             write(self, contents, receipt)
 
-    TransactionalWriter.write = believing
+    TransactionalWriter.write_transaction = believing
 
 
 def ignore_trouble() -> None:
@@ -140,7 +140,7 @@ def end_out_of_order() -> None:
                 self._expected = event.offset + 1
                 self._changed.notify()
 
-    DecisionInbox.offer = offer
+    DecisionInbox.offer_event = offer
 
 
 def last_decision_wins() -> None:
@@ -158,13 +158,13 @@ def last_decision_wins() -> None:
 
 def checkpoint_not_in_the_transaction() -> None:
     """The checkpoint lags one transaction behind."""
-    checkpoint = Committer._checkpoint
+    checkpoint = Committer._next_checkpoint
 
     def stale(self, draft):
         last = self.checkpoint
         return replace(checkpoint(self, draft), half=last.half, end=last.end, entry=last.entry)
 
-    Committer._checkpoint = stale
+    Committer._next_checkpoint = stale
 
 
 def held_at_the_limit() -> None:
@@ -189,8 +189,8 @@ def held_at_the_limit() -> None:
 
 def checkpoint_without_the_entry() -> None:
     """The checkpoint names the next END record, but not the next entry in it."""
-    checkpoint = Committer._checkpoint
-    Committer._checkpoint = lambda self, draft: replace(checkpoint(self, draft), entry=0)
+    checkpoint = Committer._next_checkpoint
+    Committer._next_checkpoint = lambda self, draft: replace(checkpoint(self, draft), entry=0)
 
 
 def take_over_from_the_beginning_of_the_record() -> None:
@@ -261,7 +261,7 @@ def an_interval_counts_from_the_report() -> None:
 
 def discard_without_waiting() -> None:
     """The discard does not wait for the interval after the last check."""
-    Timers.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
+    Timers.take_exhausted = lambda self, now, limit: self._take_from(self._exhausted, now + 1_000_000, limit)
 
 
 def watermark_passes_the_undecided() -> None:
@@ -271,7 +271,7 @@ def watermark_passes_the_undecided() -> None:
         del grown_old
         self.watermark = self.queue.read_position
 
-    Draft.park = park
+    Draft.park_entries = park
 
 
 def op_replayed_from_its_end() -> None:
@@ -305,7 +305,7 @@ def parked_entries_forgotten() -> None:
 
 def a_refused_check_has_no_back_off() -> None:
     """A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly."""
-    RefusedChecks.obstacle = lambda _self, _entry, _topic: None
+    RefusedChecks.obstacle_of_check = lambda _self, _entry, _topic: None
 
 
 def absence_by_the_word_of_one_broker() -> None:
@@ -336,8 +336,8 @@ def a_take_over_by_the_word_of_one_broker() -> None:
 def offset_topic_ends_where_somebody_says() -> None:
     """A take-over does not look where its first record lands."""
     Committer._find_offset_topic_end = lambda _self: None
-    produce = Transaction.produce
-    Transaction.produce = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
+    produce = Transaction.produce_all
+    Transaction.produce_all = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
 
 
 def go_on_from_an_older_checkpoint() -> None:
@@ -364,8 +364,8 @@ def an_outcome_by_the_word_of_offset_alone() -> None:
 
 def op_ends_where_somebody_says() -> None:
     """A take-over does not count the records of OP."""
-    checkpoint = Committer._checkpoint
-    Committer._checkpoint = lambda self, draft: replace(checkpoint(self, draft), ops=0)
+    checkpoint = Committer._next_checkpoint
+    Committer._next_checkpoint = lambda self, draft: replace(checkpoint(self, draft), ops=0)
 
 
 def what_is_pending_can_be_abandoned() -> None:
@@ -375,14 +375,14 @@ def what_is_pending_can_be_abandoned() -> None:
 
 def what_is_abandoned_is_not_told() -> None:
     """An abandoned message is not copied to the discard topic."""
-    discard = Transaction._discard
+    discard = Transaction._produce_discards
 
     def without(self, contents):
         abandoned, contents.draft.abandoned = contents.draft.abandoned, []
         discard(self, contents)
         contents.draft.abandoned = abandoned
 
-    Transaction._discard = without
+    Transaction._produce_discards = without
 
 
 def copies_are_messages() -> None:
@@ -433,14 +433,14 @@ def a_run_may_be_decided_twice() -> None:
 
 def runs_come_last() -> None:
     """A Kafka transaction delivers runs after all single decisions, whatever the order of END."""
-    produce = Transaction.produce
+    produce = Transaction.produce_all
 
     def last(self, contents):
         draft = contents.draft
         draft.parts.sort(key=lambda part: isinstance(part, Run))
         produce(self, contents)
 
-    Transaction.produce = last
+    Transaction.produce_all = last
 
 
 def what_is_fresh_is_never_due() -> None:
@@ -460,7 +460,7 @@ def copies_across_a_take_over_are_messages() -> None:
 
 def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
-    each, produce, waiting = parts.deliveries, Transaction.produce, list[Any]()
+    each, produce, waiting = parts.deliveries, Transaction.produce_all, list[Any]()
 
     def first_topic(half, partition):
         first, *others = each(half, partition)
@@ -475,11 +475,11 @@ def several_in_two_transactions() -> None:
         before = waiting.copy()
         waiting.clear()
         for one in before:
-            self._deliver(*one)
+            self._deliver_copy(*one)
         produce(self, contents)
 
     parts.deliveries = first_topic
-    Transaction.produce = others_first
+    Transaction.produce_all = others_first
 
 
 def several_change_places() -> None:
@@ -542,7 +542,7 @@ def _without_its_time(state_of, row):
 
 def a_take_over_forgets_what_is_scheduled() -> None:
     """A new owner reads the parked entries of scheduled messages, but does not schedule them."""
-    ParkedTable.deliveries = lambda _self: iter(())
+    ParkedTable.iter_deliveries = lambda _self: iter(())
 
 
 def what_is_scheduled_is_not_parked() -> None:
@@ -580,7 +580,7 @@ def a_check_answers_for_any_database() -> None:
 
 def a_defect_that_does_not_fit() -> None:
     """A replacement with other arguments than the worker gives. The run must refuse it instead of finding it."""
-    Draft.park = lambda _self, _limit: None
+    Draft.park_entries = lambda _self, _limit: None
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
@@ -658,7 +658,7 @@ _DOES_NOT_FIT = (TypeError, AttributeError, NameError)
 
 def _refuse_those_that_do_not_fit() -> None:
     """Exit with code 2 and a line of text when the worker meets such an error, in each kind of search."""
-    error = PartitionOwner._explain
+    error = PartitionOwner._explain_failure
 
     def explain(self, raised):
         if isinstance(raised, _DOES_NOT_FIT):
@@ -667,7 +667,7 @@ def _refuse_those_that_do_not_fit() -> None:
             os._exit(2)
         return error(self, raised)
 
-    PartitionOwner._explain = explain
+    PartitionOwner._explain_failure = explain
 
 
 def main(name: str, how: str) -> int:

@@ -49,13 +49,13 @@ class Backlog:
         policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=LIMIT)
         #: The highest number of half messages that were objects at the same time.
         self.most = 0
-        add = OpenMessages.add
+        add = OpenMessages.add_entry
 
         def counted(entries: OpenMessages, entry: HalfEntry) -> None:
             add(entries, entry)
             self.most = max(self.most, len(entries._objects))
 
-        monkeypatch.setattr(OpenMessages, "add", counted)
+        monkeypatch.setattr(OpenMessages, "add_entry", counted)
         self.process = Process(world, names, policy, 0, "w1")
         self.logged: list[str] = []
 

@@ -49,7 +49,7 @@ class _Metrics:
     def __getattr__(self, name: str) -> Any:
         return getattr(_metrics(), name)
 
-    def committed(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
+    def note_commit(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
         runs = [run for run in draft.parts if isinstance(run, Run)]
         for run in runs:
             self._world.count("run of fresh half messages")
@@ -66,7 +66,7 @@ class _Metrics:
                 self._world.count("decisions one by one behind a run")
         if len(runs) > 1:
             self._world.count("several runs in one transaction")
-        _metrics().committed(draft, malformed, seconds, now)
+        _metrics().note_commit(draft, malformed, seconds, now)
 
 
 class _SimulatedOutside(Outside):

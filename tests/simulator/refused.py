@@ -125,7 +125,7 @@ class RefusedRun:
         command = f"{half},{transaction_id},{COMMIT}".encode()
         headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
         end = cluster.append_plain((self._names.end, 0), (None, command, headers, 0))
-        process.owner.inbox.offer(DecisionEvent(end, None, command, headers))
+        process.owner.inbox.offer_event(DecisionEvent(end, None, command, headers))
         process.poke()
         return half
 

@@ -331,7 +331,7 @@ class Simulation:
         offset = events[0] if self.world.strikes("END event repeated") else events.popleft()
         stored = self.world.cluster.logs[self.names.end, partition].entries[offset]
         if process is not None and not process.actor.is_dead:
-            process.owner.inbox.offer(DecisionEvent(offset, stored.key, stored.value, stored.headers))
+            process.owner.inbox.offer_event(DecisionEvent(offset, stored.key, stored.value, stored.headers))
             process.poke()
 
     def _pass_time(self, milliseconds: int) -> None:

@@ -76,7 +76,7 @@ class Partition:
 
     def prepare(self, *offsets: int, **kwargs) -> Partition:
         for offset in offsets:
-            self.queue.read(half(offset, **kwargs))
+            self.queue.read_half(half(offset, **kwargs))
         return self
 
     def draft(
@@ -91,7 +91,7 @@ class Partition:
         draft = Draft(self.queue, now)
         choice = Choice(self.queue, Limits(self.max_entries, self.max_bytes), due=now)
         for record in records:
-            part = choice.take(record)
+            part = choice.take_entries(record)
             if part.stop > part.start:
                 draft.apply_end(part, self.obstacle)
             if part.stop < len(record.entries):
@@ -102,7 +102,7 @@ class Partition:
             draft, now, lambda group: group not in self.dead, checks, lambda one: self.unasked.get(one.group)
         )
         draft.set_aside_malformed()
-        draft.park(parks)
+        draft.park_entries(parks)
         return draft
 
     def obstacle(self, open_entry) -> str | None:
@@ -110,7 +110,7 @@ class Partition:
 
     def commit(self, draft: Draft) -> Draft:
         for _, offsets in draft.ops():
-            self.queue.ops.note(self.next_op, offsets)
+            self.queue.ops.note_record(self.next_op, offsets)
             self.next_op += 2
         draft.apply(draft.now)
         return draft

@@ -42,16 +42,16 @@ class CheckGroups:
     def __len__(self) -> int:
         return len(self.schedules)
 
-    def push(self, group: str, due: int, offset: int) -> None:
+    def push_check(self, group: str, due: int, offset: int) -> None:
         """Schedule a check."""
         if group not in self.schedules:
             self._sweep()
-        self._schedule(group).push(due, offset)
+        self._schedule(group).push_item(due, offset)
         self._note(group, due)
 
-    def load(self, group: str, due: int, offset: int) -> None:
+    def load_check(self, group: str, due: int, offset: int) -> None:
         """Schedule a check at a take-over, before any check is asked for."""
-        self._schedule(group).load(due, offset)
+        self._schedule(group).load_item(due, offset)
         self._note(group, due)
 
     def next_due(self, until: int | None = None) -> int | None:
@@ -76,7 +76,7 @@ class CheckGroups:
             self._drop_head(due, group, first)
         return None
 
-    def due(self, now: int, limit: int | None = None) -> list[str]:
+    def groups_due(self, now: int, limit: int | None = None) -> list[str]:
         """Up to `limit` groups with a check due: those that waited longest, half of them new ones."""
         self._fill_line(now)
         most = len(self._new) + len(self._seen)
@@ -94,12 +94,12 @@ class CheckGroups:
         due = None if schedule is None else schedule.next_due(now)
         return due is not None and due <= now
 
-    def take(self, group: str, now: int, limit: int) -> list[int]:
+    def take_due(self, group: str, now: int, limit: int) -> list[int]:
         """Remove up to `limit` checks that are due. Returns their half offsets."""
         schedule = self.schedules.get(group)
         if schedule is None:
             return []
-        taken = schedule.take(now, limit)
+        taken = schedule.take_due(now, limit)
         if taken:
             self._turn += 1
             self._served[group] = self._turn

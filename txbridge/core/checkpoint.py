@@ -64,9 +64,9 @@ def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, lis
     """Outcome and half offsets of an OP record. Raises MalformedRecordError."""
     ours = OurHeaders(headers)
     ours.require_version("OP record")
-    if ours.required(names.TAGS).encode() != names.REMOVE_TAG:
+    if ours.require_text(names.TAGS).encode() != names.REMOVE_TAG:
         raise MalformedRecordError(f"header {names.TAGS} is not d")
-    name = ours.required(names.OUTCOME)
+    name = ours.require_text(names.OUTCOME)
     try:
         outcome = Outcome(name)
         named = (value or b"").decode("ascii")

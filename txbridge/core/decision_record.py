@@ -207,10 +207,10 @@ def parse_end(
     """Read a record of END. Raises MalformedRecordError with the rule that it breaks; then none of it is applied."""
     ours = OurHeaders(headers)
     ours.require_version("END record")
-    group = ours.required(names.PGROUP)
+    group = ours.require_text(names.PGROUP)
     if not names.is_group(group):
         raise MalformedRecordError(f"header {names.PGROUP} cannot be a producer group: {group[:40]!r}")
-    source = _SOURCES.get(ours.required(names.SOURCE))
+    source = _SOURCES.get(ours.require_text(names.SOURCE))
     if source is None:
         raise MalformedRecordError(f"header {names.SOURCE} is not one of {', '.join(_SOURCES)}")
     if value is None:
@@ -223,7 +223,7 @@ def parse_end(
         group=group,
         source=source,
         entries=entries,
-        client_id=ours.optional(names.CLIENT_ID),
+        client_id=ours.find_text(names.CLIENT_ID),
         appended=appended,
     )
 

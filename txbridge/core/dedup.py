@@ -100,7 +100,7 @@ class DeduplicationWindow:
         # Copies whose first record is open and older than the tables: offset of the copy -> offset of the first record.
         self._outlived: dict[int, int] = {}
 
-    def note(self, offset: int, transaction_id: str, born: int) -> int | None:
+    def note_id(self, offset: int, transaction_id: str, born: int) -> int | None:
         """Take in the next valid record of HALF. Returns the offset of the first record with its id if it is a copy."""
         table = self._table_for(offset, born)
         key = bytes.fromhex(transaction_id)

@@ -78,7 +78,7 @@ class FreshHalves:
     def _columns(self) -> tuple[list[Any], ...]:
         return self.births, self.keys, self.values, self.headers, self.ids, self.envelopes, self.sizes
 
-    def extend(self, more: FreshHalves) -> None:
+    def append_halves(self, more: FreshHalves) -> None:
         """Append half messages that follow on these. If nothing is fresh here, their offsets may begin anywhere."""
         if not self:
             for column in self._columns:
@@ -119,7 +119,7 @@ class FreshHalves:
         self._open_from = offset
         return self.births[offset - start] if offset < stop else None
 
-    def finish(self, offsets: Collection[int]) -> None:
+    def free_finished(self, offsets: Collection[int]) -> None:
         """Free the contents of finished messages. No run may need them any more."""
         start = self.start
         ids, keys, values, headers, sizes = self.ids, self.keys, self.values, self.headers, self.sizes
@@ -129,7 +129,7 @@ class FreshHalves:
             headers[index] = ()
             self.bytes -= sizes[index]
 
-    def enter(self) -> HalfMessage | None:
+    def enter_first(self) -> HalfMessage | None:
         """End the freshness of the first message and return it; None if it is finished. A run with it stays valid."""
         half = self.open_at(self.first)
         if half is not None:

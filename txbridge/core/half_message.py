@@ -160,7 +160,7 @@ def _parse_by_name(
             raise MalformedRecordError(f"header {name[:40]!r} is reserved")
     if ours.required_bytes(names.TRAN_MSG) != b"true":
         raise MalformedRecordError(f"header {names.TRAN_MSG} is not true")
-    transaction_id = ours.required(names.UNIQ_KEY)
+    transaction_id = ours.require_text(names.UNIQ_KEY)
     if not names.is_transaction_id(transaction_id):
         raise MalformedRecordError(f"header {names.UNIQ_KEY} is not 32 digits of 0-9A-F")
     group = _group(ours.required_bytes(names.PGROUP))
@@ -180,12 +180,12 @@ def _parse_by_name(
         value=value,
         headers=headers or (),
         real_partition=real_partition,
-        immunity=ours.optional(names.CHECK_IMMUNITY_TIME),
+        immunity=ours.find_text(names.CHECK_IMMUNITY_TIME),
         user_timestamp=ours.optional_number(names.BORN_TIMESTAMP) or None,
         messages=ours.optional_number(names.MESSAGES),
         deliver_at=ours.optional_number(names.DELIVER_AT),
     )
-    barrier_id = ours.optional(names.BARRIER)
+    barrier_id = ours.find_text(names.BARRIER)
     if barrier_id is not None and not names.is_barrier_id(barrier_id):
         raise MalformedRecordError(f"header {names.BARRIER} is no identity of a table: {barrier_id[:40]!r}")
     return half if half.messages is None else _of_several(half)

@@ -87,12 +87,12 @@ class HalfQueue:
     def restore_parked(self, parked: ParkedEntries) -> None:
         """Take in the parked entries of OFFSET, before anything is read. `parked` is empty afterwards."""
         rows, others = parked.release()
-        above = rows.split(self.half_position)
-        self._entries.adopt(rows)
-        self.timers.load(rows)
+        above = rows.split_off(self.half_position)
+        self._entries.adopt_rows(rows)
+        self.timers.load_rows(rows)
         for entry in (*above, *others):
-            self._entries.put(entry)
-            self.timers.schedule(entry)
+            self._entries.put_entry(entry)
+            self.timers.schedule_next(entry)
             self.timers.schedule_expiry(entry)
             self._restored_to = max(self._restored_to, entry.offset + 1)
 
@@ -105,7 +105,7 @@ class HalfQueue:
             # A discarded message is open for a resume. So its parked entry counts, not the OP record.
             if offset not in self._entries:
                 self._outcomes[offset] = outcome
-        self.ops.restore(op_offset, half_offsets, is_needed=bool(named))
+        self.ops.restore_record(op_offset, half_offsets, is_needed=bool(named))
 
     # --- reading HALF -----------------------------------------------------------------------------------------------
 
@@ -115,9 +115,9 @@ class HalfQueue:
         Returns the offset of the first record if this one is a copy (`dedup`). The caller passes a copy to
         `read_malformed`.
         """
-        return self._recent.note(half.offset, half.transaction_id, half.born)
+        return self._recent.note_id(half.offset, half.transaction_id, half.born)
 
-    def read(self, half: HalfMessage) -> bool:
+    def read_half(self, half: HalfMessage) -> bool:
         """Take in the next half message. True if its body is to be kept, because it is open and may soon be needed."""
         born = half.born
         if half.offset < self.half_position:
@@ -137,7 +137,7 @@ class HalfQueue:
             if offset in self._outcomes:
                 return False
             entry = self._entry_of(half)
-            self._entries.add(entry)
+            self._entries.add_entry(entry)
             self.timers.schedule_first(entry)
         # Discarded and scheduled messages may wait for days, so their bodies are not kept.
         return entry.state is not TransactionState.DISCARDED and entry.state is not TransactionState.SCHEDULED
@@ -208,7 +208,7 @@ class HalfQueue:
         if not self._recent.note_all(halves.start, [name or b"" for name in halves.ids], halves.births):
             return False
         self._latest_birth = births[-1]
-        self.fresh.extend(halves)
+        self.fresh.append_halves(halves)
         self._entries.count_fresh(halves)
         return True
 
@@ -223,7 +223,7 @@ class HalfQueue:
         fresh, entered = self.fresh, []
         while fresh and fresh.first < until:
             offset, size = fresh.first, fresh.size_of(fresh.first)
-            half = fresh.enter()
+            half = fresh.enter_first()
             if half is None:
                 self._enter(offset, size)
                 continue
@@ -239,14 +239,14 @@ class HalfQueue:
         # One END record decides messages of one group only.
         self._entries.uncount_fresh(group, [births[offset - start] for offset in offsets])
         self._outcomes.update(dict.fromkeys(offsets, outcome))
-        fresh.finish(offsets)
+        fresh.free_finished(offsets)
 
     def _pass_fresh(self) -> None:
         """Move the low watermark over finished fresh messages. The window is empty."""
         fresh, finished = self.fresh, self._outcomes.pop
         offset, stop = fresh.first, fresh.stop
         while offset < stop and (outcome := finished(offset, None)) is not None:
-            self._remembered.note(offset, outcome)
+            self._remembered.note_outcome(offset, outcome)
             offset += 1
         fresh.first = self.half_position = offset
 
@@ -263,7 +263,7 @@ class HalfQueue:
         start = self._recent.start
         return self.watermark if start is None else min(start, self.watermark)
 
-    def outcome(self, offset: int) -> Outcome | None:
+    def outcome_of(self, offset: int) -> Outcome | None:
         """Outcome of a message at or above the watermark; None if it is open."""
         return self._outcomes.get(offset)
 
@@ -277,7 +277,7 @@ class HalfQueue:
         """Offsets of malformed records of HALF that still have to be copied to the discard topic."""
         return frozenset(self._malformed)
 
-    def window(self) -> Iterator[tuple[int, int]]:
+    def iter_window(self) -> Iterator[tuple[int, int]]:
         """Offsets at or above the watermark that were read, with their sizes, in order."""
         return iter(self._window)
 
@@ -313,9 +313,9 @@ class HalfQueue:
             or 2 * (self._window_bytes + self.fresh.bytes) > policy.park_after_bytes
         )
 
-    def counts(self) -> Mapping[TransactionState, int]:
+    def count_by_state(self) -> Mapping[TransactionState, int]:
         """Open messages by state."""
-        return self._entries.counts()
+        return self._entries.count_by_state()
 
     def open_counts(self) -> OpenCounts:
         """Open messages by group, state and age; for any thread."""
@@ -362,9 +362,9 @@ class HalfQueue:
 
     # --- applying a committed draft ---------------------------------------------------------------------------------
 
-    def finish(self, offsets: Collection[int], outcome: Outcome) -> None:
+    def finish_messages(self, offsets: Collection[int], outcome: Outcome) -> None:
         """Note messages that are finished, or discarded and cannot be resumed. The caller then calls `advance`."""
-        watermark, outcomes, remove = self.watermark, self._outcomes, self._entries.remove
+        watermark, outcomes, remove = self.watermark, self._outcomes, self._entries.remove_entry
         if self.fresh and (fresh := [offset for offset in offsets if offset >= self.half_position]):
             self._finish_fresh(fresh, outcome)
             offsets = [offset for offset in offsets if offset < self.half_position]
@@ -373,34 +373,34 @@ class HalfQueue:
             if offset >= watermark:
                 outcomes[offset] = outcome
             else:
-                self._remembered.note(offset, outcome)
+                self._remembered.note_outcome(offset, outcome)
         self._malformed.difference_update(offsets)
 
-    def update(self, entry: HalfEntry) -> None:
+    def update_entry(self, entry: HalfEntry) -> None:
         """Replace an entry that has changed, and schedule it anew. The same Kafka transaction has parked it."""
-        before = self._entries.known(entry.offset)
-        self._entries.put(entry)
+        before = self._entries.get_open(entry.offset)
+        self._entries.put_entry(entry)
         if not before.parked or before.state is not entry.state:
             self.timers.schedule_expiry(entry)
-        self.timers.schedule(entry)
+        self.timers.schedule_next(entry)
 
-    def advance(self) -> None:
+    def advance_watermark(self) -> None:
         """Move the low watermark over all finished or parked messages, and free their places in the window."""
         window, finished = self._window, self._outcomes.pop
         while window:
             offset, size = window[0]
             outcome = finished(offset, None)
             if outcome is not None:
-                self._remembered.note(offset, outcome)
+                self._remembered.note_outcome(offset, outcome)
             elif self._may_pass(offset):
-                self._entries.settle(offset)
+                self._entries.settle_entry(offset)
             else:
                 break
             window.popleft()
             self._window_bytes -= size
         if self.fresh and not window:
             self._pass_fresh()
-        self.ops.advance(self.watermark)
+        self.ops.advance_start(self.watermark)
 
     def _may_pass(self, offset: int) -> bool:
         entry = self._entries.get(offset)

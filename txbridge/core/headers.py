@@ -60,15 +60,15 @@ class OurHeaders:
             raise MalformedRecordError(f"header {name} is {'null' if name in self._values else 'missing'}")
         return value
 
-    def optional(self, name: str) -> str | None:
+    def find_text(self, name: str) -> str | None:
         value = self.optional_bytes(name)
         return None if value is None else decoded(name, value)
 
-    def required(self, name: str) -> str:
+    def require_text(self, name: str) -> str:
         return decoded(name, self.required_bytes(name))
 
     def optional_number(self, name: str) -> int | None:
-        text = self.optional(name)
+        text = self.find_text(name)
         return None if text is None else whole_number(text, f"header {name}")
 
 

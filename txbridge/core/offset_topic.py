@@ -26,10 +26,10 @@ class ParkedEntries(Mapping[int, HalfEntry]):
         self._plain = ParkedTable()
         self._others: dict[int, HalfEntry] = {}
         for entry in entries:
-            self.take(entry.offset, entry.encode(0))
+            self.take_entry(entry.offset, entry.encode(0))
 
     def __getitem__(self, half_offset: int) -> HalfEntry:
-        row = self._plain.get(half_offset)
+        row = self._plain.get_row(half_offset)
         return self._others[half_offset] if row is None else row
 
     def __contains__(self, half_offset: object) -> bool:
@@ -42,7 +42,7 @@ class ParkedEntries(Mapping[int, HalfEntry]):
     def __len__(self) -> int:
         return len(self._plain) + len(self._others)
 
-    def take(self, half_offset: int, value: bytes | None, next_check: int = 0) -> None:
+    def take_entry(self, half_offset: int, value: bytes | None, next_check: int = 0) -> None:
         """Fold one record; None is a tombstone. Raises MalformedRecordError.
 
         `next_check` (ms): the next check is not due earlier if this record was written for a check. It is ignored if it
@@ -57,9 +57,9 @@ class ParkedEntries(Mapping[int, HalfEntry]):
             entry = entry._replace(next_due=next_check)
         if entry is not None and entry.is_plain:
             self._others.pop(half_offset, None)
-            self._plain.put(entry)
+            self._plain.put_row(entry)
             return
-        self._plain.remove(half_offset)
+        self._plain.remove_row(half_offset)
         if entry is None:
             self._others.pop(half_offset, None)
         else:
@@ -69,7 +69,7 @@ class ParkedEntries(Mapping[int, HalfEntry]):
         """Hand over all entries, the plain ones as a sorted table. So a million of them are not in memory twice."""
         plain, others = self._plain, self._others
         self._plain, self._others = ParkedTable(), {}
-        plain.sort()
+        plain.sort_rows()
         return plain, list(others.values())
 
 
@@ -100,7 +100,7 @@ class OffsetTopic:
         """OFFSET offset and error of the first record of a later version that still counts."""
         return min(self._newer.values(), default=None)
 
-    def take(
+    def take_record(
         self,
         key: bytes | None,
         value: bytes | None,
@@ -134,7 +134,7 @@ class OffsetTopic:
         if headers != _OURS:
             OurHeaders(headers).require_version("parked entry")
         next_check = 0 if self._policy is None or appended is None else self._policy.next_check(appended)
-        self.parked.take(half_offset, value, next_check)
+        self.parked.take_entry(half_offset, value, next_check)
 
     def _half_offset(self, key: bytes) -> int:
         """The half offset in the key of a parked entry."""

@@ -30,14 +30,14 @@ class OpPositions:
             return len(self._records)
         return sum(offset >= op_offset for offset, _ in self._records)
 
-    def restore(self, op_offset: int, half_offsets: Collection[int], *, is_needed: bool) -> None:
+    def restore_record(self, op_offset: int, half_offsets: Collection[int], *, is_needed: bool) -> None:
         """Take in one OP record, in the order of OP. `is_needed`: it names something at or above the watermark."""
         if is_needed or self._records:
             # From the first needed record on, every record is counted. `advance` looks at the first only.
             self._records.append((op_offset, max(half_offsets, default=-1)))
         self._next = op_offset + 1
 
-    def note(self, op_offset: int, half_offsets: Collection[int]) -> None:
+    def note_record(self, op_offset: int, half_offsets: Collection[int]) -> None:
         """Note where an OP record of ours landed; negative if the producer did not learn it. `advance` comes after."""
         if op_offset < 0:
             # A lower bound, from the last known record. A take-over then replays a little more.
@@ -47,7 +47,7 @@ class OpPositions:
         # This makes a difference when retention has deleted all of OP and the log begins behind the marker.
         self._next = max(self._next, op_offset + 2)
 
-    def advance(self, watermark: int) -> None:
+    def advance_start(self, watermark: int) -> None:
         """Drop the first records while they name nothing at or above the low watermark, which has moved."""
         while self._records and self._records[0][1] < watermark:
             self._records.popleft()

@@ -48,7 +48,7 @@ class OpenCounter:
         self._named: dict[str, int] = {}
         self._unnamed: dict[str, int] = {}
 
-    def add(self, group: str, state: TransactionState, since: int) -> None:
+    def add_message(self, group: str, state: TransactionState, since: int) -> None:
         """Count one more message. Its age counts from `since` (ms)."""
         if state is TransactionState.PENDING:
             self.add_pending(group, since // SLOT_MS, 1)
@@ -97,7 +97,7 @@ class OpenCounter:
             del counts[group]
         return group if counts is self._named else OTHER
 
-    def remove(self, group: str, state: TransactionState, since: int) -> None:
+    def remove_message(self, group: str, state: TransactionState, since: int) -> None:
         """Uncount a message that was added with these arguments."""
         if state is TransactionState.PENDING:
             self._remove_pending(group, since // SLOT_MS, 1)
@@ -116,7 +116,7 @@ class OpenCounter:
         else:
             del self._pending[key]
 
-    def count(self) -> OpenCounts:
+    def copy_counts(self) -> OpenCounts:
         """A copy of the counts."""
         pending: dict[str, dict[int, int]] = {}
         # copy() of a dict is atomic for other threads.

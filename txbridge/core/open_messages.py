@@ -23,7 +23,7 @@ class OpenMessages:
     def __init__(self) -> None:
         self._objects: dict[int, HalfEntry] = {}
         self._rows = ParkedTable()
-        self._rows.sort()
+        self._rows.sort_rows()
         self._counter = OpenCounter()
 
     def __len__(self) -> int:
@@ -39,59 +39,59 @@ class OpenMessages:
     def get(self, offset: int) -> HalfEntry | None:
         entry = self._objects.get(offset)
         if entry is None and self._rows:
-            entry = self._rows.get(offset)
+            entry = self._rows.get_row(offset)
         return entry
 
     def get_object(self, offset: int) -> HalfEntry | None:
         """The same as `get`, but None for a row; quicker."""
         return self._objects.get(offset)
 
-    def known(self, offset: int) -> HalfEntry:
+    def get_open(self, offset: int) -> HalfEntry:
         """The entry of a message that is open for certain."""
         entry = self.get(offset)
         assert entry is not None
         return entry
 
-    def add(self, entry: HalfEntry) -> None:
+    def add_entry(self, entry: HalfEntry) -> None:
         """Add an entry that is not there."""
         self._objects[entry.offset] = entry
-        self._counter.add(entry.group, entry.state, entry.since)
+        self._counter.add_message(entry.group, entry.state, entry.since)
 
-    def put(self, entry: HalfEntry) -> None:
+    def put_entry(self, entry: HalfEntry) -> None:
         """Add or replace an entry."""
         if self._rows and entry.is_plain and (counted := self._rows.counted_as(entry.offset)) is not None:
             group, state, born = counted
             if state is not entry.state:
-                self._counter.remove(group, state, born)
-                self._counter.add(entry.group, entry.state, entry.born)
-            self._rows.put(entry)
+                self._counter.remove_message(group, state, born)
+                self._counter.add_message(entry.group, entry.state, entry.born)
+            self._rows.put_row(entry)
             return
-        self.remove(entry.offset)
-        self.add(entry)
+        self.remove_entry(entry.offset)
+        self.add_entry(entry)
 
-    def remove(self, offset: int) -> None:
+    def remove_entry(self, offset: int) -> None:
         """Remove an entry, if there is one."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
-            self._counter.remove(entry.group, entry.state, entry.since)
+            self._counter.remove_message(entry.group, entry.state, entry.since)
         elif self._rows and (counted := self._rows.counted_as(offset)) is not None:
-            self._rows.remove(offset)
-            self._counter.remove(*counted)
+            self._rows.remove_row(offset)
+            self._counter.remove_message(*counted)
 
-    def settle(self, offset: int) -> None:
+    def settle_entry(self, offset: int) -> None:
         """Make a plain entry a row: the low watermark has passed its offset."""
         entry = self._objects.get(offset)
         if entry is not None and entry.is_plain:
             # It is counted already: a row has the same state.
             del self._objects[offset]
-            self._rows.put(entry)
+            self._rows.put_row(entry)
 
-    def adopt(self, rows: ParkedTable) -> None:
+    def adopt_rows(self, rows: ParkedTable) -> None:
         """Take over a sorted table, while this is still empty."""
         self._rows = rows
-        for (group, slot), number in rows.births(SLOT_MS).items():
+        for (group, slot), number in rows.count_births(SLOT_MS).items():
             self._counter.add_pending(group, slot, number)
-        for group, number in rows.scheduled().items():
+        for group, number in rows.count_scheduled().items():
             self._counter.add_others(group, TransactionState.SCHEDULED, number)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
@@ -110,7 +110,7 @@ class OpenMessages:
 
     def put_off(self, policy: CheckPolicy, now: int, step: int) -> Iterator[tuple[int, int]]:
         """Offset and new due time (ms) of each message that a clock has put off which has gone back by `step`."""
-        for offset, _, due, checks, born in self._rows.schedules():
+        for offset, _, due, checks, born in self._rows.iter_schedules():
             if (earlier := policy.brought_forward(due, now, step, born, checks)) < due:
                 yield offset, earlier
         for entry in self._objects.values():
@@ -132,10 +132,10 @@ class OpenMessages:
         """Uncount fresh messages of a group that are finished, or about to be added here."""
         self._counter.remove_born(group, births)
 
-    def counts(self) -> Mapping[TransactionState, int]:
+    def count_by_state(self) -> Mapping[TransactionState, int]:
         """Number of messages in each state."""
         return self._counter.totals()
 
     def open_counts(self) -> OpenCounts:
         """Number of messages by group, state and age; for any thread."""
-        return self._counter.count()
+        return self._counter.copy_counts()

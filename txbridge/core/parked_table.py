@@ -66,7 +66,7 @@ class ParkedTable:
         """Offset of every row, in the same order; cheaper than the rows."""
         return compress(self._offsets, self._states)
 
-    def get(self, offset: int) -> HalfEntry | None:
+    def get_row(self, offset: int) -> HalfEntry | None:
         row = self._row(offset)
         return None if row < 0 else self._at(row)
 
@@ -89,19 +89,19 @@ class ParkedTable:
             return None
         return self._kind_names[self._kinds[row]][0], _STATES[self._states[row]], self._born[row]
 
-    def births(self, width: int) -> Counter[tuple[str, int]]:
+    def count_births(self, width: int) -> Counter[tuple[str, int]]:
         """Number of pending rows by group and time of birth, in spans of `width` ms: (group, number of the span)."""
         groups = [group for group, _, _ in self._kind_names]
         rows = zip(self._kinds, self._born, self._states, strict=True)
         return Counter((groups[kind], born // width) for kind, born, state in rows if state == _PENDING)
 
-    def scheduled(self) -> Counter[str]:
+    def count_scheduled(self) -> Counter[str]:
         """Number of scheduled rows by group."""
         groups = [group for group, _, _ in self._kind_names]
         rows = zip(self._kinds, self._states, strict=True)
         return Counter(groups[kind] for kind, state in rows if state == _SCHEDULED)
 
-    def schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
+    def iter_schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
         """Offset, group and the values of `schedule_of` for every pending row. A quick way through a million rows."""
         groups = [group for group, _, _ in self._kind_names]
         columns = zip(self._offsets, self._kinds, self._next_due, self._checks, self._born, self._states, strict=True)
@@ -109,12 +109,12 @@ class ParkedTable:
             if state == _PENDING:
                 yield offset, groups[kind], next_due, checks, born
 
-    def deliveries(self) -> Iterator[tuple[int, int]]:
+    def iter_deliveries(self) -> Iterator[tuple[int, int]]:
         """Due time and offset of each scheduled row."""
         columns = zip(self._next_due, self._offsets, self._states, strict=True)
         return ((next_due, offset) for next_due, offset, state in columns if state == _SCHEDULED)
 
-    def put(self, row: HalfEntry) -> None:
+    def put_row(self, row: HalfEntry) -> None:
         """Add a row, or replace the one with its offset."""
         place = self._row(row.offset)
         if place < 0:
@@ -126,7 +126,7 @@ class ParkedTable:
         self._states[place], self._others[place] = _state_of(row)
         self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES] = bytes.fromhex(row.transaction_id)
 
-    def remove(self, offset: int) -> bool:
+    def remove_row(self, offset: int) -> bool:
         """Remove a row; False when there is none."""
         row = self._row(offset)
         if row < 0:
@@ -139,7 +139,7 @@ class ParkedTable:
             self._compact()
         return True
 
-    def sort(self) -> None:
+    def sort_rows(self) -> None:
         """Sort the rows by offset, and give up the index."""
         index, self._index = self._index, None
         if index is None:
@@ -148,7 +148,7 @@ class ParkedTable:
         index.clear()
         self._rearrange(order)
 
-    def split(self, offset: int) -> list[HalfEntry]:
+    def split_off(self, offset: int) -> list[HalfEntry]:
         """Remove and return the rows at and above an offset. The table must be sorted."""
         first = bisect_left(self._offsets, offset)
         found = [self._at(row) for row in range(first, len(self._states)) if self._states[row]]

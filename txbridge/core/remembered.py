@@ -18,7 +18,7 @@ class Remembered:
     def __len__(self) -> int:
         return len(self._younger) + len(self._older)
 
-    def note(self, offset: int, outcome: Outcome) -> None:
+    def note_outcome(self, offset: int, outcome: Outcome) -> None:
         # A discarded message that was resumed is finished twice. The last outcome counts, as the younger is asked
         # first.
         self._younger[offset] = outcome

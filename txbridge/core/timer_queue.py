@@ -77,7 +77,7 @@ class TimerQueue:
     def __len__(self) -> int:
         return self._count
 
-    def push(self, due: int, offset: int) -> None:
+    def push_item(self, due: int, offset: int) -> None:
         """Schedule an item, which must be current already. To do it twice does no harm."""
         self._count += 1
         if due < self._horizon:
@@ -93,7 +93,7 @@ class TimerQueue:
         if self._cleaned and (self._to_clean or self._count >= self._clean_at):
             self._clean_some()
 
-    def load(self, due: int, offset: int) -> None:
+    def load_item(self, due: int, offset: int) -> None:
         """Schedule a current item before anything is asked for: a take-over has nothing to clean."""
         self._count += 1
         self._note(due, offset)
@@ -112,7 +112,7 @@ class TimerQueue:
                 return None
             self._turn_page()
 
-    def take(self, now: int, limit: int) -> list[int]:
+    def take_due(self, now: int, limit: int) -> list[int]:
         """Remove up to `limit` current items that are due, earliest first. Returns their half offsets."""
         taken: dict[int, None] = {}
         while len(taken) < limit and self._reach(now):
@@ -121,7 +121,7 @@ class TimerQueue:
                 taken[offset] = None
         return list(taken)
 
-    def peek(self, now: int, limit: int) -> list[int]:
+    def peek_due(self, now: int, limit: int) -> list[int]:
         """Half offsets of the items that `take` would remove."""
         found: dict[int, None] = {}
         seen: list[tuple[int, int]] = []

@@ -41,45 +41,45 @@ class Timers:
         heads = (self._exhausted.next_due(until), self._by_age.next_due(until))
         return min((due for due in heads if due is not None), default=None)
 
-    def schedule(self, entry: HalfEntry) -> None:
+    def schedule_next(self, entry: HalfEntry) -> None:
         """Schedule the next event of an entry: check, discard after the last check, delivery, or removal."""
         if entry.state is not TransactionState.PENDING:
-            self._timers.push(entry.next_due, entry.offset)
+            self._timers.push_item(entry.next_due, entry.offset)
         elif self._policy.is_exhausted(entry.checks):
-            self._exhausted.push(entry.next_due, entry.offset)
+            self._exhausted.push_item(entry.next_due, entry.offset)
         else:
-            self._checks.push(entry.group, entry.next_due, entry.offset)
+            self._checks.push_check(entry.group, entry.next_due, entry.offset)
 
     def schedule_first(self, entry: HalfEntry) -> None:
         """Schedule the first check of a message that was just read."""
         if entry.next_due - entry.born <= _SOON:
-            self._first_checks.push(entry.next_due, entry.offset)
+            self._first_checks.push_item(entry.next_due, entry.offset)
         else:
-            self.schedule(entry)
+            self.schedule_next(entry)
 
     def _ripen(self, now: int) -> None:
         """Move first checks that are due to the schedules of all checks."""
-        for offset in self._first_checks.take(now, len(self._first_checks)):
-            self.schedule(self._entries.known(offset))
+        for offset in self._first_checks.take_due(now, len(self._first_checks)):
+            self.schedule_next(self._entries.get_open(offset))
 
     def schedule_expiry(self, entry: HalfEntry) -> None:
         """Schedule the discard of an entry at its greatest age."""
         # Called for parked entries only. A message is parked long before it grows old, and one that is finished young
         # costs nothing.
         if entry.state is TransactionState.PENDING:
-            self._by_age.push(self._policy.expires(entry.since), entry.offset)
+            self._by_age.push_item(self._policy.expires(entry.since), entry.offset)
 
-    def load(self, rows: ParkedTable) -> None:
+    def load_rows(self, rows: ParkedTable) -> None:
         """Schedule all rows of a take-over, by their next event and by their age."""
         policy = self._policy
-        for offset, group, next_due, checks, born in rows.schedules():
+        for offset, group, next_due, checks, born in rows.iter_schedules():
             if policy.is_exhausted(checks):
-                self._exhausted.load(next_due, offset)
+                self._exhausted.load_item(next_due, offset)
             else:
-                self._checks.load(group, next_due, offset)
-            self._by_age.load(policy.expires(born), offset)
-        for due, offset in rows.deliveries():
-            self._timers.load(due, offset)
+                self._checks.load_check(group, next_due, offset)
+            self._by_age.load_item(policy.expires(born), offset)
+        for due, offset in rows.iter_deliveries():
+            self._timers.load_item(due, offset)
 
     def next_delivery(self, until: int) -> int | None:
         """Time (ms) at which the first held, scheduled or discarded message is due; None if none is by `until`."""
@@ -110,7 +110,7 @@ class Timers:
     def groups_with_checks_due(self, now: int, limit: int | None = None) -> list[str]:
         """Up to `limit` producer groups with a check due. Later calls return the others."""
         self._ripen(now)
-        return self._checks.due(now, limit)
+        return self._checks.groups_due(now, limit)
 
     def has_checks_due(self, group: str, now: int) -> bool:
         """Whether a check of this group is due."""
@@ -123,28 +123,28 @@ class Timers:
 
     def take_checks_due(self, group: str, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages of a group whose check is due."""
-        return [self._entries.known(offset) for offset in self._checks.take(group, now, limit)]
+        return [self._entries.get_open(offset) for offset in self._checks.take_due(group, now, limit)]
 
     def take_exhausted(self, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages undecided a full interval after their last check."""
         self._ripen(now)
-        return self._taken(self._exhausted, now, limit)
+        return self._take_from(self._exhausted, now, limit)
 
     def take_timers_due(self, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages: held and scheduled ones to deliver, discarded ones to forget."""
-        return self._taken(self._timers, now, limit)
+        return self._take_from(self._timers, now, limit)
 
     def take_expired(self, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` pending messages that have reached their greatest age, oldest first."""
-        return self._taken(self._by_age, now, limit)
+        return self._take_from(self._by_age, now, limit)
 
-    def _taken(self, schedule: TimerQueue, now: int, limit: int) -> list[HalfEntry]:
-        return [self._entries.known(offset) for offset in schedule.take(now, limit)]
+    def _take_from(self, schedule: TimerQueue, now: int, limit: int) -> list[HalfEntry]:
+        return [self._entries.get_open(offset) for offset in schedule.take_due(now, limit)]
 
     def put_back(self, entries: Iterable[HalfEntry]) -> None:
         """Schedule entries again that were taken (not for their age) and not applied."""
         for entry in entries:
-            self.schedule(entry)
+            self.schedule_next(entry)
 
     def put_back_expired(self, entries: Iterable[HalfEntry]) -> None:
         """Schedule entries again that were taken for their age and not applied."""
@@ -153,7 +153,7 @@ class Timers:
 
     def topics_of_due_deliveries(self, now: int, limit: int) -> set[str]:
         """Real topics of the held and scheduled messages that `take_timers_due` would yield."""
-        entries = map(self._entries.known, self._timers.peek(now, limit))
+        entries = map(self._entries.get_open, self._timers.peek_due(now, limit))
         return {topic for entry in entries if entry.state.is_committed for topic in entry.topics}
 
     def bring_forward(self, now: int, step: int) -> None:
@@ -162,16 +162,16 @@ class Timers:
         Only this process needs to know; nothing is written.
         """
         for offset, due in [*self._entries.put_off(self._policy, now, step)]:
-            changed = self._entries.known(offset)._replace(next_due=due)
-            self._entries.put(changed)
-            self.schedule(changed)
+            changed = self._entries.get_open(offset)._replace(next_due=due)
+            self._entries.put_entry(changed)
+            self.schedule_next(changed)
 
-    def postpone(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
+    def postpone_retry(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
         """Try an entry later that its real topic or check topic still does not take. `attempts` so far: 1 or more.
 
         Only this process needs to know; nothing is written.
         """
         due = self._policy.retry_refused(now, attempts)
         changed = entry._replace(attempts=attempts, error=error, next_due=due)
-        self._entries.put(changed)
-        self.schedule(changed)
+        self._entries.put_entry(changed)
+        self.schedule_next(changed)

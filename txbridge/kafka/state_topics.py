@@ -34,7 +34,7 @@ def fold_offset_record(offset_topic: OffsetTopic, message: Message, passed_over:
     """Take in one record of OFFSET."""
     offset = offset_of(message)
     try:
-        offset_topic.take(message.key(), message.value(), headers_of(message), offset, message.timestamp()[1])
+        offset_topic.take_record(message.key(), message.value(), headers_of(message), offset, message.timestamp()[1])
     except MalformedRecordError as error:
         passed_over(offset, error)
 

@@ -44,7 +44,7 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
 
 def barrier_of(half: HalfMessage) -> str | None:
     """Identity of the barrier table that a half message names."""
-    return OurHeaders(half.headers).optional(BARRIER)
+    return OurHeaders(half.headers).find_text(BARRIER)
 
 
 def last_remarks(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> dict[int, str]:

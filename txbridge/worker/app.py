@@ -154,9 +154,9 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
         self.own_monitor.health.look_after(self.worker)
 
-    def applied(self, tp: TP) -> int | None:
+    def applied_to(self, tp: TP) -> int | None:
         """The END offset up to which this worker has applied the partition's decisions; None if it cannot tell."""
-        return None if self.worker is None else self.worker.applied(tp.partition)
+        return None if self.worker is None else self.worker.applied_to(tp.partition)
 
 
 class BridgeWorker(faust.Worker):  # type: ignore[misc]
@@ -209,7 +209,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
                 # Faust gives the time of a record in seconds.
                 appended = round(message.timestamp * 1000) if message.timestamp else None
                 headers = list(message.headers or ())
-                worker.offer(
+                worker.offer_event(
                     message.partition,
                     DecisionEvent(message.offset, message.key, message.value, headers, appended),
                 )
@@ -220,7 +220,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
         partitions = sorted(tp.partition for tp in assigned if tp.topic == names.end)
         _log.info("partitions_assigned", partitions=partitions)
         if app.worker is not None:
-            app.worker.assign(partitions)
+            app.worker.assign_partitions(partitions)
 
     return app
 
@@ -300,7 +300,7 @@ def _serve(settings: WorkerSettings, monitor: Monitor, outside: Outside) -> NoRe
         monitor.health.look_after(None)
         if time.monotonic() - started > _RAN_WELL_S:
             backoff.reset()
-        monitor.metrics.failed("faust_crashed")
+        monitor.metrics.count_failure("faust_crashed")
         error = repr(worker.crash_reason or "Faust has ended by itself")
         _log.error("faust_crashed", error=error, retry_seconds=backoff.pause)
         with end_on_signal(_BEFORE_FAUST):

@@ -39,7 +39,7 @@ class PartitionCounts:
         #: The problem in a sentence, or None.
         self.problem: str | None = None
 
-    def look(self) -> None:
+    def look_again(self) -> None:
         """Ask Kafka, if the last answer is old. Raises KafkaException, TimeoutError; then `problem` stays."""
         if self._clock() < self._look_at:
             return
@@ -56,11 +56,11 @@ class PartitionCounts:
                 f"namespace"
             )
         if problem is not None and problem != self.problem:
-            self._metrics.failed("partitions_changed")
+            self._metrics.count_failure("partitions_changed")
             _log.error("partitions_changed", error=problem)
         elif not others and half != self._metrics.partitions_found:
             # All numbers are equal, so each partition gets an owner. But keys go to other partitions now.
-            self._metrics.failed("partitions_changed")
+            self._metrics.count_failure("partitions_changed")
             before = self._metrics.partitions_found
             _log.error(
                 "partitions_changed",

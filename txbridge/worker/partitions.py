@@ -105,7 +105,7 @@ class PartitionOwner(threading.Thread):
         """Seconds since this thread's last sign of progress. For any thread."""
         return self._outside.monotonic() - self._seen
 
-    def facts(self) -> PartitionFacts:
+    def partition_facts(self) -> PartitionFacts:
         """Facts for the metrics. For any thread."""
         serving = self._service
         if serving is None:
@@ -133,9 +133,9 @@ class PartitionOwner(threading.Thread):
             try:
                 self._wait_for_confirmation()
                 with self._context.slots.one_slot():
-                    self._own()
+                    self._own_partition()
             except Exception as error:  # noqa: BLE001 - nothing may end the partition silently, a defect of ours included
-                pause = self._explain(error)
+                pause = self._explain_failure(error)
                 # Free the state before the pause: the traceback still refers to it.
                 error.__traceback__ = None
                 self._outside.wait(self._stopping, pause)
@@ -145,7 +145,7 @@ class PartitionOwner(threading.Thread):
         self._seen = self._outside.monotonic()
         return self._stopping.is_set()
 
-    def _explain(self, error: Exception) -> float:
+    def _explain_failure(self, error: Exception) -> float:
         """Log the failure, and return the seconds until the next attempt. A known one is not logged twice in a row."""
         pause = self._backoff.next()
         match error:
@@ -153,27 +153,27 @@ class PartitionOwner(threading.Thread):
                 return 0.0
             case FencedError():
                 self._must_confirm = True
-                self._report("fenced", str(error), warn=True)
+                self._report_failure("fenced", str(error), warn=True)
             case TakeOverRefusedError() | LogGoneError():
-                self._report("refused", str(error))
+                self._report_failure("refused", str(error))
                 return REFUSED_RETRY_S
             case NoRoomError():
                 # Another partition may be on its way out: this one is asked for again soon.
-                self._report("refused", str(error))
+                self._report_failure("refused", str(error))
             case HangingTransactionError():
-                self._report("hanging_transaction", str(error))
+                self._report_failure("hanging_transaction", str(error))
             case KafkaException():
-                self._report("kafka_unavailable", error.args[0].str(), warn=True)
+                self._report_failure("kafka_unavailable", error.args[0].str(), warn=True)
             case TimeoutError() | TxBridgeError():
-                self._report("kafka_unavailable", str(error) or repr(error), warn=True)
+                self._report_failure("kafka_unavailable", str(error) or repr(error), warn=True)
             case _:
                 self._error = repr(error)
-                self._context.metrics.failed("unexpected_error")
+                self._context.metrics.count_failure("unexpected_error")
                 _log.error("unexpected_error", partition=self.partition, exc_info=error)
         return pause
 
-    def _report(self, event: str, text: str, *, warn: bool = False) -> None:
-        self._context.metrics.failed(event)
+    def _report_failure(self, event: str, text: str, *, warn: bool = False) -> None:
+        self._context.metrics.count_failure(event)
         if text != self._error:
             (_log.warning if warn else _log.error)(event, partition=self.partition, error=text)
         self._error = text
@@ -191,7 +191,7 @@ class PartitionOwner(threading.Thread):
             else:
                 self._outside.wait(self._stopping, _FIRST_RETRY_S)
 
-    def _own(self) -> None:
+    def _own_partition(self) -> None:
         started = self._outside.monotonic()
         state = take_over(self._context, self.partition, self._told_to_stop)
         try:
@@ -204,30 +204,30 @@ class PartitionOwner(threading.Thread):
                 "partition_taken_over",
                 partition=self.partition,
                 seconds=round(seconds, 3),
-                open=sum(state.queue.counts().values()),
+                open=sum(state.queue.count_by_state().values()),
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
             self._service = _Serving(state, decision_log, commit_loop)
             self._serving, self._error = True, None
             with self._context.no_longer_held.service():
-                self._serve(decision_log, commit_loop)
+                self._serve_partition(decision_log, commit_loop)
         finally:
             if self._service is not None:
                 self._left_at = state.queue.next_end
             self._serving, self._service = False, None
-            self.inbox.clear()
+            self.inbox.clear_events()
             state.close()
 
-    def _serve(self, decision_log: DecisionLog, commit_loop: CommitLoop) -> None:
+    def _serve_partition(self, decision_log: DecisionLog, commit_loop: CommitLoop) -> None:
         began = self._outside.monotonic()
         try:
             while not self._told_to_stop():
-                self._context.no_longer_held.tell(self._outside.monotonic())
+                self._context.no_longer_held.log_due(self._outside.monotonic())
                 if commit_loop.pause:
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue
-                decision_log.fill(commit_loop.idle)
+                decision_log.take_in_events(commit_loop.idle)
                 commit_loop.run()
         finally:
             if self._outside.monotonic() - began > _SERVED_WELL_S:
@@ -259,7 +259,7 @@ class Worker:
         self.was_assigned = False
         self.stopped = False
 
-    def assign(self, partitions: Iterable[int]) -> None:
+    def assign_partitions(self, partitions: Iterable[int]) -> None:
         """Take the group's assignment: exactly these partitions.
 
         Owners that stay keep their state: the fence proves ownership. Returns at once: take-overs run in the owners'
@@ -278,13 +278,13 @@ class Worker:
                 owner.start()
             self.was_assigned = True
 
-    def offer(self, partition: int, event: DecisionEvent) -> None:
+    def offer_event(self, partition: int, event: DecisionEvent) -> None:
         """Pass an END event from Faust to the owner of its partition."""
         owner = self._owners.get(partition)
         if owner is not None:
-            owner.inbox.offer(event)
+            owner.inbox.offer_event(event)
 
-    def applied(self, partition: int) -> int | None:
+    def applied_to(self, partition: int) -> int | None:
         """The END offset up to which decisions are applied; None when this worker cannot tell."""
         owner = self._owners.get(partition)
         return None if owner is None else owner.applied
@@ -335,9 +335,9 @@ class Worker:
     def status(self) -> list[OwnerStatus]:
         return [owner.status for owner in self.owners()]
 
-    def facts(self) -> list[PartitionFacts]:
+    def partition_facts(self) -> list[PartitionFacts]:
         """Facts of all owners, for the metrics."""
-        return [owner.facts() for owner in self.owners()]
+        return [owner.partition_facts() for owner in self.owners()]
 
     def stop(self) -> None:
         """Stop all owners and wait for their current Kafka transactions. `applied` still answers afterwards."""

@@ -270,8 +270,8 @@ KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
 def offset_topic() -> OffsetTopic:
     """OFFSET of partition 3, with a checkpoint and a parked entry."""
     made = OffsetTopic(Names(), 3)
-    made.take(KEY, CHECKPOINT_JSON, offset_headers(), 40)
-    made.take(KEY + b"/5", PENDING_JSON, offset_headers(), 41)
+    made.take_record(KEY, CHECKPOINT_JSON, offset_headers(), 40)
+    made.take_record(KEY + b"/5", PENDING_JSON, offset_headers(), 41)
     return made
 
 
@@ -284,8 +284,8 @@ def test_an_empty_offset_topic():
 def test_offset_is_folded_from_what_a_worker_writes():
     made = offset_topic()
     assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: PENDING})
-    made.take(KEY, RECENT_JSON, offset_headers(), 42)
-    made.take(KEY + b"/5", None, offset_headers(), 43)
+    made.take_record(KEY, RECENT_JSON, offset_headers(), 42)
+    made.take_record(KEY + b"/5", None, offset_headers(), 43)
     assert (made.checkpoint, made.checkpoint_offset, made.parked) == (RECENT, 42, {})
 
 
@@ -309,7 +309,7 @@ def test_offset_is_folded_from_what_a_worker_writes():
 def test_what_no_worker_writes_changes_nothing(key, value, headers, error):
     made = offset_topic()
     with pytest.raises(MalformedRecordError, match=error):
-        made.take(key, value, headers, 99)
+        made.take_record(key, value, headers, 99)
     assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: PENDING})
 
 
@@ -343,7 +343,7 @@ def test_the_largest_numbers_are_taken():
     assert HalfEntry.decode(5, having(PENDING_JSON, next=largest)).next_due == largest
     assert Checkpoint.decode(having(CHECKPOINT_JSON, end=largest)).end == largest
     made = offset_topic()
-    made.take(KEY + b"/%d" % largest, PENDING_JSON, offset_headers())
+    made.take_record(KEY + b"/%d" % largest, PENDING_JSON, offset_headers())
     assert set(made.parked) == {5, largest}
 
 

@@ -386,7 +386,7 @@ def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group():
     partition.dead.add("orders")
     partition.prepare(0)
     for offset in range(1, 20_000):
-        partition.queue.read(half(offset, born=1_000 + offset))
+        partition.queue.read_half(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
     assert len(partition.queue.timers._checks.schedules["orders"]) <= 1_024
 
@@ -395,7 +395,7 @@ def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_wa
     partition = Partition(dataclasses.replace(POLICY, transaction_timeout=60_001, park_after=100_000))
     partition.prepare(0)
     for offset in range(1, 20_000):
-        partition.queue.read(half(offset, born=1_000 + offset))
+        partition.queue.read_half(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
     assert len(partition.queue.timers._first_checks) == 0
     assert len(partition.queue.timers._checks.schedules["orders"]) <= 1_024
@@ -404,7 +404,7 @@ def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_wa
 def test_p9_first_checks_that_are_near_are_gone_when_their_time_has_come():
     partition = Partition(dataclasses.replace(POLICY, transaction_timeout=60_000, park_after=100_000))
     for offset in range(20_000):
-        partition.queue.read(half(offset, born=1_000 + offset))
+        partition.queue.read_half(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
     assert partition.queue.next_due(21_000) is None
     assert len(partition.queue.timers._first_checks) == 20_000
@@ -460,13 +460,13 @@ def test_next_due_sees_what_will_be_parked_behind_what_is_parked_already():
     assert partition.queue.watermark == 1
     partition.prepare(1, born=8_000, immunity="600")
     assert partition.queue.next_due() == 37_000
-    partition.queue.finish([0], Outcome.ROLLBACK)
+    partition.queue.finish_messages([0], Outcome.ROLLBACK)
     assert partition.queue.next_due() == 38_000
 
 
 def test_next_due_sees_what_lies_behind_what_is_finished_and_not_yet_passed():
     partition = Partition().prepare(0, immunity="600").prepare(1, born=2_000, immunity="600")
-    partition.queue.finish([0], Outcome.COMMIT)
+    partition.queue.finish_messages([0], Outcome.COMMIT)
     assert partition.queue.watermark == 0
     assert partition.queue.next_due() == 32_000
 
@@ -476,7 +476,7 @@ def test_a_watermark_that_lags_too_far_is_due_at_once(bound):
     partition = Partition(CheckPolicy(**bound)).prepare(0, 1, immunity="600")
     assert partition.queue.next_due() == 31_000
     partition.prepare(2, 3, immunity="600")
-    partition.queue.finish([0], Outcome.COMMIT)
+    partition.queue.finish_messages([0], Outcome.COMMIT)
     assert partition.queue.next_due() == 0
     assert offsets(partition.step(2_000).parked) == [1]
     assert partition.queue.next_due() == 31_000
@@ -609,7 +609,7 @@ def test_a_take_over_brings_forward_what_is_too_far_away():
 
 def test_a_message_with_a_long_immunity_does_not_delay_those_behind_it():
     queue = HalfQueue(POLICY)
-    queue.read(half(0, immunity="90"))
+    queue.read_half(half(0, immunity="90"))
     headers = half_headers((), transaction_id=id_of(1), group="orders", real_topic="placed")
     fresh = read_plain(1, [1_000], [None], [b"v"], [headers], "")
     assert fresh is not None

@@ -48,7 +48,7 @@ def test_p2_a_commit_is_delivered_and_named_in_the_same_transaction():
     assert draft.ops() == [(Outcome.COMMIT, [1])]
     assert (draft.rolled_back, draft.held, draft.refused, draft.changed, draft.tombstones) == ([], [], [], [], [])
     assert partition.queue.entry(1) is None
-    assert partition.queue.outcome(1) is Outcome.COMMIT
+    assert partition.queue.outcome_of(1) is Outcome.COMMIT
     assert partition.queue.entry(0) is not None
 
 
@@ -57,7 +57,7 @@ def test_p4_a_rollback_is_named_and_never_delivered():
     draft = partition.step(NOW, end(0, entry(1, ROLLBACK)))
     assert (draft.deliver, offsets(draft.rolled_back)) == ([], [1])
     assert draft.ops() == [(Outcome.ROLLBACK, [1])]
-    assert partition.queue.outcome(1) is Outcome.ROLLBACK
+    assert partition.queue.outcome_of(1) is Outcome.ROLLBACK
 
 
 def test_p4_only_a_commit_asks_whether_it_can_be_delivered():
@@ -130,7 +130,7 @@ def test_p5_the_first_decision_wins_over_two_transactions(first, second, reason)
     draft = partition.step(NOW, end(1, entry(1, second)))
     assert (draft.deliver, draft.rolled_back, draft.ops()) == ([], [], [])
     assert reasons(draft) == [reason]
-    assert partition.queue.outcome(1) is (Outcome.COMMIT if first is COMMIT else Outcome.ROLLBACK)
+    assert partition.queue.outcome_of(1) is (Outcome.COMMIT if first is COMMIT else Outcome.ROLLBACK)
 
 
 def test_a_refusal_says_which_entry_it_means():
@@ -266,9 +266,9 @@ def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(
     monkeypatch.setattr(remembered, "GENERATION", 2)
     queue = HalfQueue(POLICY, watermark=10)
     for offset, outcome in [(5, Outcome.DISCARD), (6, Outcome.COMMIT), (5, Outcome.ROLLBACK)]:
-        queue.finish([offset], outcome)
+        queue.finish_messages([offset], outcome)
     assert queue.remembered(5) is Outcome.ROLLBACK
-    queue.finish([7], Outcome.COMMIT)
+    queue.finish_messages([7], Outcome.COMMIT)
     assert (queue.remembered(5), queue.remembered(6)) == (Outcome.ROLLBACK, None)
 
 
@@ -589,7 +589,7 @@ def snapshot(partition: Partition):
     queue = partition.queue
     return (
         [tuple(getattr(one, name) for name in one.__slots__) for one in queue.open_entries()],
-        [queue.outcome(offset) for offset in range(20)],
+        [queue.outcome_of(offset) for offset in range(20)],
         queue.malformed,
         queue.watermark,
         queue.next_end,
@@ -661,7 +661,7 @@ def test_a_read_while_a_transaction_is_under_way_is_not_lost():
     draft = partition.draft(NOW, end(0, entry(0, COMMIT)))
     assert draft.watermark == 1
     partition.prepare(1)
-    partition.queue.read(half(0))
+    partition.queue.read_half(half(0))
     partition.commit(draft)
     assert partition.queue.watermark == 1
     assert offsets(partition.step(7_000).checks) == [1]

@@ -19,8 +19,8 @@ A, B, C, D = (name * 32 for name in "ABCD")
 
 def test_a_repeated_id_is_a_copy_of_the_first() -> None:
     recent = DeduplicationWindow()
-    assert [recent.note(3, A, 10), recent.note(4, B, 10)] == [None, None]
-    assert [recent.note(5, A, 10), recent.note(9, A, 10)] == [3, 3]
+    assert [recent.note_id(3, A, 10), recent.note_id(4, B, 10)] == [None, None]
+    assert [recent.note_id(5, A, 10), recent.note_id(9, A, 10)] == [3, 3]
     assert [recent.first_of(offset) for offset in (3, 4, 5, 9, 1_000)] == [3, 4, 3, 3, 1_000]
 
 
@@ -30,10 +30,10 @@ def test_the_window_covers_what_a_client_may_take_and_a_margin() -> None:
 
 def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:
     recent = DeduplicationWindow()
-    recent.note(0, A, 1_000)
+    recent.note_id(0, A, 1_000)
     for offset in range(1, 60_000):
-        assert recent.note(offset, f"{offset:032X}", 1_000 + offset) is None
-    assert recent.note(60_000, A, 61_000) == 0
+        assert recent.note_id(offset, f"{offset:032X}", 1_000 + offset) is None
+    assert recent.note_id(60_000, A, 61_000) == 0
     # 16 bytes of id, 8 of offset, the index.
     assert recent.bytes < 50 * 60_000
 
@@ -41,27 +41,27 @@ def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:
 def test_what_is_older_than_the_window_is_forgotten_but_for_the_last_ones() -> None:
     recent = DeduplicationWindow(window=100, at_least=2)
     for offset, (name, born) in enumerate([(A, 0), (B, 30), (C, 60), (D, 90)]):
-        recent.note(offset, name, born)
-    assert recent.note(4, A, 100) == 0
+        recent.note_id(offset, name, born)
+    assert recent.note_id(4, A, 100) == 0
     # Append times go back a little when another broker leads.
-    assert recent.note(5, D, 80) == 3
-    assert recent.note(6, "E" * 32, 250) is None
+    assert recent.note_id(5, D, 80) == 3
+    assert recent.note_id(6, "E" * 32, 250) is None
     assert recent.start == 2
-    assert recent.note(7, A, 251) is None
-    assert recent.note(8, D, 251) == 3
+    assert recent.note_id(7, A, 251) is None
+    assert recent.note_id(8, D, 251) == 3
     alone = DeduplicationWindow(window=100, at_least=2)
-    alone.note(0, A, 0)
-    alone.note(1, B, 1_000_000)
-    assert alone.note(2, A, 2_000_000) == 0
+    alone.note_id(0, A, 0)
+    alone.note_id(1, B, 1_000_000)
+    assert alone.note_id(2, A, 2_000_000) == 0
 
 
 def test_a_copy_is_forgotten_with_the_messages_of_its_time() -> None:
     recent = DeduplicationWindow(window=100, at_least=1)
     for offset, (name, born) in enumerate([(A, 0), (A, 99), (B, 101), (C, 180)]):
-        recent.note(offset, name, born)
+        recent.note_id(offset, name, born)
     # The first one is gone. Its known copy is still known, a further one counts as a message.
     assert recent.first_of(1) == 0
-    assert recent.note(4, A, 181) is None
+    assert recent.note_id(4, A, 181) is None
     assert recent.first_of(1) == 0
 
 
@@ -69,10 +69,10 @@ def test_a_copy_is_known_as_long_as_its_first_is_open() -> None:
     open_ones = {0, 2}
     recent = DeduplicationWindow(window=100, at_least=1, is_open=open_ones.__contains__)
     for offset, (name, born) in enumerate([(A, 0), (A, 10), (B, 20), (C, 1_000), (D, 2_000)]):
-        recent.note(offset, name, born)
+        recent.note_id(offset, name, born)
     assert (recent.first_of(1), recent.start) == (0, 0)
     open_ones.remove(0)
-    recent.note(5, "E" * 32, 3_000)
+    recent.note_id(5, "E" * 32, 3_000)
     # Finished: an END that names either of them has nothing to decide.
     assert (recent.first_of(1), recent.start) == (1, 4)
 
@@ -80,16 +80,16 @@ def test_a_copy_is_known_as_long_as_its_first_is_open() -> None:
 def test_a_take_over_reads_from_the_first_of_a_copy_that_is_younger_than_the_window() -> None:
     recent = DeduplicationWindow(window=100, at_least=1, is_open={0}.__contains__)
     for offset, (name, born) in enumerate([(A, 0), (B, 10), (A, 90), (C, 120), (D, 185)]):
-        recent.note(offset, name, born)
+        recent.note_id(offset, name, born)
     assert (recent.first_of(2), recent.start) == (0, 0)
 
 
 def test_a_take_over_reads_at_most_half_a_million_messages_again() -> None:
     recent = DeduplicationWindow(window=100, at_least=1, is_open={0}.__contains__)
-    recent.note(0, A, 0)
-    recent.note(1, A, 0)
-    recent.note(500_000, B, 1_000)
-    recent.note(500_001, C, 2_000)
+    recent.note_id(0, A, 0)
+    recent.note_id(1, A, 0)
+    recent.note_id(500_000, B, 1_000)
+    recent.note_id(500_001, C, 2_000)
     assert (recent.first_of(1), recent.start) == (0, 500_000)
 
 
@@ -144,6 +144,6 @@ def test_the_take_over_reads_from_where_the_same_copies_are_known() -> None:
     assert queue.recent_start == 50
     # Below the watermark only its id is needed.
     assert queue.note_id(half(40)) is None
-    assert not queue.read(half(40))
+    assert not queue.read_half(half(40))
     assert (queue.recent_start, queue.watermark) == (40, 50)
     assert queue.note_id(copy_of(40, 50)) == 40

@@ -48,7 +48,7 @@ def test_the_same_id_twice_is_looked_at_one_by_one():
     queue, again = queue_with(0, 1), halves(2, ids=[id_of(1)])
     assert again is not None
     assert not queue.take_fresh(again)
-    assert (queue.read_position, queue.counts()[TransactionState.PENDING]) == (2, 2)
+    assert (queue.read_position, queue.count_by_state()[TransactionState.PENDING]) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,15 @@ def test_what_a_run_has_decided_is_decided_once():
     assert choice.run_of(commit(1, 1)) is None
     draft = Draft(queue, 2_000)
     draft.apply_run(first)
-    draft.park(10)
+    draft.park_entries(10)
     assert (draft.delivered, draft.watermark, draft.ops()) == (1, 0, [(Outcome.COMMIT, [1])])
     draft.apply(2_000)
     assert Choice(queue, Limits(), due=0).run_of(commit(1, 1)) is None
-    assert (queue.outcome(1), queue.watermark, queue.counts()[TransactionState.PENDING]) == (Outcome.COMMIT, 0, 2)
+    assert (queue.outcome_of(1), queue.watermark, queue.count_by_state()[TransactionState.PENDING]) == (
+        Outcome.COMMIT,
+        0,
+        2,
+    )
 
 
 def test_what_op_says_of_a_half_message_that_is_still_to_be_read_is_not_forgotten():
@@ -114,4 +118,4 @@ def test_it_is_of_concern_when_its_first_check_is_due():
     assert queue.enter_fresh(queue.fresh_until(1_000 + POLICY.transaction_timeout - 1)) == []
     entered = queue.enter_fresh(queue.fresh_until(1_000 + POLICY.transaction_timeout))
     assert [half.offset for half in entered] == [0, 1]
-    assert (len(queue.fresh), queue.fresh.bytes, queue.counts()[TransactionState.PENDING]) == (0, 0, 2)
+    assert (len(queue.fresh), queue.fresh.bytes, queue.count_by_state()[TransactionState.PENDING]) == (0, 0, 2)

@@ -15,9 +15,9 @@ def refused(function, *arguments) -> str:
 
 def test_values_are_text():
     ours = OurHeaders([("PGROUP", "größe".encode()), ("trace", b"\xff"), ("empty", b"")])
-    assert ours.required("PGROUP") == "größe"
-    assert ours.optional("empty") == ""
-    assert ours.optional("REAL_QID") is None
+    assert ours.require_text("PGROUP") == "größe"
+    assert ours.find_text("empty") == ""
+    assert ours.find_text("REAL_QID") is None
     assert ours.optional_number("REAL_QID") is None
 
 
@@ -45,24 +45,24 @@ def test_values_that_are_refused():
     ours = OurHeaders(
         [("null", None), ("latin", b"\xe9"), ("twice", b"1"), ("twice", b"1"), ("users", b"1"), ("once", b"1")]
     )
-    assert refused(ours.required, "absent") == "header absent is missing"
-    assert refused(ours.required, "null") == "header null is null"
+    assert refused(ours.require_text, "absent") == "header absent is missing"
+    assert refused(ours.require_text, "null") == "header null is null"
     assert refused(OurHeaders([("TXB_V", None)]).require_version, "END record") == "header TXB_V is null"
-    assert refused(ours.optional, "latin") == "header latin is not UTF-8"
-    assert refused(ours.optional, "twice") == "header twice is there 2 times"
-    assert ours.optional("once") == "1"
+    assert refused(ours.find_text, "latin") == "header latin is not UTF-8"
+    assert refused(ours.find_text, "twice") == "header twice is there 2 times"
+    assert ours.find_text("once") == "1"
 
 
 def test_an_optional_header_without_a_value_counts_as_absent():
     """A client in another language may write it without a value. No decision is lost because of it."""
     ours = OurHeaders([("null", None), ("other", b"1")])
-    assert ours.optional("null") is None
+    assert ours.find_text("null") is None
     assert ours.optional_bytes("null") is None
     assert ours.optional_number("null") is None
 
 
 def test_a_repetition_does_not_hide_behind_null():
-    assert refused(OurHeaders([("a", b"1"), ("a", None)]).optional, "a") == "header a is there 2 times"
+    assert refused(OurHeaders([("a", b"1"), ("a", None)]).find_text, "a") == "header a is there 2 times"
 
 
 def test_names_beside_the_known_ones_are_listed_once():

@@ -166,9 +166,9 @@ def test_a_parked_entry_names_all_topics_and_how_many_messages():
     assert HalfEntry.decode(5, entry.encode(7)) == entry
     assert entry.topics == ("orders", "stock")
     table = ParkedTable()
-    table.put(entry)
-    table.put(entry._replace(offset=6, messages=2))
-    assert (table.get(5), [row.messages for row in table]) == (entry, [3, 2])
+    table.put_row(entry)
+    table.put_row(entry._replace(offset=6, messages=2))
+    assert (table.get_row(5), [row.messages for row in table]) == (entry, [3, 2])
 
 
 def queue_of(*messages: int, size: int = 100) -> HalfQueue:
@@ -177,7 +177,7 @@ def queue_of(*messages: int, size: int = 100) -> HalfQueue:
     for offset, count in enumerate(messages):
         frames = [FramedMessage("orders", None, b"x" * size, []) for _ in range(count)]
         headers = half_headers([], transaction_id=ID, group="g", real_topic="orders", messages=count)
-        queue.read(parse_half(offset, 1_000, None, encode_frames(frames), headers, Names()))
+        queue.read_half(parse_half(offset, 1_000, None, encode_frames(frames), headers, Names()))
     return queue
 
 
@@ -202,10 +202,10 @@ def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, p
     queue, record = queue_of(*messages), end_of(len(messages))
     stops = []
     while queue.next_end == 0:
-        part = Choice(queue, limits, due=0).take(record)
+        part = Choice(queue, limits, due=0).take_entries(record)
         draft = Draft(queue, 2_000)
         draft.apply_end(part, lambda _: None)
-        draft.park(0)
+        draft.park_entries(0)
         assert len(draft.deliver) + draft.more == sum(messages[part.start : part.stop])
         draft.apply(2_000)
         stops.append(part.stop)
@@ -219,15 +219,15 @@ def test_nothing_follows_a_transaction_that_took_all_the_room():
     others = DecisionRecord(
         1, "g", Source.CLIENT, tuple(DecisionEntry(offset, ID, Decision.COMMIT) for offset in (1, 2) * 4)
     )
-    assert choice.take(first).stop == 1
-    assert choice.take(others).stop == 0
+    assert choice.take_entries(first).stop == 1
+    assert choice.take_entries(others).stop == 0
 
 
 def test_held_transactions_are_retried_as_many_messages_at_a_time_as_may_be():
     queue, record = queue_of(4, 4, 4), end_of(3)
     draft = Draft(queue, 2_000)
-    draft.apply_end(Choice(queue, Limits(), due=0).take(record), lambda _: "no such topic")
-    draft.park(0)
+    draft.apply_end(Choice(queue, Limits(), due=0).take_entries(record), lambda _: "no such topic")
+    draft.park_entries(0)
     draft.apply(2_000)
     again = Draft(queue, 60_000)
     deliver_due(again, lambda _: None, lambda _: None, 9, 10_000)

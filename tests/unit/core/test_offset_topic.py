@@ -21,7 +21,7 @@ def parked(**changes: object) -> bytes:
 
 def next_due(value: bytes, appended: int | None, policy: CheckPolicy | None) -> int:
     offset_topic = OffsetTopic(Names(), 3, policy)
-    offset_topic.take(KEY, value, offset_headers(), 0, appended)
+    offset_topic.take_record(KEY, value, offset_headers(), 0, appended)
     return offset_topic.parked[7].next_due
 
 

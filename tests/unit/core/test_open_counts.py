@@ -93,18 +93,18 @@ def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
     monkeypatch.setattr(open_counts, "MOST_NAMED", 2)
     counts = open_counts.OpenCounter()
     for group in ("a", "b", "c", "d", "c"):
-        counts.add(group, TransactionState.PENDING, 5)
-    counts.add("d", TransactionState.HELD, 5)
-    assert counts.count().pending == {"a": {0: 1}, "b": {0: 1}, "(other)": {0: 3}}
-    assert counts.count().others == {("(other)", TransactionState.HELD): 1}
+        counts.add_message(group, TransactionState.PENDING, 5)
+    counts.add_message("d", TransactionState.HELD, 5)
+    assert counts.copy_counts().pending == {"a": {0: 1}, "b": {0: 1}, "(other)": {0: 3}}
+    assert counts.copy_counts().others == {("(other)", TransactionState.HELD): 1}
     # There is room for a name again. A group that is counted with the others stays there until it has no open message.
-    counts.remove("a", TransactionState.PENDING, 5)
-    counts.add("c", TransactionState.PENDING, 5)
-    counts.add("e", TransactionState.PENDING, 5)
-    assert counts.count().pending == {"b": {0: 1}, "e": {0: 1}, "(other)": {0: 4}}
+    counts.remove_message("a", TransactionState.PENDING, 5)
+    counts.add_message("c", TransactionState.PENDING, 5)
+    counts.add_message("e", TransactionState.PENDING, 5)
+    assert counts.copy_counts().pending == {"b": {0: 1}, "e": {0: 1}, "(other)": {0: 4}}
     for group in ("c", "c", "c", "d", "b", "e"):
-        counts.remove(group, TransactionState.PENDING, 5)
-    counts.remove("d", TransactionState.HELD, 5)
-    assert counts.count() == open_counts.OpenCounts({}, {})
-    counts.add("c", TransactionState.PENDING, 5)
-    assert counts.count().pending == {"c": {0: 1}}
+        counts.remove_message(group, TransactionState.PENDING, 5)
+    counts.remove_message("d", TransactionState.HELD, 5)
+    assert counts.copy_counts() == open_counts.OpenCounts({}, {})
+    counts.add_message("c", TransactionState.PENDING, 5)
+    assert counts.copy_counts().pending == {"c": {0: 1}}

@@ -40,68 +40,68 @@ def entry(offset: int, **changes: object) -> HalfEntry:
 def table(*rows: HalfEntry) -> ParkedTable:
     made = ParkedTable()
     for one in rows:
-        made.put(one)
+        made.put_row(one)
     return made
 
 
 def test_it_is_filled_in_any_order_and_sorted_once():
     made = table(row(5), row(2, group="billing"), row(9), row(5, checks=3, next_due=67_000, real_topic="other"))
-    made.remove(9)
+    made.remove_row(9)
     assert (len(made), 9 in made, 5 in made) == (2, False, True)
-    made.sort()
+    made.sort_rows()
     assert list(made) == [row(2, group="billing"), row(5, checks=3, next_due=67_000, real_topic="other")]
     assert made.schedule_of(5) == (67_000, 3, 1_000)
-    assert (made.get(3), made.schedule_of(9)) == (None, None)
-    assert list(made.schedules()) == [(2, "billing", 7_000, 0, 1_000), (5, "orders", 67_000, 3, 1_000)]
+    assert (made.get_row(3), made.schedule_of(9)) == (None, None)
+    assert list(made.iter_schedules()) == [(2, "billing", 7_000, 0, 1_000), (5, "orders", 67_000, 3, 1_000)]
 
 
 def test_a_sorted_one_grows_at_its_end_only():
     made = table(row(1))
-    made.sort()
-    made.put(row(4))
-    made.put(row(1, checks=1))
+    made.sort_rows()
+    made.put_row(row(4))
+    made.put_row(row(1, checks=1))
     assert [one.checks for one in made] == [1, 0]
     with pytest.raises(ValueError, match="half offset 2 is not above 4"):
-        made.put(row(2))
+        made.put_row(row(2))
 
 
 def test_removed_rows_are_given_up_in_the_end():
     made = table(*map(row, range(30_000)))
-    made.sort()
+    made.sort_rows()
     for offset in range(30_000):
         if offset % 1_000:
-            assert made.remove(offset)
-    assert not made.remove(1)
+            assert made.remove_row(offset)
+    assert not made.remove_row(1)
     assert [one.offset for one in made] == list(range(0, 30_000, 1_000))
-    assert made.get(29_000) == row(29_000)
+    assert made.get_row(29_000) == row(29_000)
     assert sys.getsizeof(made._states) < 15_000
-    made.put(row(30_000))
-    assert made.get(30_000) == row(30_000)
+    made.put_row(row(30_000))
+    assert made.get_row(30_000) == row(30_000)
 
 
 def test_the_same_while_it_is_filled():
     made = table(*map(row, range(29_999, -1, -1)))
     for offset in range(1, 30_000):
-        made.remove(offset)
-    made.put(row(7, checks=2))
-    assert made.get(0) == row(0)
-    made.sort()
+        made.remove_row(offset)
+    made.put_row(row(7, checks=2))
+    assert made.get_row(0) == row(0)
+    made.sort_rows()
     assert list(made) == [row(0), row(7, checks=2)]
 
 
 def test_the_rows_above_an_offset_are_taken_out():
     made = table(row(1), row(5), row(8), row(9))
-    made.sort()
-    made.remove(8)
-    assert made.split(5) == [row(5), row(9)]
+    made.sort_rows()
+    made.remove_row(8)
+    assert made.split_off(5) == [row(5), row(9)]
     assert list(made) == [row(1)]
-    made.put(row(3))
+    made.put_row(row(3))
     assert [one.offset for one in made] == [1, 3]
 
 
 def test_p9_a_row_costs_less_than_100_bytes():
     made = table(*map(row, range(50_000)))
-    made.sort()
+    made.sort_rows()
     columns = (getattr(made, name) for name in ParkedTable().__dict__)
     assert sum(sys.getsizeof(column) for column in columns) < 73 * 50_000
 
@@ -129,10 +129,10 @@ def test_entries_of_every_kind_are_one_mapping():
     entries = ParkedEntries([entry(2), held, resumed, odd])
     assert dict(entries) == {2: entry(2), 4: held, 6: resumed, 8: odd}
     # A change from one kind to the other and back, and a removal.
-    entries.take(2, entry(2, state=TransactionState.HELD, decided=8, error="later").encode(0))
-    entries.take(6, entry(6).encode(0))
-    entries.take(4, None)
-    entries.take(5, None)
+    entries.take_entry(2, entry(2, state=TransactionState.HELD, decided=8, error="later").encode(0))
+    entries.take_entry(6, entry(6).encode(0))
+    entries.take_entry(4, None)
+    entries.take_entry(5, None)
     assert dict(entries) == {
         2: entry(2, state=TransactionState.HELD, decided=8, error="later"),
         6: entry(6),
@@ -154,10 +154,10 @@ def test_p9_groups_and_topics_without_an_open_message_take_no_memory(monkeypatch
         sizes = []
         for offset in range(12_000):
             one = row(offset, group=f"group-{offset}", real_topic=f"topic-{offset}", next_due=86_400_000)
-            entries.put(one)
-            timers.schedule(one)
-            entries.settle(offset)
-            entries.remove(offset - 100)
+            entries.put_entry(one)
+            timers.schedule_next(one)
+            entries.settle_entry(offset)
+            entries.remove_entry(offset - 100)
             if offset in (3_999, 11_999):
                 sizes.append(tracemalloc.get_traced_memory()[0])
     finally:

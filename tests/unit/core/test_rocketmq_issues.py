@@ -221,7 +221,7 @@ def test_issue_1568_a_malformed_half_message_stops_no_check():
 def test_issues_9786_9787_a_check_leaves_a_small_entry_behind_and_never_the_message_again():
     # RocketMQ appends the whole message to the half topic again at every check.
     partition = Partition(OBSERVED)
-    partition.queue.read(half(0, born=0, size=1_000_000))
+    partition.queue.read_half(half(0, born=0, size=1_000_000))
     draft = partition.step(3_000)
     (changed,) = draft.changed
     assert len(changed.encode(0)) < 300
@@ -241,7 +241,7 @@ def test_issue_6401_an_answer_that_was_overtaken_by_the_producer_is_refused():
 
 def test_a_second_half_message_with_the_same_id_is_another_transaction():
     partition = Partition(OBSERVED).prepare(0, born=0)
-    partition.queue.read(half(1, born=0)._replace(transaction_id=id_of(0)))
+    partition.queue.read_half(half(1, born=0)._replace(transaction_id=id_of(0)))
     draft = partition.step(100, end(0, entry(0, COMMIT), entry(1, ROLLBACK, id_of(0))))
     assert (offsets(draft.deliver), offsets(draft.rolled_back), draft.refused) == ([0], [1], [])
 
@@ -250,5 +250,5 @@ def test_a_second_half_message_with_the_same_id_is_another_transaction():
 def test_the_producers_clock_plays_no_part_in_the_age(timestamp):
     # RocketMQ counts from the producer's born timestamp: a clock that is behind is checked, or skipped, at once.
     partition = Partition(OBSERVED)
-    partition.queue.read(half(0, born=1_000_000_000)._replace(user_timestamp=timestamp))
+    partition.queue.read_half(half(0, born=1_000_000_000)._replace(user_timestamp=timestamp))
     assert history(partition, 1_000_010_000, born=1_000_000_000)[0] == ("check 1", 0, 3_000)

@@ -109,10 +109,10 @@ def test_p13_a_take_over_knows_the_time(is_decided):
     if not is_decided:
         assert offsets(after.step(50_000, end(0, entry(0, COMMIT), entry(1, COMMIT))).scheduled) == [0, 1]
         after = taken_over(after)
-    assert after.queue.counts()[SCHEDULED] == 2
+    assert after.queue.count_by_state()[SCHEDULED] == 2
     assert after.step(DUE - 1).deliver == []
     assert offsets(after.step(DUE).deliver) == [0, 1]
-    assert after.queue.counts()[SCHEDULED] == 0
+    assert after.queue.count_by_state()[SCHEDULED] == 0
 
 
 def test_p13_a_transaction_that_was_not_committed_delivers_it_the_next_time():

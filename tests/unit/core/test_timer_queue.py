@@ -19,18 +19,18 @@ class Dues:
 
     def push(self, due: int, offset: int) -> None:
         self.of[offset] = due
-        self.schedule.push(due, offset)
+        self.schedule.push_item(due, offset)
 
 
 def test_takes_what_is_due_in_the_order_of_time():
     dues = Dues()
     for due, offset in [(30, 1), (10, 2), (20, 3), (10, 1)]:
         dues.push(due, offset)
-    assert dues.schedule.take(9, 5) == []
-    assert dues.schedule.take(20, 1) == [1]
-    assert dues.schedule.take(20, 5) == [2, 3]
-    assert dues.schedule.take(20, 5) == []
-    assert dues.schedule.take(99, 5) == []
+    assert dues.schedule.take_due(9, 5) == []
+    assert dues.schedule.take_due(20, 1) == [1]
+    assert dues.schedule.take_due(20, 5) == [2, 3]
+    assert dues.schedule.take_due(20, 5) == []
+    assert dues.schedule.take_due(99, 5) == []
     assert len(dues.schedule) == 0
 
 
@@ -39,14 +39,14 @@ def test_what_was_pushed_twice_comes_once():
     for _ in range(3):
         dues.push(10, 1)
     dues.push(10, 2)
-    assert dues.schedule.take(10, 2) == [1, 2]
+    assert dues.schedule.take_due(10, 2) == [1, 2]
 
 
 def test_a_limit_of_nothing():
     dues = Dues()
     dues.push(10, 1)
-    assert dues.schedule.take(10, 0) == []
-    assert dues.schedule.take(10, 1) == [1]
+    assert dues.schedule.take_due(10, 0) == []
+    assert dues.schedule.take_due(10, 1) == [1]
 
 
 def test_next_due():
@@ -82,7 +82,7 @@ def test_p9_what_is_out_of_date_does_not_gather_behind_an_item_that_waits():
         largest = max(largest, len(dues.schedule))
     # And a push for each of the 49 seconds that are cleaned one by one.
     assert largest < 1_024 + 50
-    assert dues.schedule.take(10**9, 10) == [0]
+    assert dues.schedule.take_due(10**9, 10) == [0]
 
 
 def test_p9_repetitions_do_not_gather_either():
@@ -111,7 +111,7 @@ def test_cleaning_costs_a_constant_number_of_questions_per_push():
         dues.push(offset, offset)
     assert len(dues.schedule) == pushes
     assert dues.asked < 3 * pushes
-    assert dues.schedule.take(pushes, pushes) == list(range(pushes))
+    assert dues.schedule.take_due(pushes, pushes) == list(range(pushes))
 
 
 def test_peek_tells_what_take_would_yield_and_removes_nothing():
@@ -122,13 +122,13 @@ def test_peek_tells_what_take_would_yield_and_removes_nothing():
         del dues.of[offset]
     dues.push(10, 1)
     for now, limit in [(-1, 100), (10, 3), (10, 100), (49, 40), (99, 0), (99, 1_000)]:
-        peeked = dues.schedule.peek(now, limit)
-        assert peeked == dues.schedule.peek(now, limit)
-        taken = dues.schedule.take(now, limit)
+        peeked = dues.schedule.peek_due(now, limit)
+        assert peeked == dues.schedule.peek_due(now, limit)
+        taken = dues.schedule.take_due(now, limit)
         assert peeked == taken
         for offset in taken:
-            dues.schedule.push(dues.of[offset], offset)
-    assert Dues().schedule.peek(99, 5) == []
+            dues.schedule.push_item(dues.of[offset], offset)
+    assert Dues().schedule.peek_due(99, 5) == []
 
 
 def test_what_is_due_in_days_takes_its_turn():
@@ -137,13 +137,13 @@ def test_what_is_due_in_days_takes_its_turn():
     for offset, due in enumerate([3 * day, day, 2 * day, day + 1, 5, day]):
         dues.push(due, offset)
     assert dues.schedule.next_due() == 5
-    assert dues.schedule.take(day, 9) == [4, 1, 5]
+    assert dues.schedule.take_due(day, 9) == [4, 1, 5]
     # Entries that are pushed before those that have come up already, and between them.
     dues.push(7, 9)
     dues.push(2 * day + 5, 10)
     assert dues.schedule.next_due() == 7
-    assert dues.schedule.take(9 * day, 3) == [9, 3, 2]
-    assert dues.schedule.take(9 * day, 9) == [10, 0]
+    assert dues.schedule.take_due(9 * day, 3) == [9, 3, 2]
+    assert dues.schedule.take_due(9 * day, 9) == [10, 0]
     assert (dues.schedule.next_due(), len(dues.schedule)) == (None, 0)
 
 
@@ -151,9 +151,9 @@ def test_what_a_take_over_loads_is_taken_like_anything_else():
     dues = Dues()
     for offset in range(5_000):
         dues.of[offset] = 1_000_000 + offset
-        dues.schedule.load(1_000_000 + offset, offset)
+        dues.schedule.load_item(1_000_000 + offset, offset)
     assert dues.asked == 0
-    assert dues.schedule.take(1_000_003, 9) == [0, 1, 2, 3]
+    assert dues.schedule.take_due(1_000_003, 9) == [0, 1, 2, 3]
     dues.of[4] = 999
     assert dues.schedule.next_due() == 1_000_005
 
@@ -168,9 +168,9 @@ def test_very_many_that_are_due_in_the_same_second_come_in_their_order_and_not_a
     dues.asked = 0
     assert dues.schedule.next_due() == 1_024
     assert dues.asked == 8_192 + 1
-    assert dues.schedule.peek(3_000, 3) == expected[:3]
+    assert dues.schedule.peek_due(3_000, 3) == expected[:3]
     found = []
-    while taken := dues.schedule.take(3_000, 1_000):
+    while taken := dues.schedule.take_due(3_000, 1_000):
         found += taken
         for offset in taken:
             del dues.of[offset]
@@ -182,8 +182,8 @@ def test_what_is_pushed_while_very_many_are_due_takes_its_place_among_them():
     dues = Dues()
     for offset in range(20_000):
         dues.push(2_048 + offset // 20, offset)
-    assert dues.schedule.take(2_047, 9) == []
-    assert dues.schedule.take(2_048, 100) == list(range(20))
+    assert dues.schedule.take_due(2_047, 9) == []
+    assert dues.schedule.take_due(2_048, 100) == list(range(20))
     for offset in range(20):
         del dues.of[offset]
     # Before all, in the heap's page, behind it, in the same ms as others, and the next day.
@@ -191,8 +191,8 @@ def test_what_is_pushed_while_very_many_are_due_takes_its_place_among_them():
         dues.push(due, offset)
     expected = [offset for due, offset in sorted((due, offset) for offset, due in dues.of.items()) if due <= 3_071]
     assert dues.schedule.next_due() == 100
-    assert dues.schedule.take(3_071, 50_000) == expected
-    assert dues.schedule.take(3_072, 9) == [30_003]
+    assert dues.schedule.take_due(3_071, 50_000) == expected
+    assert dues.schedule.take_due(3_072, 9) == [30_003]
 
 
 def test_what_went_out_of_date_in_a_large_day_is_dropped():
@@ -201,7 +201,7 @@ def test_what_went_out_of_date_in_a_large_day_is_dropped():
         dues.push(3_000, offset)
     dues.of = dict.fromkeys((5, 9_000, 19_999), 3_000)
     assert dues.schedule.next_due(2_000) is None
-    assert dues.schedule.take(3_000, 9) == [5, 9_000, 19_999]
+    assert dues.schedule.take_due(3_000, 9) == [5, 9_000, 19_999]
     assert (len(dues.schedule), dues.schedule.next_due()) == (0, None)
 
 
@@ -210,6 +210,6 @@ def test_an_offset_that_is_beyond_all_others_is_scheduled_as_well():
     for offset in range(9_000):
         dues.push(3_000, offset)
     dues.push(2_999, 2**60)
-    assert dues.schedule.take(3_000, 2) == [2**60, 0]
+    assert dues.schedule.take_due(3_000, 2) == [2**60, 0]
     dues.push(3_000, 2**61)
-    assert dues.schedule.take(3_000, 10_000)[-1] == 2**61
+    assert dues.schedule.take_due(3_000, 10_000)[-1] == 2**61

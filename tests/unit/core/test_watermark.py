@@ -60,17 +60,17 @@ def test_it_passes_gaps_and_what_is_beyond_the_last_record():
 def test_outcomes_below_it_are_forgotten_and_above_it_are_not():
     partition = Partition().prepare(0, 1, 2)
     partition.step(NOW, end(0, entry(0, COMMIT), entry(2, ROLLBACK)))
-    assert [partition.queue.outcome(offset) for offset in range(3)] == [None, None, Outcome.ROLLBACK]
-    assert list(partition.queue.window()) == [(1, 100), (2, 100)]
+    assert [partition.queue.outcome_of(offset) for offset in range(3)] == [None, None, Outcome.ROLLBACK]
+    assert list(partition.queue.iter_window()) == [(1, 100), (2, 100)]
     assert partition.queue.window_bytes == 200
 
 
 def test_a_record_is_read_once():
     partition = Partition()
-    assert partition.queue.read(half(0)) is True
-    assert partition.queue.read(half(0)) is False
+    assert partition.queue.read_half(half(0)) is True
+    assert partition.queue.read_half(half(0)) is False
     assert partition.queue.read_malformed(0, 5) is False
-    assert list(partition.queue.window()) == [(0, 100)]
+    assert list(partition.queue.iter_window()) == [(0, 100)]
 
 
 # --- parking ----------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_parked_message_is_still_checked_and_decided():
     draft = partition.draft(601_001, end(0, entry(0, COMMIT)))
     assert (offsets(draft.deliver), draft.tombstones, draft.ops()) == ([0], [0], [(Outcome.COMMIT, [0])])
     partition.commit(draft)
-    assert partition.queue.outcome(0) is None
+    assert partition.queue.outcome_of(0) is None
     assert reasons(partition.step(601_002, end(1, entry(0, ROLLBACK)))) == ["CONTRADICTION"]
 
 
@@ -193,7 +193,7 @@ def test_the_watermark_waits_for_what_is_not_set_aside():
         partition.queue.read_malformed(offset, 50)
     draft = partition.draft(NOW)
     draft.set_aside_malformed(2)
-    draft.park(10)
+    draft.park_entries(10)
     assert (draft.malformed, draft.watermark) == ([0, 1], 2)
     assert draft.ops() == [(Outcome.DISCARD, [0, 1])]
     partition.queue.read_malformed(4, 50)
@@ -204,7 +204,7 @@ def test_the_watermark_waits_for_what_is_not_set_aside():
 def test_a_malformed_half_message_that_was_set_aside_is_not_set_aside_again():
     queue = HalfQueue(POLICY)
     queue.restore_op(0, Outcome.DISCARD, [1])
-    queue.read(half(0))
+    queue.read_half(half(0))
     assert queue.read_malformed(1, 50) is False
     assert queue.malformed == frozenset()
 
@@ -275,7 +275,7 @@ def test_p10_held_and_discarded_messages_go_on_after_a_take_over():
             ],
         )
     )
-    assert partition.queue.counts() == {
+    assert partition.queue.count_by_state() == {
         TransactionState.PENDING: 0,
         TransactionState.HELD: 1,
         TransactionState.SCHEDULED: 0,
@@ -304,12 +304,12 @@ def test_p10_a_parked_message_above_the_watermark_is_read_again_and_stays_as_it_
         ParkedEntries([parked(5, checks=2), parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=10**12)])
     )
     queue.restore_op(0, Outcome.DISCARD, [6])
-    assert queue.read(half(4)) is True
-    assert queue.read(half(5)) is True, "its body is needed"
-    assert queue.read(half(6)) is False, "its body is not"
+    assert queue.read_half(half(4)) is True
+    assert queue.read_half(half(5)) is True, "its body is needed"
+    assert queue.read_half(half(6)) is False, "its body is not"
     assert queue.entry(5).checks == 2
     assert queue.entry(6).state is TransactionState.DISCARDED
-    assert queue.outcome(6) is None, "it can be resumed"
+    assert queue.outcome_of(6) is None, "it can be resumed"
 
 
 def test_p10_a_message_resumed_after_its_discard_was_named_is_pending():
@@ -317,7 +317,7 @@ def test_p10_a_message_resumed_after_its_discard_was_named_is_pending():
     partition.queue.restore_parked(ParkedEntries([parked(5, resumed=1_500)]))
     partition.queue.restore_op(0, Outcome.DISCARD, [5])
     partition.prepare(4, 5)
-    assert partition.queue.outcome(5) is None
+    assert partition.queue.outcome_of(5) is None
     assert offsets(partition.step(NOW, end(0, entry(5, COMMIT))).deliver) == [5]
 
 
@@ -343,7 +343,7 @@ def test_p3_what_op_names_is_finished_and_the_last_record_counts():
     partition.queue.restore_op(0, Outcome.DISCARD, [6, 2])
     partition.queue.restore_op(1, Outcome.COMMIT, [4, 6])
     partition.queue.restore_op(2, Outcome.ROLLBACK, [7])
-    reads = [partition.queue.read(half(offset)) for offset in (4, 5, 6, 7)]
+    reads = [partition.queue.read_half(half(offset)) for offset in (4, 5, 6, 7)]
     assert reads == [False, True, False, False]
     draft = partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in (2, 4, 6, 7)]))
     assert (draft.deliver, reasons(draft)) == ([], ["LATE", "REPEAT", "REPEAT", "CONTRADICTION"])
@@ -379,8 +379,8 @@ def test_several_op_records_of_one_transaction():
     partition = Partition(watermark=0).prepare(0, 1, 2)
     draft = partition.draft(NOW, end(0, entry(1, COMMIT), entry(2, ROLLBACK)))
     assert draft.ops() == [(Outcome.COMMIT, [1]), (Outcome.ROLLBACK, [2])]
-    partition.queue.ops.note(10, [1])
-    partition.queue.ops.note(11, [2])
+    partition.queue.ops.note_record(10, [1])
+    partition.queue.ops.note_record(11, [2])
     draft.apply(NOW)
     assert partition.queue.ops.start == 10
     partition.next_op = 13
@@ -392,14 +392,14 @@ def test_several_op_records_of_one_transaction():
 def test_an_op_record_whose_offset_was_not_told_is_replayed_from_before_it(unknown):
     partition = Partition(next_op=20).prepare(0, 1, 2)
     draft = partition.draft(NOW, end(0, entry(1, COMMIT), entry(2, ROLLBACK)))
-    partition.queue.ops.note(unknown, [1])
-    partition.queue.ops.note(unknown, [2])
+    partition.queue.ops.note_record(unknown, [1])
+    partition.queue.ops.note_record(unknown, [2])
     draft.apply(NOW)
     assert partition.queue.ops.start == 19
     assert Partition().prepare(0, 1).queue.ops.start == 0
     fresh = Partition().prepare(0, 1)
     draft = fresh.draft(NOW, end(0, entry(1, COMMIT)))
-    fresh.queue.ops.note(unknown, [1])
+    fresh.queue.ops.note_record(unknown, [1])
     draft.apply(NOW)
     assert fresh.queue.ops.start == 0
 
@@ -407,11 +407,11 @@ def test_an_op_record_whose_offset_was_not_told_is_replayed_from_before_it(unkno
 def test_an_op_record_that_names_the_watermark_itself_is_needed():
     queue = HalfQueue(POLICY, watermark=4)
     queue.restore_op(12, Outcome.COMMIT, [4])
-    queue.advance()
+    queue.advance_watermark()
     assert queue.ops.start == 12
-    assert queue.read(half(4)) is False
+    assert queue.read_half(half(4)) is False
     assert queue.ops.start == 12
-    queue.advance()
+    queue.advance_watermark()
     assert (queue.watermark, queue.ops.start) == (5, 13)
 
 
@@ -423,26 +423,26 @@ def test_after_a_take_over_op_is_replayed_from_what_is_still_needed():
     queue.restore_op(15, Outcome.COMMIT, [3, 5])
     queue.restore_op(18, Outcome.COMMIT, [4])
     assert queue.ops.start == 15
-    queue.read(half(4))
-    queue.read(half(5))
-    queue.advance()
+    queue.read_half(half(4))
+    queue.read_half(half(5))
+    queue.advance_watermark()
     assert (queue.watermark, queue.ops.start) == (6, 19)
 
 
 def test_finishing_a_message_at_the_watermark_leaves_its_outcome_until_it_is_passed():
     queue = HalfQueue(POLICY)
-    queue.read(half(0))
-    queue.finish([0], Outcome.COMMIT)
-    assert queue.outcome(0) is Outcome.COMMIT
-    queue.advance()
-    assert queue.outcome(0) is None
+    queue.read_half(half(0))
+    queue.finish_messages([0], Outcome.COMMIT)
+    assert queue.outcome_of(0) is Outcome.COMMIT
+    queue.advance_watermark()
+    assert queue.outcome_of(0) is None
 
 
 def test_finishing_a_message_below_the_watermark_leaves_no_outcome_behind():
     queue = HalfQueue(POLICY, watermark=10)
     queue.restore_parked(ParkedEntries([parked(5)]))
-    queue.finish([5], Outcome.COMMIT)
-    assert (queue.outcome(5), queue.entry(5)) == (None, None)
+    queue.finish_messages([5], Outcome.COMMIT)
+    assert (queue.outcome_of(5), queue.entry(5)) == (None, None)
 
 
 def test_how_many_records_of_op_a_take_over_needs():
@@ -459,7 +459,7 @@ def test_how_many_records_of_op_a_take_over_needs():
 def test_when_something_has_to_be_parked_before_more_is_read():
     queue = HalfQueue(CheckPolicy(park_after_records=2))
     for offset in range(2):
-        queue.read(half(offset))
+        queue.read_half(half(offset))
     assert not queue.must_park
-    queue.read(half(2))
+    queue.read_half(half(2))
     assert queue.must_park

@@ -46,9 +46,9 @@ def view(*, checkpoint: bool = True, half_start: int = 0, **entries: bytes) -> P
     """A view of partition 3; the names of entries are `p<half offset>`."""
     offset_topic = OffsetTopic(Names(), 3)
     if checkpoint:
-        offset_topic.take(KEY, CHECKPOINT, offset_headers())
+        offset_topic.take_record(KEY, CHECKPOINT, offset_headers())
     for name, value in entries.items():
-        offset_topic.take(KEY + b"/" + name[1:].encode(), value, offset_headers())
+        offset_topic.take_record(KEY + b"/" + name[1:].encode(), value, offset_headers())
     return PartitionView(offset_topic, POLICY, half_start=half_start, half_end=100)
 
 
@@ -57,12 +57,12 @@ def view(*, checkpoint: bool = True, half_start: int = 0, **entries: bytes) -> P
 
 def test_the_last_checkpoint_and_parked_entry_count_and_a_tombstone_removes_one():
     offset_topic = OffsetTopic(Names(), 3)
-    offset_topic.take(KEY, CHECKPOINT, offset_headers())
-    offset_topic.take(KEY + b"/4", parked(4), offset_headers())
-    offset_topic.take(KEY + b"/5", parked(5), offset_headers())
-    offset_topic.take(KEY + b"/4", parked(4, checks=2), offset_headers())
-    offset_topic.take(KEY + b"/5", None, offset_headers())
-    offset_topic.take(KEY, CHECKPOINT.replace(b'"end": 20', b'"end": 21'), offset_headers())
+    offset_topic.take_record(KEY, CHECKPOINT, offset_headers())
+    offset_topic.take_record(KEY + b"/4", parked(4), offset_headers())
+    offset_topic.take_record(KEY + b"/5", parked(5), offset_headers())
+    offset_topic.take_record(KEY + b"/4", parked(4, checks=2), offset_headers())
+    offset_topic.take_record(KEY + b"/5", None, offset_headers())
+    offset_topic.take_record(KEY, CHECKPOINT.replace(b'"end": 20', b'"end": 21'), offset_headers())
     assert offset_topic.checkpoint is not None
     assert (offset_topic.checkpoint.half, offset_topic.checkpoint.end, offset_topic.checkpoint.op) == (10, 21, 30)
     assert {offset: one.checks for offset, one in offset_topic.parked.items()} == {4: 2}
@@ -86,7 +86,7 @@ def test_the_last_checkpoint_and_parked_entry_count_and_a_tombstone_removes_one(
 def test_a_record_of_offset_that_no_worker_writes_is_refused(key, value):
     offset_topic = OffsetTopic(Names(), 3)
     with pytest.raises(MalformedRecordError):
-        offset_topic.take(key, value, offset_headers())
+        offset_topic.take_record(key, value, offset_headers())
     assert offset_topic.checkpoint is None
     assert offset_topic.parked == {}
 

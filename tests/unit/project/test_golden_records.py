@@ -248,7 +248,7 @@ def test_offset_of_golden_records() -> None:
     offset_topic = OffsetTopic(NAMES, 2)
     for kind in ("checkpoint", *PARKED):
         golden = Golden(kind)
-        offset_topic.take(golden.key, golden.value, golden.headers)
+        offset_topic.take_record(golden.key, golden.value, golden.headers)
     assert offset_topic.checkpoint is not None
     assert offset_topic.checkpoint.end == 40
     assert {offset: offset_topic.parked.get(offset).state.value for offset in sorted(offset_topic.parked)} == {
@@ -291,7 +291,7 @@ def test_records_of_a_version_that_is_not_known_are_refused_and_not_guessed(vers
     for kind in ("checkpoint", *PARKED):
         golden = Golden(kind)
         with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
-            offset_topic.take(golden.key, golden.value, golden.of_version(version))
+            offset_topic.take_record(golden.key, golden.value, golden.of_version(version))
         assert str(caught.value) == said
     assert (offset_topic.checkpoint, list(offset_topic.parked)) == (None, [])
 
@@ -301,11 +301,11 @@ def test_a_later_version_in_offset_is_remembered_until_its_key_is_written_again(
     assert offset_topic.newer is None
     for offset, golden in ((5, parked), (6, checkpoint)):
         with pytest.raises(NewerVersionError):
-            offset_topic.take(golden.key, golden.value, golden.of_version(b"2"), offset)
+            offset_topic.take_record(golden.key, golden.value, golden.of_version(b"2"), offset)
     assert offset_topic.newer == (5, "TXB_V='2' is not a version that this worker knows")
-    offset_topic.take(parked.key, None, parked.headers, 7)
+    offset_topic.take_record(parked.key, None, parked.headers, 7)
     assert offset_topic.newer == (6, "TXB_V='2' is not a version that this worker knows")
-    offset_topic.take(checkpoint.key, checkpoint.value, checkpoint.headers, 8)
+    offset_topic.take_record(checkpoint.key, checkpoint.value, checkpoint.headers, 8)
     assert offset_topic.newer is None
 
 

@@ -38,9 +38,9 @@ def registries() -> list[CollectorRegistry]:
     partition = Partition().prepare(0, 1)
     draft = partition.step(7_000, end(0, entry(0, COMMIT)))
     assert draft.checks
-    worker.committed(draft, [], 0.1, 7_000)
+    worker.note_commit(draft, [], 0.1, 7_000)
     open_ = OpenCounts({"orders": {0: 1}}, {})
-    worker.watch(
+    worker.watch_partitions(
         lambda: [PartitionFacts(0, serving=True, open=open_, end_lag=0, checks_overdue=0.0, clock_ahead=0.0)],
         lambda: True,
     )

@@ -25,7 +25,7 @@ class Refusals:
     def __init__(self) -> None:
         self.told: list[tuple[int, str]] = []
 
-    def refuse(self, one: HalfEntry, why: str) -> None:
+    def note_refusal(self, one: HalfEntry, why: str) -> None:
         self.told.append((one.offset, why))
 
     def refusal_of(self, *_: object) -> None:

@@ -47,7 +47,7 @@ class Round:
         self.problems: dict[str, str] = {}
         quarantine, size = Quarantine(self.time), TransactionSize(Limits(1_000, 1_000_000))
         topics: Any = SimpleNamespace(
-            quarantine=quarantine, problem_of=self.problems.get, room=None, obstacle=None, obstacle_of_held=None
+            quarantine=quarantine, problem_of=self.problems.get, room=None, obstacle_of_new=None, obstacle_of_held=None
         )
         self._round = CheckRound(context, state, topics, RefusedChecks(self.time), size)
         self._planner = TurnPlanner(self.queue, size, topics, lambda _: None)

@@ -43,7 +43,7 @@ def test_p8_what_is_due_and_not_sent_grows_old_and_is_told_once(logs):
             "error": "not the coordinator",
         }
     ]
-    watch.sent(["g"])
+    watch.note_sent(["g"])
     assert watch.overdue == 0
     assert [line["event"] for line in logs] == ["checks_overdue", "checks_go_on"]
 
@@ -53,7 +53,7 @@ def test_p8_checks_of_others_do_not_hide_a_group_that_is_never_checked(logs):
     watch = CheckWatch(0, time)
     for _ in range(40):
         watch.round_done({"checked": "its turn", "silent": "no answer"})
-        watch.sent(["checked"])
+        watch.note_sent(["checked"])
         time.seconds += 1
     assert watch.overdue == 40
     assert [(line["event"], line["group"]) for line in logs] == [("checks_overdue", "silent")]

@@ -43,7 +43,7 @@ class Membership:
 
 def ask(groups, *names):
     names = list(names or ["g"])
-    return groups.attend(lambda limit: names[:limit], lambda name: name in names)
+    return groups.attend_groups(lambda limit: names[:limit], lambda name: name in names)
 
 
 def directory():

@@ -78,7 +78,7 @@ class Log:
 
     def ready(self, *batch: DecisionRecord) -> int:
         self.state.queue.read_position = self.kafka.position
-        return self.log.ready(batch, max(one.offset for one in batch) + 1)
+        return self.log.count_ready(batch, max(one.offset for one in batch) + 1)
 
     def seconds_until(self, wanted: int, *batch: DecisionRecord) -> float:
         started = self.kafka.time
@@ -181,9 +181,9 @@ def test_the_reader_that_waits_for_records_is_asked_for_nothing_that_it_would_an
         position=7, topic="half", ask_who_leads=lambda: asked.append(("who leads", None))
     )
     log.state.end_reader = SimpleNamespace(end_from=lambda reached, topic: asked.append((topic, reached)))
-    log.log.look()
+    log.log.look_at_end()
     assert asked == []
     log.kafka.time += 5.0
-    log.log.look()
-    log.log.look()
+    log.log.look_at_end()
+    log.log.look_at_end()
     assert asked == [("who leads", None), ("half", 9)]

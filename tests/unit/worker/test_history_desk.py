@@ -51,7 +51,7 @@ def desk(looking: Looking, clock: SimpleNamespace) -> HistoryDesk:
 
 
 def ask(desk: HistoryDesk, target: str) -> PageAnswer | Future[PageAnswer]:
-    return desk.page(PageRequest("/transaction.json", {"of": target}))
+    return desk.read_page(PageRequest("/transaction.json", {"of": target}))
 
 
 def status(answer: PageAnswer | Future[PageAnswer]) -> tuple[int, Any]:

@@ -55,14 +55,14 @@ class World:
         self.queue = HalfQueue(POLICY)
         self.groups = GroupLiveness(self.membership, Names(), self.time)
         for number in range(dead):
-            self.queue.read(half(number, group=f"dead-{number}"))
-        self.queue.read(half(dead, group="alive"))
+            self.queue.read_half(half(number, group=f"dead-{number}"))
+        self.queue.read_half(half(dead, group="alive"))
 
     def round(self) -> list[str]:
         """Run a due turn of the commit loop and return the checked groups."""
         due = self.queue.timers
         assert self.queue.next_due(NOW) <= NOW
-        attended = self.groups.attend(
+        attended = self.groups.attend_groups(
             lambda limit: due.groups_with_checks_due(NOW, limit), lambda group: due.has_checks_due(group, NOW)
         )
         draft = Draft(self.queue, NOW, 10**9)
@@ -131,7 +131,7 @@ def test_p8_new_groups_do_not_keep_those_waiting_that_came_before():
     world = World(1_000)
     world.round()
     for number in range(20_000, 30_000):
-        world.queue.read(half(number, group=f"new-{number}"))
+        world.queue.read_half(half(number, group=f"new-{number}"))
     world.membership.living.add(Names().check("dead-900"))
     # Half of each round is for groups that were seen before.
     assert any("dead-900" in world.round() for _ in range(1_000 // 10 + 6))

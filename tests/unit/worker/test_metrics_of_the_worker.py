@@ -50,7 +50,7 @@ def test_only_so_many_names_have_a_label_value_of_their_own():
 
 def committed(metrics, *drafts, malformed=()):
     for draft in drafts:
-        metrics.committed(draft, malformed, 0.02, NOW)
+        metrics.note_commit(draft, malformed, 0.02, NOW)
 
 
 def test_what_a_kafka_transaction_did_is_counted_when_it_is_committed():
@@ -87,7 +87,7 @@ def test_what_a_kafka_transaction_did_is_counted_when_it_is_committed():
 def test_requests_to_register_partitions_are_counted():
     metrics = WorkerMetrics()
     for sent, concurrent in ((1, 0), (3, 2)):
-        metrics.registered(Registrations(sent, concurrent))
+        metrics.note_registrations(Registrations(sent, concurrent))
     assert metrics.registry.get_sample_value("txbridge_registrations_total") == 4
     assert metrics.registry.get_sample_value("txbridge_concurrent_transactions_total") == 2
 
@@ -103,7 +103,7 @@ def test_checks_discards_and_resumes_are_counted():
 
 
 def states(metrics, *facts):
-    metrics.watch(lambda: list(facts), lambda: False)
+    metrics.watch_partitions(lambda: list(facts), lambda: False)
     return metrics.registry.get_sample_value
 
 
@@ -148,7 +148,7 @@ def test_groups_beyond_the_limit_share_one_label():
 def test_a_group_that_has_nothing_any_more_is_zero_and_does_not_vanish():
     facts = [PartitionFacts(0, serving=True, open=OpenCounts({"orders": {NOW // SLOT_MS: 1}}, {}))]
     metrics = WorkerMetrics()
-    metrics.watch(lambda: facts, lambda: True)
+    metrics.watch_partitions(lambda: facts, lambda: True)
     value = metrics.registry.get_sample_value
     assert value("txbridge_half_messages", {"group": "orders", "state": "pending"}) == 1
     facts[0] = PartitionFacts(0, serving=True, open=OpenCounts({}, {}))
@@ -161,7 +161,7 @@ def test_what_is_not_known_is_no_zero():
     known = OpenCounts({"orders": {NOW // SLOT_MS: 172}}, {("orders", TransactionState.HELD): 4})
     facts = [PartitionFacts(0, serving=True, open=known), PartitionFacts(1, serving=True, open=OpenCounts({}, {}))]
     metrics, answers = WorkerMetrics(), [facts]
-    metrics.watch(lambda: answers[-1], lambda: True)
+    metrics.watch_partitions(lambda: answers[-1], lambda: True)
     metrics.found_partitions(2)
     value = metrics.registry.get_sample_value
     pending = {"group": "orders", "state": "pending"}

@@ -63,18 +63,18 @@ def board(reading):
 
 
 def read(board, cause=""):
-    eventually(lambda: not board.snapshot(cause)["reading"])
-    return board.snapshot(cause)
+    eventually(lambda: not board.take_snapshot(cause)["reading"])
+    return board.take_snapshot(cause)
 
 
 def test_nobody_looks_and_nothing_is_read_and_many_look_and_it_is_read_once(board, reading):
     assert reading.begun == 0
-    found = [board.snapshot("") for _ in range(20)]
+    found = [board.take_snapshot("") for _ in range(20)]
     assert {one["reading"] for one in found} == {True}
     assert found[-1]["read"] is None
     eventually(lambda: reading.begun == 1)
-    eventually(lambda: board.snapshot("")["done"] == 1)
-    assert board.snapshot("")["of"] == 4
+    eventually(lambda: board.take_snapshot("")["done"] == 1)
+    assert board.take_snapshot("")["of"] == 4
     reading.go_on.set()
     shown = read(board)["read"]
     assert reading.begun == 1
@@ -95,16 +95,16 @@ def test_nobody_looks_and_nothing_is_read_and_many_look_and_it_is_read_once(boar
 
 
 def test_reading_is_a_tenth_of_the_time_at_most(board, reading):
-    board.snapshot("")
+    board.take_snapshot("")
     eventually(lambda: reading.begun == 1)
     reading.now = 5.0
     reading.go_on.set()
     read(board)
     # It took 5 s: 45 s of rest.
     reading.now = 49.0
-    assert not board.snapshot("")["reading"]
+    assert not board.take_snapshot("")["reading"]
     reading.now = 50.0
-    board.snapshot("")
+    board.take_snapshot("")
     eventually(lambda: reading.begun == 2)
 
 
@@ -112,9 +112,9 @@ def test_one_cause_is_chosen_by_its_name_and_one_that_is_gone_is_all(board, read
     reading.go_on.set()
     shown = read(board)["read"]
     name = next(one["name"] for one in shown["causes"] if one["text"] == "many")
-    chosen = board.snapshot(name)["read"]
+    chosen = board.take_snapshot(name)["read"]
     assert (chosen["cause"], [one["of"] for one in chosen["messages"]]) == (name, ["0:5", "0:6"])
-    gone = board.snapshot("0" * 16)["read"]
+    gone = board.take_snapshot("0" * 16)["read"]
     assert (gone["cause"], len(gone["messages"])) == ("", 3)
 
 
@@ -122,7 +122,7 @@ def test_what_was_read_before_is_shown_with_the_error_of_now(board, reading):
     reading.go_on.set()
     read(board)
     reading.now, reading.answer = 100.0, EnvironmentProblemError("Kafka cannot be reached")
-    board.snapshot("")
+    board.take_snapshot("")
     eventually(lambda: reading.begun == 2)
     found = read(board)
     assert found["error"] == "Kafka cannot be reached"

@@ -46,17 +46,17 @@ class Attempts:
         #: Seconds of a take-over, and of the service after it; None if the take-over fails.
         self.plan: list[tuple[float, float | None]] = []
         self.error: Exception = TimeoutError("no answer")
-        metrics: Any = SimpleNamespace(failed=lambda _event: None, taken_over=lambda _seconds: None)
+        metrics: Any = SimpleNamespace(count_failure=lambda _event: None, taken_over=lambda _seconds: None)
         self.context: Any = SimpleNamespace(
             outside=self.time,
             names=Names(),
             metrics=metrics,
-            no_longer_held=SimpleNamespace(service=nullcontext, tell=lambda _now: None),
+            no_longer_held=SimpleNamespace(service=nullcontext, log_due=lambda _now: None),
             slots=PartitionSlots(),
         )
         monkeypatch.setattr(partitions, "take_over", self._take_over)
         monkeypatch.setattr(partitions, "CommitLoop", lambda *_: self)
-        monkeypatch.setattr(partitions, "DecisionLog", lambda *_: SimpleNamespace(fill=lambda _idle: None))
+        monkeypatch.setattr(partitions, "DecisionLog", lambda *_: SimpleNamespace(take_in_events=lambda _idle: None))
 
     def pauses(self) -> list[float]:
         """Run the owner, and return its pauses between attempts."""
@@ -68,7 +68,7 @@ class Attempts:
         self.time.seconds += seconds
         if self.serves is None:
             raise self.error
-        queue = SimpleNamespace(counts=Counter, watermark=0, next_end=0)
+        queue = SimpleNamespace(count_by_state=Counter, watermark=0, next_end=0)
         return SimpleNamespace(queue=queue, close=lambda: None)
 
     # --- the commit loop --------------------------------------------------------------------------------------------

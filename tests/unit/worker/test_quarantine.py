@@ -26,7 +26,7 @@ def time() -> Time:
 @pytest.fixture
 def quarantine(time: Time) -> Quarantine:
     made = Quarantine(time)
-    made.close("bad", "refused", {})
+    made.close_topic("bad", "refused", {})
     return made
 
 
@@ -45,39 +45,39 @@ def try_all(time: Time, quarantine: Quarantine, culprits: set[int]) -> list[str]
         if found:
             # With a single culprit in a batch, librdkafka reports all of its records alike.
             named = dict.fromkeys(found, "bad") if len(found) > 1 else {}
-            quarantine.refused("bad", "refused", probe.offsets, named, 0.15)
+            quarantine.note_probe_refused("bad", "refused", probe.offsets, named, 0.15)
             time.seconds += 0.15
         else:
-            quarantine.passed(*probe)
+            quarantine.note_taken(*probe)
     return told
 
 
 def test_p8_new_commits_are_held_for_a_second_and_then_twice_as_long(time: Time, quarantine: Quarantine):
-    assert (quarantine.reason(TOPIC), quarantine.reason(("good",))) == ("refused", None)
+    assert (quarantine.reason_to_hold(TOPIC), quarantine.reason_to_hold(("good",))) == ("refused", None)
     time.seconds += 1.1
-    assert quarantine.reason(TOPIC) is None
-    quarantine.close("bad", "refused again", {})
+    assert quarantine.reason_to_hold(TOPIC) is None
+    quarantine.close_topic("bad", "refused again", {})
     time.seconds += 1.9
-    assert quarantine.reason(TOPIC) == "refused again"
+    assert quarantine.reason_to_hold(TOPIC) == "refused again"
     time.seconds += 0.2
-    assert quarantine.reason(TOPIC) is None
+    assert quarantine.reason_to_hold(TOPIC) is None
 
 
 def test_p8_held_messages_wait_for_a_probe_of_their_topic(quarantine: Quarantine):
-    assert quarantine.wait(7, ("good",)) is None
-    assert [quarantine.wait(offset, TOPIC) for offset in (8, 9)] == [InTurn("refused")] * 2
+    assert quarantine.let_wait(7, ("good",)) is None
+    assert [quarantine.let_wait(offset, TOPIC) for offset in (8, 9)] == [InTurn("refused")] * 2
     assert quarantine.next_probe() == ("bad", [8, 9])
 
 
 def test_p8_many_culprits_are_found_in_one_probe(time: Time, quarantine: Quarantine):
     for offset in range(1_000):
-        quarantine.wait(offset, TOPIC)
+        quarantine.let_wait(offset, TOPIC)
     assert try_all(time, quarantine, set(range(0, 1_000, 3)))[:2] == ["1000 refused", "666 taken"]
 
 
 def test_p8_a_single_culprit_is_found_by_quarters(time: Time, quarantine: Quarantine):
     for offset in range(256):
-        quarantine.wait(offset, TOPIC)
+        quarantine.let_wait(offset, TOPIC)
     told = try_all(time, quarantine, {0})
     assert told[:5] == ["256 refused", "64 refused", "16 refused", "4 refused", "1 refused"]
     # All others are taken, each of them once.
@@ -85,9 +85,9 @@ def test_p8_a_single_culprit_is_found_by_quarters(time: Time, quarantine: Quaran
 
 
 def test_p8_a_refused_probe_is_followed_by_a_rest_of_three_times_its_duration(time: Time, quarantine: Quarantine):
-    quarantine.wait(1, TOPIC)
-    quarantine.wait(2, TOPIC)
-    quarantine.refused("bad", "refused", [1, 2], {}, 0.4)
+    quarantine.let_wait(1, TOPIC)
+    quarantine.let_wait(2, TOPIC)
+    quarantine.note_probe_refused("bad", "refused", [1, 2], {}, 0.4)
     time.seconds += 1.15
     assert quarantine.next_probe() is None
     time.seconds += 0.1
@@ -98,61 +98,61 @@ def test_p8_a_message_that_was_refused_by_itself_is_tried_seldom_and_after_all_o
     time: Time, quarantine: Quarantine
 ):
     quarantine.set_apart("bad", 1, "too large")
-    assert quarantine.wait(1, TOPIC) == "too large"
-    quarantine.wait(2, TOPIC)
+    assert quarantine.let_wait(1, TOPIC) == "too large"
+    quarantine.let_wait(2, TOPIC)
     assert quarantine.next_probe() == ("bad", [2])
-    quarantine.passed("bad", [2])
+    quarantine.note_taken("bad", [2])
     tried = []
     for second in range(600):
-        quarantine.wait(1, TOPIC)
+        quarantine.let_wait(1, TOPIC)
         if quarantine.next_probe() is not None:
             tried.append(second)
-            quarantine.refused("bad", "too large", [1], {}, 0.15)
+            quarantine.note_probe_refused("bad", "too large", [1], {}, 0.15)
         time.seconds += 1
     assert tried == [0, 2, 6, 14, 30, 62, 122, 182, 242, 302, 362, 422, 482, 542]
 
 
 def test_p8_topics_take_turns(quarantine: Quarantine, time: Time):
     for topic, first in (("bad", 0), ("worse", 3)):
-        quarantine.close(topic, "refused", {})
+        quarantine.close_topic(topic, "refused", {})
         for offset in range(first, first + 3):
-            quarantine.wait(offset, (topic,))
+            quarantine.let_wait(offset, (topic,))
     order = []
     for _ in range(4):
         probe = quarantine.next_probe()
         assert probe is not None
         order.append(probe.topic)
-        quarantine.refused(probe.topic, "refused", probe.offsets, {}, 0.1)
+        quarantine.note_probe_refused(probe.topic, "refused", probe.offsets, {}, 0.1)
         time.seconds += 1
     assert order == ["bad", "worse", "bad", "worse"]
 
 
 def test_p8_a_topic_that_is_only_suspected_is_tried_at_once_and_open_after_a_success(quarantine: Quarantine):
-    quarantine.wait(1, TOPIC)
-    quarantine.refused("bad", "refused", [1], {}, 0.15)
-    quarantine.suspect("good", "suspected")
-    assert quarantine.wait(2, ("good",)) == InTurn("suspected")
+    quarantine.let_wait(1, TOPIC)
+    quarantine.note_probe_refused("bad", "refused", [1], {}, 0.15)
+    quarantine.suspect_topic("good", "suspected")
+    assert quarantine.let_wait(2, ("good",)) == InTurn("suspected")
     assert quarantine.next_probe() == ("good", [2])
-    quarantine.passed("good", [2])
-    assert quarantine.reason(("good",)) is None
+    quarantine.note_taken("good", [2])
+    assert quarantine.reason_to_hold(("good",)) is None
 
 
 def test_p8_of_several_messages_the_topic_that_refuses_one_is_to_blame_and_not_that_of_the_probe(
     quarantine: Quarantine,
 ):
-    quarantine.suspect("a", "a was among others")
-    quarantine.suspect("worse", "worse was among others")
+    quarantine.suspect_topic("a", "a was among others")
+    quarantine.suspect_topic("worse", "worse was among others")
     for offset, topics in ((1, ("a", "worse")), (2, ("a", "worse")), (3, ("a",))):
-        quarantine.wait(offset, topics)
+        quarantine.let_wait(offset, topics)
     probe = quarantine.next_probe()
     assert probe == ("a", [1, 2, 3])
-    quarantine.refused("worse", "refused", [1, 2], {}, 0.15)
+    quarantine.note_probe_refused("worse", "refused", [1, 2], {}, 0.15)
     # The others are tried at once, and the topic is open again.
     assert quarantine.next_probe() == ("a", [3])
-    quarantine.passed("a", [3])
-    assert quarantine.reason(("a",)) is None
-    assert quarantine.reason(("a", "worse")) == "refused"
+    quarantine.note_taken("a", [3])
+    assert quarantine.reason_to_hold(("a",)) is None
+    assert quarantine.reason_to_hold(("a", "worse")) == "refused"
     # A message that comes later waits for the topic that has refused something, even if the other is suspected.
-    quarantine.suspect("a", "a was among others")
-    assert quarantine.wait(4, ("a", "worse")) == InTurn("refused")
+    quarantine.suspect_topic("a", "a was among others")
+    assert quarantine.let_wait(4, ("a", "worse")) == InTurn("refused")
     assert quarantine.next_probe() is None

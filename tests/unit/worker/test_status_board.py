@@ -50,7 +50,7 @@ class Knowing(Health):
         super().__init__(10_000, 20.0)
         self.known = list(known)
 
-    def facts(self) -> list[PartitionFacts] | None:
+    def partition_facts(self) -> list[PartitionFacts] | None:
         return self.known
 
 
@@ -58,7 +58,7 @@ def snapshot(ahead: float | None) -> dict[str, Any]:
     """The snapshot of two messages of 50 and 20 s, on a machine whose clock is so far ahead of the brokers'."""
     one = replace(facts(s50=1, s20=1), clock_ahead=ahead)
     settings = WorkerSettings(bootstrap_servers="127.0.0.1:1")
-    return StatusBoard(settings, WorkerMetrics(), Knowing(one), clock=lambda: NOW + (ahead or 0)).snapshot()
+    return StatusBoard(settings, WorkerMetrics(), Knowing(one), clock=lambda: NOW + (ahead or 0)).take_snapshot()
 
 
 @pytest.mark.parametrize("ahead", [None, 30.0, -30.0, 73 * 3600.0])
@@ -78,7 +78,7 @@ def test_what_is_due_goes_by_the_earlier_clock_when_they_differ_by_more_than_a_m
 
 
 def now_known(board: StatusBoard) -> bool:
-    return bool(board.snapshot()["complete"])
+    return bool(board.take_snapshot()["complete"])
 
 
 def test_a_partition_that_is_not_restored_has_unknown_counts_and_no_zeros() -> None:
@@ -98,20 +98,20 @@ def test_rates_are_differences_over_the_time_that_has_passed() -> None:
     settings = WorkerSettings(bootstrap_servers="127.0.0.1:1")
     board = StatusBoard(settings, metrics, Health(10_000, 20.0), clock=lambda: clock[0])
     board.sample()
-    metrics.failed("fenced")
-    metrics.failed("refused")
+    metrics.count_failure("fenced")
+    metrics.count_failure("refused")
     clock[0] += 4
     board.sample()
     clock[0] += 5
     board.sample()
-    rates = board.snapshot()["rates"]
+    rates = board.take_snapshot()["rates"]
     assert rates["series"]["errors"] == [0.5, 0.0]
     assert rates["series"]["delivered"] == [0.0, 0.0]
     # No partition was assigned yet: the number of pending messages is unknown.
     assert rates["pending"] == [None, None, None]
     assert now_known(board) is False
     # Before Kafka was reached there is nothing to show but the reason.
-    now = board.snapshot()
+    now = board.take_snapshot()
     assert now["partitions"] == {"total": 0, "here": [], "elsewhere": []}
     assert now["ready"][0].startswith("starting: ")
 
@@ -126,7 +126,7 @@ class FakeWorker:
         self.answers: dict[str, Future[Any]] = {}
         self.error: Exception | None = None
 
-    def facts(self) -> list[PartitionFacts]:
+    def partition_facts(self) -> list[PartitionFacts]:
         if self.error is not None:
             raise self.error
         return [facts(s50=1)]
@@ -152,7 +152,7 @@ def board_of(health: Health) -> StatusBoard:
 
 
 def alive(board: StatusBoard) -> Any:
-    [group] = board.snapshot()["groups"]
+    [group] = board.take_snapshot()["groups"]
     return group["alive"]
 
 
@@ -185,4 +185,4 @@ def test_p8_an_unexpected_error_is_logged_once_and_does_not_end_the_sampling() -
     ]
     worker.error = None
     board.sample()
-    assert board.snapshot()["rates"]["pending"] == [1]
+    assert board.take_snapshot()["rates"]["pending"] == [1]

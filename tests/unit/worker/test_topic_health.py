@@ -92,7 +92,7 @@ def test_p8_a_topic_that_has_refused_something_is_judged_by_its_rules_for_twenty
     assert health.refusal_of("bad", None, 0, 0) is None
     kafka.configs = {"cleanup.policy": "compact", "message.timestamp.after.max.ms": "3600000"}
     # The rules have changed, so they may explain the refusal.
-    assert health.explain("bad", [(b"key", 0, 1)], 0)
+    assert health.explain_refusal("bad", [(b"key", 0, 1)], 0)
     assert (health.are_clear({"bad"}), health.are_clear({"good"})) == (False, True)
     why = "topic bad: it has no key, and the topic is compacted (cleanup.policy)"
     assert health.refusal_of("bad", None, 0, 0) == why
@@ -101,7 +101,7 @@ def test_p8_a_topic_that_has_refused_something_is_judged_by_its_rules_for_twenty
         "topic bad: its timestamp is more than 1h ahead (message.timestamp.after.max.ms)"
     )
     # Nothing is wrong with this one, and it was refused again.
-    assert not health.explain("bad", [(b"key", 0, 1)], 0)
+    assert not health.explain_refusal("bad", [(b"key", 0, 1)], 0)
     turn(kafka, health, 19.9)
     assert not health.are_clear({"bad"})
     turn(kafka, health, 1.2)
@@ -110,7 +110,7 @@ def test_p8_a_topic_that_has_refused_something_is_judged_by_its_rules_for_twenty
 
 def test_p8_rules_that_go_on_explaining_refusals_stay_known_and_are_asked_for_again(kafka: Kafka, health: TopicHealth):
     kafka.configs = {"cleanup.policy": "compact"}
-    health.explain("bad", [], 0)
+    health.explain_refusal("bad", [], 0)
     for _ in range(10):
         turn(kafka, health, 15)
         assert health.refusal_of("bad", None, 0, 0) is not None
@@ -130,7 +130,10 @@ def test_p8_a_topic_with_small_batches_gets_small_batches_before_it_has_refused_
     assert [health.room(message(size=19_900)) for _ in range(2)] == [True, True]
     # A message that may be too large is held, and is tried in a Kafka transaction of its own.
     why = "topic bad: the message is too large (max.message.bytes)"
-    assert (health.obstacle(message(size=20_000)), health.obstacle(message(1, size=30_000))) == (None, why)
+    assert (health.obstacle_of_new(message(size=20_000)), health.obstacle_of_new(message(1, size=30_000))) == (
+        None,
+        why,
+    )
     large = message(1, size=30_000, state=TransactionState.HELD)
     assert health.obstacle_of_held(large) == why
     assert health.quarantine.next_probe() == ("bad", [1])
@@ -142,7 +145,7 @@ def test_p8_nothing_is_written_where_a_transaction_marker_has_no_room(kafka: Kaf
     client: Any = kafka
     health = TopicHealth(ControllerRequests(lambda: client), kafka)
     health.look_up(["bad"])
-    assert health.obstacle(message()) == (
+    assert health.obstacle_of_new(message()) == (
         f"topic bad: max.message.bytes is {limit}, and Kafka's own transaction marker takes 78 bytes: raise it"
     )
     kafka.configs = {"max.message.bytes": "78"}
@@ -164,13 +167,13 @@ def test_p8_a_topic_that_takes_nothing_is_blocked_twice_as_long_each_time(kafka:
     # What was held meanwhile goes first, one message at a time at first.
     for offset in range(10):
         assert health.obstacle_of_held(message(offset, state=TransactionState.HELD)) == "it does not answer"
-    assert health.obstacle(message(10)) == "it does not answer"
+    assert health.obstacle_of_new(message(10)) == "it does not answer"
     taken = []
     while (probe := health.quarantine.next_probe()) is not None:
         taken.append(len(probe.offsets))
-        health.quarantine.passed(*probe)
+        health.quarantine.note_taken(*probe)
     assert taken == [1, 4, 5]
-    assert health.obstacle(message(10)) is None
+    assert health.obstacle_of_new(message(10)) is None
     assert block() == 2
 
 
@@ -248,11 +251,11 @@ def test_p9_ten_thousand_topics_that_came_and_went_leave_nothing(kafka: Kafka, h
         kafka.partitions = {"bad": 2, "good": 2, **dict.fromkeys(names, 1)}
         health.look_up(names)
         for number, name in enumerate(names):
-            health.explain(name, [], 0)
+            health.explain_refusal(name, [], 0)
             health.block_topic(name, "it does not answer")
             large = message(number, name, state=TransactionState.HELD)
             health.note_too_large(large)
-            health.refuse(large, "too large")
+            health.note_refusal(large, "too large")
             # It is delivered after all.
             draft = Draft(HalfQueue(CheckPolicy()), 0)
             draft.add_delivery(large)

@@ -174,7 +174,7 @@ def look(health, clock, loop, seconds):
     for _ in range(seconds // 2):
         clock.now += 2
         health.ask()
-        health.act()
+        health.end_if_hanging()
         while loop.calls:
             loop.calls.pop(0)()
 
@@ -257,7 +257,7 @@ def test_a_process_that_stood_still_gets_time_to_show_progress(health, clock, en
     health.look_after(FakeWorker(owner))
     look(health, clock, loop, 10)
     clock.now, owner.silent_for = clock.now + 600, 600
-    health.act()
+    health.end_if_hanging()
     assert health.not_live() != []
     owner.silent_for = 0
     look(health, clock, loop, 60)

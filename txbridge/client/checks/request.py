@@ -30,7 +30,7 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
     """
     headers = headers_of(record)
     ours = OurHeaders(headers)
-    partition, offset = parse_coordinates(ours.required(names.HALF_COORDINATES))
+    partition, offset = parse_coordinates(ours.require_text(names.HALF_COORDINATES))
     if partition >= partitions:
         raise MalformedRecordError(f"{names.HALF_COORDINATES} names partition {partition}, there are {partitions}")
     # Only headers of the half message. Other reserved headers belong to the request, or to a later version of it.
@@ -39,9 +39,9 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
     half = parse_half(offset, stored, record.key(), record.value(), copied, topic_names)
     if half.group != group:
         raise MalformedRecordError(f"it is for group {half.group!r}")
-    check_times = whole_number(ours.required(names.CHECK_TIMES), names.CHECK_TIMES)
+    check_times = whole_number(ours.require_text(names.CHECK_TIMES), names.CHECK_TIMES)
     if check_times < 1:
         raise MalformedRecordError(f"{names.CHECK_TIMES} is {check_times}, the first check has 1")
     born = ours.optional_number(names.BORN)
-    barrier_id = ours.optional(names.BARRIER)
+    barrier_id = ours.find_text(names.BARRIER)
     return CheckRequest(MessageExt.for_check(half, partition, check_times, born, barrier_id, stored), half.size)

@@ -64,7 +64,7 @@ class Choice:
         #: Real topics of the commits.
         self.topics: set[str] = set()
 
-    def take(self, record: DecisionRecord) -> Slice:
+    def take_entries(self, record: DecisionRecord) -> Slice:
         """Take as many entries as have room. Entries that are applied already are left out."""
         queue, room, limits = self._queue, self._room, self._limits
         find, first_of, topics = queue.entry, queue.first_of, self.topics

@@ -129,7 +129,7 @@ class Draft:
         if offset != command.half_offset:
             self._copies_named.add(command.half_offset)
         event = event_of(command.decision, record.source)
-        entry = self._open(offset)
+        entry = self._open_entry(offset)
         if entry is None:
             return self._refuse_finished(offset, event)
         if entry.state is not TransactionState.PENDING and (event is Event.COMMIT or event is Event.ROLLBACK):
@@ -146,7 +146,7 @@ class Draft:
                 event = Event.COMMIT_UNDELIVERABLE
         transition = TRANSITIONS[entry.state, event]
         if transition.refused is None and transition.state is not entry.state:
-            self._move(entry, transition.state, record, command, why)
+            self._move_to(entry, transition.state, record, command, why)
         return transition.refused
 
     def _refuse_finished(self, offset: int, event: Event) -> RefusalReason | None:
@@ -158,7 +158,7 @@ class Draft:
             return RefusalReason.LATE
         return TRANSITIONS[state, event].refused
 
-    def _move(
+    def _move_to(
         self, entry: HalfEntry, state: TransactionState, record: DecisionRecord, command: DecisionEntry, why: str | None
     ) -> None:
         if state is TransactionState.COMMITTED:
@@ -170,19 +170,19 @@ class Draft:
             self._final[entry.offset] = state
             self.abandoned.append(Abandoned(entry, record.client_id, command.remark))
         elif state is TransactionState.HELD:
-            self.hold(entry, why, record.offset)
+            self.hold_entry(entry, why, record.offset)
         elif state is TransactionState.SCHEDULED:
             assert entry.deliver_at is not None
             due = entry.deliver_at
-            self.scheduled.append(self._change(entry, state, due, decided=record.offset, error=None, attempts=0))
+            self.scheduled.append(self._change_entry(entry, state, due, decided=record.offset, error=None, attempts=0))
         else:
             anew = {"checks": 0, "resumed": self.now, "reason": None, "discarded_at": None, "error": None}
-            self.resumed.append(self._change(entry, state, self.now, attempts=0, **anew))
+            self.resumed.append(self._change_entry(entry, state, self.now, attempts=0, **anew))
 
-    def hold(self, entry: HalfEntry, why: str | None, decided: int | None) -> None:
+    def hold_entry(self, entry: HalfEntry, why: str | None, decided: int | None) -> None:
         """Hold a message that is committed (END offset `decided`) and cannot be delivered now."""
         due = self.queue.policy.retry_refused(self.now, 1)
-        self.held.append(self._change(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
+        self.held.append(self._change_entry(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
 
     def add_delivery(self, entry: HalfEntry) -> None:
         self._final[entry.offset] = TransactionState.COMMITTED
@@ -200,10 +200,10 @@ class Draft:
         """Note whether more messages may be due, and whether one had no room."""
         self.more_due, self.left_out = is_more, left_out
 
-    def check(self, entry: HalfEntry) -> None:
+    def send_check(self, entry: HalfEntry) -> None:
         """Send a check of a pending message."""
         due, checks = self.queue.policy.next_check(self.now), entry.checks + 1
-        changed = self._change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
+        changed = self._change_entry(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
         # The shell writes a check that was refused before apart from others.
         self.checks.append(changed._replace(attempts=entry.attempts))
         self.bytes += entry.size
@@ -211,13 +211,13 @@ class Draft:
     def note_unchecked(self, entry: HalfEntry, why: str) -> None:
         """Put off a check that its topic has refused for the first time. It is not counted."""
         due = self.queue.policy.retry_refused(self.now, 1)
-        self.unchecked.append(self._change(entry, entry.state, due, error=why, attempts=1))
+        self.unchecked.append(self._change_entry(entry, entry.state, due, error=why, attempts=1))
 
     def give_up(self, entry: HalfEntry, reason: str) -> None:
         """Discard a message that nobody has decided."""
         state = TRANSITIONS[entry.state, Event.GIVE_UP].state
         due = self.now + self.queue.policy.discard_retention
-        self.discards.append(self._change(entry, state, due, reason=reason))
+        self.discards.append(self._change_entry(entry, state, due, reason=reason))
         self.bytes += entry.size
 
     # --- HALF --------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Draft:
         waiting = self.queue.malformed
         self.malformed = sorted({*sorted(waiting)[:limit], *(waiting & self._copies_named)})
 
-    def park(self, limit: int, *, grown_old: bool = True) -> None:
+    def park_entries(self, limit: int, *, grown_old: bool = True) -> None:
         """Park messages that hold the low watermark back too far, and compute the new watermark.
 
         `grown_old`: also park messages for their age. False while END may still hold their decisions.
@@ -240,8 +240,8 @@ class Draft:
         passed_bytes, parked = 0, 0
         watermark = queue.half_position
         unread = queue.malformed - set(self.malformed)
-        for offset, size in queue.window():
-            entry = self._open(offset)
+        for offset, size in queue.iter_window():
+            entry = self._open_entry(offset)
             if entry is None:
                 if offset in unread:
                     watermark = offset
@@ -251,18 +251,18 @@ class Draft:
                 if parked == limit or not (old or queue.lags_behind(offset, passed_bytes)):
                     watermark = offset
                     break
-                self.parked.append(self._change(entry, entry.state, entry.next_due))
+                self.parked.append(self._change_entry(entry, entry.state, entry.next_due))
                 parked += 1
             passed_bytes += size
         else:
             fresh = queue.fresh
-            while watermark < fresh.stop and (watermark in self._final or queue.outcome(watermark) is not None):
+            while watermark < fresh.stop and (watermark in self._final or queue.outcome_of(watermark) is not None):
                 watermark += 1
         self.watermark = watermark
 
     # --- the overlay ------------------------------------------------------------------------------------------------
 
-    def take(self, entries: list[HalfEntry]) -> list[HalfEntry]:
+    def take_due(self, entries: list[HalfEntry]) -> list[HalfEntry]:
         """Note entries that were taken from a schedule. Returns those that this draft has not touched yet."""
         for entry in entries:
             self._taken[entry.offset] = entry
@@ -279,7 +279,7 @@ class Draft:
         """Note that this draft does not touch an entry that was taken for it."""
         del self._taken[entry.offset]
 
-    def forget(self, entry: HalfEntry) -> None:
+    def forget_discarded(self, entry: HalfEntry) -> None:
         """Forget a discarded message, which cannot be resumed any more."""
         self._final[entry.offset] = TransactionState.DISCARDED
         self.forgotten.append(entry)
@@ -287,7 +287,7 @@ class Draft:
     def _is_touched(self, offset: int) -> bool:
         return offset in self._final or offset in self._changed
 
-    def _open(self, offset: int) -> HalfEntry | None:
+    def _open_entry(self, offset: int) -> HalfEntry | None:
         if offset in self._final:
             return None
         return self._changed.get(offset) or self.queue.entry(offset)
@@ -296,14 +296,14 @@ class Draft:
         state = self._final.get(offset)
         if state is not None:
             return state
-        outcome = self.queue.outcome(offset) or self.queue.remembered(offset)
+        outcome = self.queue.outcome_of(offset) or self.queue.remembered(offset)
         if outcome is not None:
             return outcome.state
         assert offset not in self.queue.fresh, "a fresh half message was not entered"
         late = offset < self.queue.watermark
         return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE
 
-    def _change(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
+    def _change_entry(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
         """Note the new version of an entry. This transaction parks it."""
         changed = entry._replace(state=state, next_due=next_due, parked=True, **other)
         self._changed[entry.offset] = changed
@@ -398,14 +398,14 @@ class Draft:
             self._changed[check.offset] = entry._replace(next_due=max(entry.next_due, queue.policy.next_check(now)))
         queue.next_end, queue.next_entry = self.next_end, self.next_entry
         for part in self.parts:
-            queue.finish(part.commits, Outcome.COMMIT)
-            queue.finish(part.rollbacks, Outcome.ROLLBACK)
-        queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
-        queue.finish([one.entry.offset for one in self.abandoned], Outcome.ABANDON)
-        queue.finish([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)
+            queue.finish_messages(part.commits, Outcome.COMMIT)
+            queue.finish_messages(part.rollbacks, Outcome.ROLLBACK)
+        queue.finish_messages([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
+        queue.finish_messages([one.entry.offset for one in self.abandoned], Outcome.ABANDON)
+        queue.finish_messages([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)
         for entry in self.changed:
-            queue.update(entry)
-        queue.advance()
+            queue.update_entry(entry)
+        queue.advance_watermark()
 
     def abandon(self) -> None:
         """Drop the draft, which Kafka has not committed. Entries that were taken go back into the schedules."""

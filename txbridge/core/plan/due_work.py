@@ -53,9 +53,9 @@ def deliver_due(
     most = len(draft.deliver) + draft.more + limit
     due = timers.take_timers_due(draft.due, limit)
     left_out = False
-    for entry in draft.take(due):
+    for entry in draft.take_due(due):
         if entry.state is TransactionState.DISCARDED:
-            draft.forget(entry)
+            draft.forget_discarded(entry)
             continue
         # After the first message that does not fit, none does. Otherwise small messages would always pass a large one.
         is_much = draft.bytes + entry.size > max_bytes or len(draft.deliver) + draft.more + entry.messages > most
@@ -72,9 +72,9 @@ def deliver_due(
         elif is_held:
             draft.let_go(entry)
             # The back-off of a message that waits for others begins anew.
-            timers.postpone(entry, draft.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
+            timers.postpone_retry(entry, draft.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
         else:
-            draft.hold(entry, why, entry.decided)
+            draft.hold_entry(entry, why, entry.decided)
     draft.note_due(is_more=len(due) == limit, left_out=left_out)
 
 
@@ -101,7 +101,7 @@ def send_checks(
         share = -(-limit // (len(living) - turn))
         taken = due.take_checks_due(group, as_of, share)
         looked_at += len(taken)
-        for entry in draft.take(taken):
+        for entry in draft.take_due(taken):
             limit -= 1
             if draft.queue.policy.expires(entry.since) <= as_of:
                 # Its discard is due as well, and needs no check. From now on it is scheduled only by its age.
@@ -109,7 +109,7 @@ def send_checks(
                 continue
             why = obstacle(entry)
             if why is None:
-                draft.check(entry)
+                draft.send_check(entry)
             else:
                 _put_off(draft, entry, why)
     return looked_at
@@ -123,7 +123,7 @@ def _put_off(draft: Draft, entry: HalfEntry, why: str) -> None:
     # OFFSET has a reason already. Back into the schedule at once, whatever happens to this transaction.
     draft.let_go(entry)
     attempts = entry.attempts + (not isinstance(why, InTurn))
-    draft.queue.timers.postpone(entry, draft.now, why, max(1, attempts))
+    draft.queue.timers.postpone_retry(entry, draft.now, why, max(1, attempts))
 
 
 def discard(draft: Draft, as_of: int, limit: int) -> int:
@@ -134,7 +134,7 @@ def discard(draft: Draft, as_of: int, limit: int) -> int:
     """
     timers = draft.queue.timers
     exhausted = timers.take_exhausted(as_of, limit)
-    for entry in draft.take(exhausted):
+    for entry in draft.take_due(exhausted):
         draft.give_up(entry, MAX_CHECKS)
     expired = timers.take_expired(as_of, limit)
     for entry in expired:

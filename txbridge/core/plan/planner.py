@@ -42,7 +42,7 @@ class Gates(Protocol):
     def are_clear(self, topics: AbstractSet[str]) -> bool:
         """Whether every fresh message can be delivered to these topics now."""
 
-    def obstacle(self, entry: HalfEntry) -> str | None:
+    def obstacle_of_new(self, entry: HalfEntry) -> str | None:
         """Reason why a newly committed message cannot be delivered now, or None."""
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
@@ -101,7 +101,7 @@ class TurnPlanner:
                 # It has no room beside others.
                 return False
         self._enter(record)
-        return choice.take(record).is_whole
+        return choice.take_entries(record).is_whole
 
     def plan(
         self, choice: Choice, now: int, due_round: DueRound | None, *, may_discard: bool, most_malformed: int
@@ -130,7 +130,7 @@ class TurnPlanner:
             self._plan_round(due_round, draft, may_discard=may_discard)
         may_copy = may_discard and not is_probe
         draft.set_aside_malformed(min(most_malformed, ROUND_LIMIT, limits.entries) if may_copy else 0)
-        draft.park(min(PARK_LIMIT, limits.entries), grown_old=due_round is not None)
+        draft.park_entries(min(PARK_LIMIT, limits.entries), grown_old=due_round is not None)
         return draft
 
     def _decide(self, part: Slice, draft: Draft) -> None:
@@ -139,7 +139,7 @@ class TurnPlanner:
                 draft.apply_run(part.run)
                 return
             self._enter(part.record)
-        draft.apply_end(part, self._gates.obstacle)
+        draft.apply_end(part, self._gates.obstacle_of_new)
 
     def _enter(self, record: DecisionRecord) -> None:
         """Make entries of the fresh half messages that a record names, to look at them one by one."""
@@ -176,7 +176,7 @@ class TurnPlanner:
 
     def _deliver_due(self, draft: Draft, max_bytes: int) -> None:
         gates, limit = self._gates, min(ROUND_LIMIT, self._size.limits.entries)
-        due_work.deliver_due(draft, gates.obstacle, gates.obstacle_of_held, limit, max_bytes, gates.room)
+        due_work.deliver_due(draft, gates.obstacle_of_new, gates.obstacle_of_held, limit, max_bytes, gates.room)
 
     # --- other turns ------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class TurnPlanner:
         self._gates.begin_draft()
         draft = Draft(self._queue, now, due)
         self._deliver_due(draft, self._size.limits.bytes)
-        draft.park(0)
+        draft.park_entries(0)
         return draft
 
     def plan_probe(self, entries: Iterable[HalfEntry], now: int, due: int) -> Draft:
@@ -198,12 +198,12 @@ class TurnPlanner:
                 break
             if is_ready and len(draft.deliver) < limits.entries:
                 draft.add_delivery(entry)
-        draft.park(0)
+        draft.park_entries(0)
         return draft
 
     def plan_checkpoint(self, now: int, due: int, end: int = 0) -> Draft:
         """A plan of the checkpoint alone: as small as possible. END has nothing to apply below `end`."""
         draft = Draft(self._queue, now, due)
         draft.skip_end(end)
-        draft.park(0)
+        draft.park_entries(0)
         return draft

@@ -77,7 +77,7 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
 
     async def _skip(self, consumer: Any, error: Exception) -> None:
         text = repr(error)
-        self.app.own_monitor.metrics.failed("end_not_readable_by_faust")
+        self.app.own_monitor.metrics.count_failure("end_not_readable_by_faust")
         if text != self._last_error:
             _log.warning("end_not_readable_by_faust", error=text, note="the worker reads END by itself")
             self._last_error = text
@@ -116,7 +116,7 @@ class TolerantConsumer(Consumer):  # type: ignore[misc]
     def _new_offset(self, tp: TP) -> int | None:
         self._acked[tp].clear()
         self._acked_index[tp].clear()
-        applied: int | None = self.app.applied(tp)
+        applied: int | None = self.app.applied_to(tp)
         return applied
 
     def _new_consumer_thread(self) -> TolerantConsumerThread:

@@ -72,7 +72,7 @@ class GroupLiveness:
         self._groups: dict[str, _Group] = {}
         self._told: set[str] = set()
 
-    def attend(self, due: Callable[[int], list[str]], is_due: Callable[[str], bool]) -> list[str]:
+    def attend_groups(self, due: Callable[[int], list[str]], is_due: Callable[[str], bool]) -> list[str]:
         """Ask about some groups that have a check due, and return the groups to look at in this round.
 
         They are the groups that were alive recently, and a few others: `due` returns so many, different ones each time.
@@ -95,7 +95,7 @@ class GroupLiveness:
                 self._groups[name] = _Group(self._outside)
                 asked.append(name)
                 attended.append(name)
-        self._ask(asked, now)
+        self._ask_kafka(asked, now)
         return attended
 
     def _forget(self, now: float) -> None:
@@ -111,7 +111,7 @@ class GroupLiveness:
             for _, _, name in sorted(idle)[:surplus]:
                 del self._groups[name]
 
-    def _ask(self, names: list[str], now: float) -> None:
+    def _ask_kafka(self, names: list[str], now: float) -> None:
         if not names:
             return
         answers = self._membership.ask(self._names.check(name) for name in names)

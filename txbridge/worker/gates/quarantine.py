@@ -78,11 +78,11 @@ class _Ward:
     def is_closed(self, now: float) -> bool:
         return now < self.closed_until or self.is_blocked
 
-    def close(self, now: float) -> None:
+    def close_anew(self, now: float) -> None:
         self.is_suspected = self.is_blocked = False
         self.closed_until = now + self.closing.next()
 
-    def forget(self, offset: int) -> None:
+    def forget_message(self, offset: int) -> None:
         self.waiting.pop(offset, None)
         self.again.pop(offset, None)
         self.refused.pop(offset, None)
@@ -105,7 +105,7 @@ class Quarantine:
 
     # --- what may be written ----------------------------------------------------------------------------------------
 
-    def reason(self, topics: Iterable[str]) -> str | None:
+    def reason_to_hold(self, topics: Iterable[str]) -> str | None:
         """Reason to hold a new commit for these topics, or None."""
         now = self._outside.monotonic()
         for topic in topics:
@@ -114,7 +114,7 @@ class Quarantine:
                 return ward.reason
         return None
 
-    def wait(self, offset: int, topics: Iterable[str]) -> str | None:
+    def let_wait(self, offset: int, topics: Iterable[str]) -> str | None:
         """Let a held message wait for a probe. Returns why it may not go with others; None if it may."""
         wards = [self._wards[topic] for topic in topics if topic in self._wards]
         if not wards:
@@ -160,7 +160,7 @@ class Quarantine:
 
     # --- outcomes ---------------------------------------------------------------------------------------------------
 
-    def block(self, topic: str, reason: str) -> float:
+    def block_topic(self, topic: str, reason: str) -> float:
         """Try nothing with a topic that takes no record. Returns the monotonic time (s) until which."""
         now, ward = self._outside.monotonic(), self._ward(topic, reason)
         # A random factor: if several topics were blocked because one of them is at fault, they must not return
@@ -169,16 +169,16 @@ class Quarantine:
         ward.is_blocked, ward.together = True, 1
         return ward.paused_until
 
-    def close(self, topic: str, reason: str, culprits: Mapping[int, str]) -> None:
+    def close_topic(self, topic: str, reason: str, culprits: Mapping[int, str]) -> None:
         """Hold new commits for a topic that has refused a record among those of others.
 
         `culprits`: reasons by half offset, as far as it is known which messages were refused.
         """
-        self._ward(topic, reason).close(self._outside.monotonic())
+        self._ward(topic, reason).close_anew(self._outside.monotonic())
         for offset, why in culprits.items():
             self.set_apart(topic, offset, why)
 
-    def suspect(self, topic: str, reason: str) -> None:
+    def suspect_topic(self, topic: str, reason: str) -> None:
         """Hold new commits for a topic until it has taken something: it may be the one that refuses records."""
         if topic not in self._wards:
             ward = self._ward(topic, reason)
@@ -191,7 +191,9 @@ class Quarantine:
         if len(ward.refused) < _MOST_WAITING:
             ward.refused[offset] = reason
 
-    def refused(self, topic: str, reason: str, offsets: list[int], culprits: Mapping[int, str], seconds: float) -> None:
+    def note_probe_refused(
+        self, topic: str, reason: str, offsets: list[int], culprits: Mapping[int, str], seconds: float
+    ) -> None:
         """Note that a topic has refused a probe, its own or another's, with these messages for it.
 
         The probe took so many seconds. A single message is the culprit.
@@ -219,7 +221,7 @@ class Quarantine:
     def probe_refused(self, topic: str, reason: str, suspects: int, seconds: float) -> None:
         """Note that a topic has refused a probe with so many records that may be the culprit, or none."""
         ward = self._ward(topic, reason)
-        ward.close(self._outside.monotonic())
+        ward.close_anew(self._outside.monotonic())
         # Culprits are named only if a batch has several. So larger probes find more of them at once.
         ward.together = max(1, min(ward.together, suspects) // _STEP) if suspects else _MOST_TOGETHER
         self._rest(seconds)
@@ -227,7 +229,7 @@ class Quarantine:
     def _rest(self, seconds: float) -> None:
         self._rests_until = self._outside.monotonic() + max(_LEAST_REST_S, (_SHARE - 1) * seconds)
 
-    def passed(self, topic: str, offsets: Iterable[int]) -> None:
+    def note_taken(self, topic: str, offsets: Iterable[int]) -> None:
         """Note that a topic in quarantine has taken a probe with these messages."""
         ward = self._wards.get(topic)
         if ward is None:
@@ -239,17 +241,17 @@ class Quarantine:
             ward.retrying.reset()
             ward.retried_together = min(_MOST_TOGETHER, ward.retried_together * _STEP)
         for offset in offsets:
-            ward.forget(offset)
+            ward.forget_message(offset)
         if not ward.waiting or ward.together == _MOST_TOGETHER:
             ward.is_blocked = False
         if ward.is_suspected and not ward.waiting:
             del self._wards[topic]
 
-    def leave(self, offsets: Iterable[int]) -> None:
+    def leave_waiting(self, offsets: Iterable[int]) -> None:
         """Let these messages wait no longer: they cannot be tried now, or are finished."""
         for ward in self._wards.values():
             for offset in offsets:
-                ward.forget(offset)
+                ward.forget_message(offset)
 
     def drop_unused(self) -> None:
         """Forget topics that were not used for a while: clients can name any number of topics."""

@@ -45,7 +45,7 @@ class RefusedChecks:
         #: Half offsets of the messages whose check was refused.
         self._proven: set[int] = set()
 
-    def obstacle(self, entry: HalfEntry, topic: str) -> str | None:
+    def obstacle_of_check(self, entry: HalfEntry, topic: str) -> str | None:
         """Reason why this message cannot be checked now, or None."""
         if not self._topics:
             # Nearly always.
@@ -67,7 +67,7 @@ class RefusedChecks:
         refusing.next_probe = now + refusing.backoff.next()
         return None
 
-    def refuse(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool) -> None:
+    def note_refusal(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool) -> None:
         """Note that the topic refuses this check; `too_large`: for its size."""
         self._refused[entry.offset] = reason
         known, now = self._topics.get(topic), self._outside.monotonic()

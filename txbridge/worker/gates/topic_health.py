@@ -121,7 +121,7 @@ class TopicHealth:
                 problem = _problem(topic, error.args[0])
                 if problem is None:
                     raise
-            self._tell(topic, problem, now)
+            self._log_denied(topic, problem, now)
             good_for = _STRICT_GOOD_FOR_S if topic in self._strict else _GOOD_FOR_S
             self._topics[topic] = _Answer(
                 now + (good_for if problem is None else _BAD_FOR_S), problem, partitions, rules
@@ -145,7 +145,7 @@ class TopicHealth:
             if (most := answer.rules.largest_batch) is not None and most < self._batch_bytes
         }
 
-    def _tell(self, topic: str, problem: str | None, now: float) -> None:
+    def _log_denied(self, topic: str, problem: str | None, now: float) -> None:
         """Log a missing right on a check topic. A held message shows its reason; a group without checks does not."""
         if CHECK_TOPIC not in topic or problem is None or not problem.startswith(_DENIED):
             self._denied.pop(topic, None)
@@ -176,16 +176,16 @@ class TopicHealth:
     @property
     def room(self) -> Room | None:
         """Function to call for each message before it is drafted; None when there is room for all."""
-        return self._room if self.limits or self.quarantine else None
+        return self._has_room if self.limits or self.quarantine else None
 
-    def _room(self, entry: HalfEntry) -> bool | None:
+    def _has_room(self, entry: HalfEntry) -> bool | None:
         """Whether this draft may hold one more message of its topics; None if one takes nothing. Uses up the room."""
         topics, now = entry.topics, self._outside.monotonic()
         for topic in topics:
             known = self._topics.get(topic)
             if known is not None and known.problem is not None and known.until > now:
                 return None
-        if self.quarantine.reason(topics) is not None:
+        if self.quarantine.reason_to_hold(topics) is not None:
             return None
         limits = [self.limits[topic] for topic in topics if topic in self.limits]
         if limits:
@@ -208,11 +208,11 @@ class TopicHealth:
             for topic in topics
         )
 
-    def obstacle(self, entry: HalfEntry) -> str | None:
+    def obstacle_of_new(self, entry: HalfEntry) -> str | None:
         """Reason why a newly committed message cannot be delivered now, or None."""
         why = self._refused.get(entry.offset) if self._refused else None
         why = why or self.problem_of_any(entry) or self._size_problem(entry)
-        return self.quarantine.reason(entry.topics) if why is None and self.quarantine else why
+        return self.quarantine.reason_to_hold(entry.topics) if why is None and self.quarantine else why
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
         """Reason why a held message cannot be delivered now, or None. It may wait for a probe then."""
@@ -222,7 +222,7 @@ class TopicHealth:
         if why is None and (why := self._size_problem(entry)) is not None:
             # Compressed, it may be small enough, and the limit may be raised.
             self.quarantine.set_apart(entry.real_topic, entry.offset, why)
-        waits = self.quarantine.wait(entry.offset, entry.topics) if self.quarantine else None
+        waits = self.quarantine.let_wait(entry.offset, entry.topics) if self.quarantine else None
         return why or waits
 
     def problem_of_any(self, entry: HalfEntry) -> str | None:
@@ -262,7 +262,7 @@ class TopicHealth:
 
     # --- outcomes ---------------------------------------------------------------------------------------------------
 
-    def explain(self, topic: str, records: Iterable[RecordFacts], now: int) -> bool:
+    def explain_refusal(self, topic: str, records: Iterable[RecordFacts], now: int) -> bool:
         """Compare the messages of a topic that has refused one with its rules from now on.
 
         Returns whether they refuse one of these records (key, timestamp, bytes), or have changed.
@@ -283,37 +283,37 @@ class TopicHealth:
         if entry.messages == 1:
             self._too_large[topic] = min(entry.size, self._too_large.get(topic, entry.size))
 
-    def refuse(self, entry: HalfEntry, reason: str) -> None:
+    def note_refusal(self, entry: HalfEntry, reason: str) -> None:
         """Note that this message cannot be delivered. It will be held, so that the others can pass."""
         self._refused[entry.offset] = reason
         if entry.state is TransactionState.HELD:
-            self.quarantine.leave([entry.offset])
+            self.quarantine.leave_waiting([entry.offset])
 
     def on_committed(self, draft: Draft, names: Names, *, has_discards: bool) -> None:
         """Note what a committed draft shows: messages that are held now, others that are finished, topics that work."""
         for entry in draft.held:
             is_refused = self._refused.pop(entry.offset, None) is not None
             if self.quarantine and not is_refused and self._size_problem(entry) is None:
-                self.quarantine.wait(entry.offset, entry.topics)
+                self.quarantine.let_wait(entry.offset, entry.topics)
         if self._refused or self.quarantine:
             finished = [entry.offset for entry in (*draft.deliver, *(one.entry for one in draft.abandoned))]
-            self.quarantine.leave(finished)
+            self.quarantine.leave_waiting(finished)
             for offset in finished:
                 self._refused.pop(offset, None)
         working = {names.check(entry.group) for entry in draft.checks} | ({names.discard} if has_discards else set())
         for topic in working:
-            self.quarantine.passed(topic, ())
+            self.quarantine.note_taken(topic, ())
 
     def block_topic(self, topic: str, reason: str) -> float:
         """Offer nothing to this topic for a while. Returns for how long (s).
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
-        until = self.quarantine.block(topic, reason)
+        until = self.quarantine.block_topic(topic, reason)
         self._topics[topic] = _Answer(until, reason)
         return until - self._outside.monotonic()
 
-    def forget(self) -> None:
+    def forget_answers(self) -> None:
         """Forget all answers, after a write failed for a reason that names no record."""
         self._topics.clear()
 

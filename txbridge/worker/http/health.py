@@ -106,7 +106,7 @@ class Health:
     def start(self) -> None:
         # One slow answer must not hold up the question for another one.
         for name, steps in (
-            ("txbridge-health", (self.ask, self.act)),
+            ("txbridge-health", (self.ask, self.end_if_hanging)),
             ("txbridge-partition-counts", (self.look_at_topics,)),
         ):
             threading.Thread(target=self._repeat, args=steps, name=name, daemon=True).start()
@@ -124,7 +124,7 @@ class Health:
         if worker is None or worker.stopped:
             return
         try:
-            worker.partition_counts.look()
+            worker.partition_counts.look_again()
         except Exception as error:  # noqa: BLE001 - this thread must go on; that Kafka is away others say
             _log.debug("partitions_not_compared", error=repr(error))
 
@@ -168,7 +168,7 @@ class Health:
             if self._loop is not None and self._rejoin is not None:
                 self._loop.call_soon_threadsafe(self._rejoin, problem)
 
-    def act(self) -> None:
+    def end_if_hanging(self) -> None:
         """End the process if it has needed a restart for _END_AFTER_S: not every worker has a supervisor that asks."""
         reasons = self.not_live()
         if not reasons:
@@ -177,10 +177,10 @@ class Health:
             _log.error("worker_hangs", reasons=reasons, note="the process ends; Kafka aborts its open transactions")
             self._end(_EXIT_HANGS)
 
-    def facts(self) -> list[PartitionFacts] | None:
+    def partition_facts(self) -> list[PartitionFacts] | None:
         """Facts of the owners; None while the partitions are not known."""
         worker = self._worker
-        return None if worker is None or worker.stopped or not worker.was_assigned else worker.facts()
+        return None if worker is None or worker.stopped or not worker.was_assigned else worker.partition_facts()
 
     # --- the answers ------------------------------------------------------------------------------------------------
 

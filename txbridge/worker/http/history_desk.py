@@ -38,7 +38,7 @@ class HistoryDesk:
         """The desk of a worker's namespace."""
         return cls(lambda target: read_topics(settings, _HISTORY_S, of=target))
 
-    def page(self, request: PageRequest) -> PageAnswer | Future[PageAnswer]:
+    def read_page(self, request: PageRequest) -> PageAnswer | Future[PageAnswer]:
         """Answer `?of=<partition>:<half offset>` or a whole transaction id; the answer never holds the whole id."""
         target = request.query.get("of", "")
         with self._lock:

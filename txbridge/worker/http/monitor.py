@@ -55,9 +55,9 @@ class Monitor:
         )
         # The start time of each counter would be a second series, and of use to nobody here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.metrics.watch(self._facts, lambda: not self.health.not_ready())
+        self.metrics.watch_partitions(self._facts, lambda: not self.health.not_ready())
         web.start()
         _log.info("metrics_served", host=settings.metrics_host, port=web.port)
 
     def _facts(self) -> list[PartitionFacts] | None:
-        return self.health.facts()
+        return self.health.partition_facts()

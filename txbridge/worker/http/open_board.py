@@ -46,7 +46,7 @@ class OpenBoard:
         """The board of a worker's namespace."""
         return cls(lambda progress: read_topics(settings, _ALL_S, progress=progress))
 
-    def snapshot(self, cause: str) -> dict[str, Any]:
+    def take_snapshot(self, cause: str) -> dict[str, Any]:
         """The last reading as JSON values, with the oldest messages of one cause or of all. Starts a new one if due."""
         with self._lock:
             if self._is_due():

@@ -19,7 +19,7 @@ def status_pages(settings: WorkerSettings, board: StatusBoard) -> dict[str, Page
     html = files("txbridge.worker.http").joinpath("status.html").read_bytes()
     return {
         "/status": lambda _: PageAnswer(HTTPStatus.OK, "text/html; charset=utf-8", html),
-        "/status.json": lambda _: as_json(HTTPStatus.OK, board.snapshot()),
-        "/open.json": lambda request: as_json(HTTPStatus.OK, opened.snapshot(request.query.get("cause", ""))),
-        "/transaction.json": HistoryDesk.of(settings).page,
+        "/status.json": lambda _: as_json(HTTPStatus.OK, board.take_snapshot()),
+        "/open.json": lambda request: as_json(HTTPStatus.OK, opened.take_snapshot(request.query.get("cause", ""))),
+        "/transaction.json": HistoryDesk.of(settings).read_page,
     }

@@ -89,7 +89,7 @@ class StatusBoard:
 
     def _take_sample(self) -> None:
         worker = self._health.worker
-        answer = self._health.facts()
+        answer = self._health.partition_facts()
         facts = answer or []
         pending = sum(sum(slots.values()) for one in facts if one.open for slots in one.open.pending.values())
         self._samples.append((self._clock(), self._metrics.totals(), pending if _are_known(answer) else None))
@@ -130,10 +130,10 @@ class StatusBoard:
 
     # --- contents ---------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
+    def take_snapshot(self) -> dict[str, Any]:
         """The page's data as JSON values. Times in seconds since 1970 UTC, ages in seconds. Asks nobody."""
         worker, settings = self._health.worker, self._settings
-        answer = self._health.facts()
+        answer = self._health.partition_facts()
         facts = answer or []
         errors = {one.partition: one.error for one in ([] if worker is None else worker.status())}
         now = self._clock()

@@ -59,7 +59,7 @@ class DecisionInbox:
         self._level = False
         self._woken = False
 
-    def offer(self, event: DecisionEvent) -> None:
+    def offer_event(self, event: DecisionEvent) -> None:
         """Take the event if it is the next one. Never blocks."""
         size = len(event.value or b"")
         with self._changed:
@@ -96,7 +96,7 @@ class DecisionInbox:
         with self._changed:
             self._level = False
 
-    def clear(self) -> None:
+    def clear_events(self) -> None:
         """Drop the kept events, and keep no more."""
         with self._changed:
             self._events.clear()
@@ -115,7 +115,7 @@ class DecisionInbox:
             self._woken = True
             self._changed.notify()
 
-    def take(self, limit: int, timeout: float) -> list[DecisionEvent]:
+    def take_events(self, limit: int, timeout: float) -> list[DecisionEvent]:
         """Up to `limit` events; waits at most `timeout` seconds for the first."""
         with self._changed:
             if not self._events and not self._woken and self._level and timeout > 0:
@@ -150,7 +150,7 @@ class DecisionLog:
         self._compared = 0.0
         self._seen_end = self.position
         # Decisions that were stored while nobody owned the partition came with no event.
-        inbox.clear()
+        inbox.clear_events()
 
     @property
     def known_end(self) -> int:
@@ -176,7 +176,7 @@ class DecisionLog:
             waiting.popleft()
             self._bytes -= self._sizes.popleft()
 
-    def fill(self, timeout: float) -> None:
+    def take_in_events(self, timeout: float) -> None:
         """Take in what has arrived. Waits at most `timeout` seconds, and only if no record waits already.
 
         Raises LogGoneError, KafkaException.
@@ -187,17 +187,17 @@ class DecisionLog:
         if self._waiting:
             timeout = 0.0
         if self._inbox.must_read:
-            self._read(room, timeout)
+            self._read_records(room, timeout)
             every = _LOOK_EVERY_S
         else:
-            for event in self._inbox.take(room, timeout):
-                self._add(event)
+            for event in self._inbox.take_events(room, timeout):
+                self._add_event(event)
             every = _COMPARE_EVERY_S
         if self._outside.monotonic() - self._compared > every and not self._waiting:
             self._compared = self._outside.monotonic()
-            self._compare()
+            self._compare_ends()
 
-    def _compare(self) -> None:
+    def _compare_ends(self) -> None:
         end = self._bounds.end_from(self.position)
         if end is not None:
             self._seen_end = end
@@ -214,7 +214,7 @@ class DecisionLog:
             self._blocked_since = now
         elif now - self._blocked_since > STABLE_TIMEOUT_S:
             self._blocked_since = float("inf")
-            self._gaps.metrics.failed("hanging_transaction")
+            self._gaps.metrics.count_failure("hanging_transaction")
             _log.error(
                 "hanging_transaction",
                 partition=self._partition,
@@ -222,7 +222,7 @@ class DecisionLog:
                 f"{self.position}: decisions behind it wait. END must not be written in Kafka transactions",
             )
 
-    def _read(self, room: int, timeout: float) -> None:
+    def _read_records(self, room: int, timeout: float) -> None:
         """Read END without Faust, until Faust's events are level with it. Without events this is the only way."""
         if not self._reading:
             self._reader.start(self.position)
@@ -232,27 +232,27 @@ class DecisionLog:
                 headers = headers_of(message)
             except MalformedRecordError as error:
                 event = DecisionEvent(offset_of(message), message.key(), message.value(), copyable_headers(message))
-                self._append(event, self._as_malformed(event, str(error)))
+                self._append_record(event, self._as_malformed(event, str(error)))
             else:
                 appended = message.timestamp()[1]
-                self._add(DecisionEvent(offset_of(message), message.key(), message.value(), headers, appended))
+                self._add_event(DecisionEvent(offset_of(message), message.key(), message.value(), headers, appended))
         if self._reader.position > self.position:
-            self._gaps.note(self._reader.position)
+            self._gaps.note_position(self._reader.position)
         self.position = max(self.position, self._reader.position)
         self._seen_end = max(self._seen_end, self._reader.fetched_end())
         if self._inbox.try_level(self.position):
             self._reader.stop()
             self._reading = False
 
-    def _add(self, event: DecisionEvent) -> None:
+    def _add_event(self, event: DecisionEvent) -> None:
         try:
-            self._append(event, parse_end(event.offset, event.value, event.headers, event.appended))
+            self._append_record(event, parse_end(event.offset, event.value, event.headers, event.appended))
         except MalformedRecordError as error:
-            self._append(event, self._as_malformed(event, str(error)))
+            self._append_record(event, self._as_malformed(event, str(error)))
 
-    def _append(self, event: DecisionEvent, record: DecisionRecord | MalformedRecord) -> None:
+    def _append_record(self, event: DecisionEvent, record: DecisionRecord | MalformedRecord) -> None:
         if event.offset > self.position:
-            self._gaps.note(event.offset)
+            self._gaps.note_position(event.offset)
         self._blocked_since = None
         self._waiting.append(record)
         self._sizes.append(len(event.value or b""))

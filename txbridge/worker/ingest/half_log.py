@@ -104,7 +104,7 @@ class HalfLog:
         # After the fetch: to a time from before it, a birth would seem to be in the future.
         queue.note_time(self._clock.now_at_latest())
         if reader.position > before + len(messages):
-            state.half_gaps.note(reader.position)
+            state.half_gaps.note_position(reader.position)
         queue.fresh.forget_entered()
         if messages:
             self._last_half = messages[-1]
@@ -136,7 +136,7 @@ class HalfLog:
             self.enter_fresh(queue.read_position)
             queue.advance_reader(first)
         is_taken = queue.take_fresh(halves)
-        self.settle()
+        self.settle_memory()
         if is_taken:
             self._last_id = (halves.ids[-1] or b"").decode()
         return is_taken
@@ -144,11 +144,11 @@ class HalfLog:
     def enter_fresh(self, until: int) -> None:
         """Make entries of the fresh half messages below this HALF offset."""
         entered = self._state.queue.enter_fresh(until)
-        self.settle()
+        self.settle_memory()
         for half in entered:
             self._state.bodies.put(half)
 
-    def settle(self) -> None:
+    def settle_memory(self) -> None:
         """Leave the cache the part of the budget for bodies that fresh messages do not need."""
         self._state.bodies.reserve(self._state.queue.fresh.bytes)
 
@@ -169,7 +169,7 @@ class HalfLog:
                 self._take_in_malformed(message, f"a copy of the half message at offset {first}: the same id", first)
             elif (why := queue.why_not_read(half)) is not None:
                 self._take_in_malformed(message, why)
-            elif queue.read(half):
+            elif queue.read_half(half):
                 state.bodies.put(half)
 
     def mark_of_last(self) -> Mark | None:
@@ -217,9 +217,9 @@ class HalfLog:
             for message in self._state.bodies.read_back(unread):
                 offset = offset_of(message)
                 found[offset] = self._as_malformed(message, unread[offset])
-        return [found.get(offset) or self._gone(offset) for offset in sorted(wanted)]
+        return [found.get(offset) or self._without_record(offset) for offset in sorted(wanted)]
 
-    def _gone(self, offset: int) -> MalformedRecord:
+    def _without_record(self, offset: int) -> MalformedRecord:
         """A substitute for a malformed record that retention has deleted meanwhile."""
         return MalformedRecord(
             self._state.half_reader.topic, self._state.partition, offset, None, None, (), "gone from the log"
@@ -227,7 +227,7 @@ class HalfLog:
 
     def on_committed(self, draft: Draft) -> None:
         """Forget what a committed draft has finished: bodies, and malformed records that are in the discard topic."""
-        self.settle()
+        self.settle_memory()
         bodies = self._state.bodies
         for _, half_offsets in draft.ops():
             bodies.drop(half_offsets)
@@ -239,7 +239,7 @@ class HalfLog:
 
     # --- for decisions ----------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def look_at_end(self) -> None:
         """Check from time to time that HALF still reaches what was read of it. Raises LogGoneError, KafkaException."""
         now = self._outside.monotonic()
         if now - self._looked_at >= _LOOK_EVERY_S:
@@ -252,7 +252,7 @@ class HalfLog:
             reached = max(reader.position, self._state.checkpoint.read or 0)
             self._state.end_reader.end_from(reached, reader.topic)
 
-    def ready(self, records: Waiting, end_position: int) -> int:
+    def count_ready(self, records: Waiting, end_position: int) -> int:
         """Read HALF for these END records, and return how many of them, from the first on, can be applied now.
 
         A half message that such a record names is then read, or proven to be absent. END is read up to `end_position`.

@@ -40,22 +40,22 @@ class CheckWatch:
         """Note that something is due and that its round has to wait for END."""
         if self._round_since is None:
             self._round_since = self._outside.monotonic()
-        self._look({"": why})
+        self._look_again({"": why})
 
     def round_done(self, waiting: Mapping[str, str]) -> None:
         """Note that a round was drafted. `waiting`: groups with due checks that may be possible, each with a reason."""
         now = self._outside.monotonic()
         self._round_since = None
         self._waiting = {group: self._waiting.get(group, now) for group in waiting}
-        self._look(waiting)
+        self._look_again(waiting)
 
-    def sent(self, groups: Iterable[str]) -> None:
+    def note_sent(self, groups: Iterable[str]) -> None:
         """Note that checks for these groups were committed."""
         for group in groups:
             self._waiting.pop(group, None)
-        self._look({})
+        self._look_again({})
 
-    def _look(self, reasons: Mapping[str, str]) -> None:
+    def _look_again(self, reasons: Mapping[str, str]) -> None:
         since = [*self._waiting.values(), *(() if self._round_since is None else (self._round_since,))]
         self._oldest = min(since, default=None)
         if self._oldest is None:

@@ -173,7 +173,7 @@ class WorkerMetrics:
 
     # --- events, counted after Kafka has committed them -------------------------------------------------------------
 
-    def committed(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
+    def note_commit(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
         """Count a committed draft. Its Kafka transaction took `seconds`, and `now` is the time (ms) after it."""
         for source, decisions in draft.decisions.items():
             for outcome, number in (
@@ -213,7 +213,7 @@ class WorkerMetrics:
             + sum(len(part.commits) + len(part.rollbacks) for part in draft.parts)
         )
 
-    def registered(self, registrations: Registrations) -> None:
+    def note_registrations(self, registrations: Registrations) -> None:
         """Count requests to register partitions: those sent, and those that came too soon."""
         self._registrations.inc(registrations.sent)
         self._concurrent.inc(registrations.concurrent)
@@ -226,7 +226,7 @@ class WorkerMetrics:
         """Note that a partition is served, `seconds` after its take-over began."""
         self._takeover.observe(seconds)
 
-    def failed(self, cause: str) -> None:
+    def count_failure(self, cause: str) -> None:
         """Count a failure; `cause` is the name of the log event."""
         self._errors.labels(cause).inc()
 
@@ -247,7 +247,9 @@ class WorkerMetrics:
 
     # --- states, read at every scrape -------------------------------------------------------------------------------
 
-    def watch(self, partitions: Callable[[], list[PartitionFacts] | None], is_ready: Callable[[], bool]) -> None:
+    def watch_partitions(
+        self, partitions: Callable[[], list[PartitionFacts] | None], is_ready: Callable[[], bool]
+    ) -> None:
         """Set the sources of the states; to be called once. `partitions` returns None while they are not known."""
         self._ready.set_function(lambda: float(is_ready()))
         self.registry.register(_States(partitions, self.groups, lambda: self.partitions_found))

@@ -54,9 +54,9 @@ class NoLongerHeld:
                 self._served -= 1
                 is_last = not self._served
             if is_last:
-                self.tell(None)
+                self.log_due(None)
 
-    def note(self, partition: int, delivered: Iterable[HalfEntry], now: float) -> None:
+    def note_delivered(self, partition: int, delivered: Iterable[HalfEntry], now: float) -> None:
         """Count those of the delivered messages that were held."""
         held = [entry.real_topic for entry in delivered if entry.state is TransactionState.HELD]
         if not held:
@@ -68,7 +68,7 @@ class NoLongerHeld:
                 found.last, found.count = now, found.count + 1
                 found.partitions.add(partition)
 
-    def tell(self, now: float | None) -> None:
+    def log_due(self, now: float | None) -> None:
         """Log the topics that are due, or all topics if `now` is None."""
         # Called in every turn of every owner, and nearly always there is nothing to log.
         if not self._topics:

@@ -26,9 +26,9 @@ class Gaps:
     is_end: bool = False
     _has_told: bool = False
 
-    def note(self, offset: int) -> None:
+    def note_position(self, offset: int) -> None:
         """Note a gap: between the last record that was read and this offset there is none."""
-        self.metrics.failed("transactional_decisions" if self.is_end else "transactional_half_messages")
+        self.metrics.count_failure("transactional_decisions" if self.is_end else "transactional_half_messages")
         if self._has_told:
             return
         self._has_told = True

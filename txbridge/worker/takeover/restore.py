@@ -89,7 +89,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     names = context.names
     writer = TransactionalWriter(context.kafka, names, partition, context.commit_timeout_ms, context.outside)
     with ExitStack() as on_failure:
-        writer.fence()
+        writer.take_fence()
         fault_point("takeover.fenced")
         ids = _topic_ids(context.requests, names, partition)
         offset_topic = read_offset_topic(context, partition, stopping)
@@ -240,10 +240,10 @@ def read_offset_topic(
     reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
     try:
         reader.start(start)
-        fold_offset_topic(reader, offset_topic, high, stopping, strangers.note)
+        fold_offset_topic(reader, offset_topic, high, stopping, strangers.note_record)
     finally:
         reader.close()
-    strangers.report()
+    strangers.log_found()
     return offset_topic
 
 
@@ -331,7 +331,7 @@ def _replay_op(
         too_few = cut_agreement()
         while True:
             end = _proven_end(context, context.names.op, partition, stopping)
-            for op_offset, outcome, half_offsets in read_ops(reader, checkpoint, end, stopping, strangers.note):
+            for op_offset, outcome, half_offsets in read_ops(reader, checkpoint, end, stopping, strangers.note_record):
                 last = max(half_offsets, default=-1)
                 if last < stored.half_read:
                     count += 1
@@ -343,7 +343,7 @@ def _replay_op(
                 if last < half_end:
                     _refuse_older_checkpoint(context, partition, stored.checkpoint, f"{op_offset} {text}", stopping)
                 # A message that HALF does not hold yet must not count as finished.
-                strangers.note(op_offset, MalformedRecordError(text))
+                strangers.note_record(op_offset, MalformedRecordError(text))
             # Records that retention has deleted are not needed, and not counted.
             if count >= checkpoint.ops or start > checkpoint.op:
                 break
@@ -354,7 +354,7 @@ def _replay_op(
         refuse_newer(context.names.op, partition, error.offset, str(error))
     finally:
         reader.close()
-    strangers.report()
+    strangers.log_found()
     return count
 
 
@@ -369,11 +369,11 @@ class _Strangers:
         self._first: tuple[int, str] | None = None
         self._count = 0
 
-    def note(self, offset: int, error: MalformedRecordError) -> None:
+    def note_record(self, offset: int, error: MalformedRecordError) -> None:
         self._first = self._first or (offset, str(error))
         self._count += 1
 
-    def report(self) -> None:
+    def log_found(self) -> None:
         if self._first is not None:
             offset, error = self._first
             _log.error("malformed_record", **self._where, offset=offset, count=self._count, error=error)

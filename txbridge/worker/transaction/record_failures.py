@@ -76,7 +76,7 @@ class Reports:
         reports = self._unnamed[topic] = {}
         return reports.__setitem__
 
-    def delivered(
+    def on_delivery(
         self,
         kind: RecordKind,
         which: RecordName,
@@ -98,7 +98,7 @@ class Reports:
         else:
             self._failed.append(_Failed(kind, topic, message.partition(), which, error))
 
-    def refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaError) -> None:
+    def note_refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaError) -> None:
         """Note a record that librdkafka did not accept."""
         self._not_accepted.append(_Failed(kind, topic, None, which, error))
 

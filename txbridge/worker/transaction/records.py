@@ -103,7 +103,7 @@ class Transaction:
         # For OP and OFFSET: the lowest offset at which a record has landed.
         self._landed: dict[str, int] = {}
 
-    def produce(self, contents: Contents) -> None:
+    def produce_all(self, contents: Contents) -> None:
         """Produce and flush everything.
 
         Raises TransactionFailedError as soon as the transaction can only be aborted, LogMovedError, KafkaException.
@@ -115,11 +115,11 @@ class Transaction:
                 if named or copy[1] in limits:
                     self._deliver_with_report(copy, limits.get(copy[1]))
                 else:
-                    self._deliver(*copy)
+                    self._deliver_copy(*copy)
         fault_point("commit.real_records")
         for entry in draft.checks:
             half, topic = bodies[entry.offset], names.check(entry.group)
-            self._produce(
+            self._produce_record(
                 RecordKind.CHECK,
                 topic,
                 half.value,
@@ -129,7 +129,7 @@ class Transaction:
                 limit=contents.limits.get(topic),
                 size=half.size,
             )
-        self._discard(contents)
+        self._produce_discards(contents)
         fault_point("commit.discards")
         before_checkpoint = self._write_op_and_offset(draft)
         self._flush()
@@ -160,7 +160,7 @@ class Transaction:
     def _deliver_with_report(self, copy: Copy, limit: int | None) -> None:
         """Produce a user's message with a report of its own."""
         offset, topic, value, key, partition, timestamp, headers = copy
-        self._produce(
+        self._produce_record(
             RecordKind.REAL,
             topic,
             value,
@@ -174,7 +174,7 @@ class Transaction:
         )
 
     # `Any`, because confluent-kafka's types do not know a list whose values are bytes or None only.
-    def _deliver(
+    def _deliver_copy(
         self, offset: int, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any
     ) -> None:
         """Produce a user's message without a report of its own."""
@@ -189,7 +189,7 @@ class Transaction:
             except BufferError:
                 self._wait_for_room(RecordKind.REAL, topic, offset)
             except KafkaException as error:
-                self._refused(RecordKind.REAL, topic, offset, error)
+                self._note_refused(RecordKind.REAL, topic, offset, error)
                 return
             else:
                 return
@@ -198,19 +198,19 @@ class Transaction:
         """Wait for room in librdkafka's queue. Raises TransactionFailedError for a record that never has room."""
         if not len(self._producer):
             reason = "the record is larger than queue.buffering.max.kbytes of the worker"
-            self.reports.refused(kind, topic, which, KafkaError(QUEUE_FULL, reason))
+            self.reports.note_refused(kind, topic, which, KafkaError(QUEUE_FULL, reason))
             raise TransactionFailedError
         # The queue needs time to send. If the broker is away, message.timeout.ms ends this wait.
         guarded(self._producer.poll, 0.1)
 
-    def _refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
+    def _note_refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
         """Note a record that librdkafka did not accept. Raises TransactionFailedError after an earlier error."""
         if error.args[0].code() in CONSEQUENCES:
             # An earlier error has failed this transaction.
             raise TransactionFailedError from error
-        self.reports.refused(kind, topic, which, error.args[0])
+        self.reports.note_refused(kind, topic, which, error.args[0])
 
-    def _discard(self, contents: Contents) -> None:
+    def _produce_discards(self, contents: Contents) -> None:
         draft, partition = contents.draft, self._partition
         for record in contents.malformed:
             which = (record.topic, record.offset)
@@ -240,7 +240,7 @@ class Transaction:
         Those stay in the original record.
         """
         topic, is_bare = self._names.discard, record.size > contents.largest_discard
-        self._produce(
+        self._produce_record(
             RecordKind.DISCARD,
             topic,
             None if is_bare else record.value,
@@ -259,23 +259,25 @@ class Transaction:
             headers = op_headers(outcome, draft.ends_of(outcome, offsets))
             for value in encode_ops(offsets):
                 half_offsets = [int(offset) for offset in value.split(b",")]
-                self._record(names.op, value, None, headers, partial(_note_op, receipt, half_offsets))
+                self._produce_internal(names.op, value, None, headers, partial(_note_op, receipt, half_offsets))
         fault_point("commit.ops")
         headers = offset_headers()
         changed, tombstones = draft.changed, draft.tombstones
         for entry in changed:
             key = names.parked_key(partition, entry.offset)
-            self._record(names.offset, entry.encode(draft.next_end), key, headers)
+            self._produce_internal(names.offset, entry.encode(draft.next_end), key, headers)
         for offset in tombstones:
-            self._record(names.offset, None, names.parked_key(partition, offset), headers)
+            self._produce_internal(names.offset, None, names.parked_key(partition, offset), headers)
         fault_point("commit.parked")
         assert receipt.checkpoint is not None
         key = names.checkpoint_key(partition)
-        self._record(names.offset, receipt.checkpoint.encode(), key, headers, partial(_note_checkpoint, receipt))
+        self._produce_internal(
+            names.offset, receipt.checkpoint.encode(), key, headers, partial(_note_checkpoint, receipt)
+        )
         fault_point("commit.checkpoint")
         return len(changed) + len(tombstones)
 
-    def _record(
+    def _produce_internal(
         self,
         topic: str,
         value: bytes | None,
@@ -284,7 +286,9 @@ class Transaction:
         on_stored: _OnStored | None = None,
     ) -> None:
         landed = partial(self._note_landed, topic, on_stored)
-        self._produce(RecordKind.INTERNAL, topic, value, key, headers, partition=self._partition, on_stored=landed)
+        self._produce_record(
+            RecordKind.INTERNAL, topic, value, key, headers, partition=self._partition, on_stored=landed
+        )
 
     def _note_landed(self, topic: str, on_stored: _OnStored | None, message: Message) -> None:
         offset = message.offset()
@@ -294,7 +298,7 @@ class Transaction:
         if on_stored is not None:
             on_stored(message)
 
-    def _produce(
+    def _produce_record(
         self,
         kind: RecordKind,
         topic: str,
@@ -315,14 +319,14 @@ class Transaction:
                 self._flush()
                 together = 0
             self._together[topic] = together + size + _RECORD_ROOM
-        on_delivery = partial(self.reports.delivered, kind, which, on_stored)
+        on_delivery = partial(self.reports.on_delivery, kind, which, on_stored)
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, [*headers])
             except BufferError:
                 self._wait_for_room(kind, topic, which)
             except KafkaException as error:
-                self._refused(kind, topic, which, error)
+                self._note_refused(kind, topic, which, error)
                 return
             else:
                 return

@@ -61,7 +61,7 @@ class TransactionalWriter:
         #: Monotonic time (s) at which deliveries without spans were logged last.
         self._told = float("-inf")
 
-    def fence(self) -> None:
+    def take_fence(self) -> None:
         """Take the fence, for the first time or again. The previous holder can write no more.
 
         Raises FencedError, TakeOverRefusedError, KafkaException.
@@ -85,7 +85,7 @@ class TransactionalWriter:
         """Requests to register partitions since the last call, as far as librdkafka has logged them."""
         return self._watch.take_registrations()
 
-    def write(self, contents: Contents, receipt: Receipt) -> None:
+    def write_transaction(self, contents: Contents, receipt: Receipt) -> None:
         """Write one Kafka transaction; `receipt` is complete when this returns or raises IndefiniteError.
 
         Raises:
@@ -108,14 +108,14 @@ class TransactionalWriter:
             self._watch.forget_trouble()
             producer.begin_transaction()
             fault_point("commit.begun")
-            transaction.produce(contents)
+            transaction.produce_all(contents)
             fault_point("commit.flushed")
             guarded(producer.commit_transaction, self._timeout_s)
             fault_point("commit.committed")
             guarded(producer.poll, 0)
         except LogMovedError as error:
             try:
-                self._abort(producer, transaction, None)
+                self._abort_transaction(producer, transaction, None)
             except (AbortedError, IndefiniteError):
                 # The commit was not requested, so nothing is visible. A second attempt would hide the loss: behind
                 # these records the next one lands where it should.
@@ -123,21 +123,21 @@ class TransactionalWriter:
         except TransactionFailedError as error:
             cause = error.__cause__
             try:
-                self._abort(producer, transaction, cause if isinstance(cause, KafkaException) else None)
+                self._abort_transaction(producer, transaction, cause if isinstance(cause, KafkaException) else None)
             except (AbortedError, IndefiniteError, RecordsRefusedError) as outcome:
                 # As above: records of this transaction that are stored already would hide the loss.
                 if (lost := transaction.lost_tail(contents)) is not None:
                     raise OutdatedError(lost) from outcome
                 raise
         except KafkaException as error:
-            self._abort(producer, transaction, error)
+            self._abort_transaction(producer, transaction, error)
         trouble = self._watch.trouble_of_commit()
         if trouble is not None:
             # A late copy of EndTxn can end the next transaction, unless the next one is of a new epoch.
             raise IndefiniteError(f"connection trouble during a commit: {trouble}")
-        self._trace(contents, began)
+        self._trace_deliveries(contents, began)
 
-    def _trace(self, contents: Contents, began: int) -> None:
+    def _trace_deliveries(self, contents: Contents, began: int) -> None:
         """Record the spans of a committed transaction. Without them it is committed all the same."""
         try:
             tracing.delivered(contents, self._partition, began, self._outside.now())
@@ -147,7 +147,9 @@ class TransactionalWriter:
                 self._told = now
                 _log.warning("deliveries_not_traced", partition=self._partition, error=repr(error))
 
-    def _abort(self, producer: Producer, transaction: Transaction, error: KafkaException | None) -> NoReturn:
+    def _abort_transaction(
+        self, producer: Producer, transaction: Transaction, error: KafkaException | None
+    ) -> NoReturn:
         """Abort the transaction, and raise the error that names the outcome."""
         kafka_error = None if error is None else error.args[0]
         if error is not None and kafka_error is not None:

@@ -36,7 +36,7 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
         else:
             why = _why_not(half, topics, draft.now)
         if why is not None:
-            topics.refuse(entry, why)
+            topics.note_refusal(entry, why)
             undeliverable = True
     if undeliverable:
         return None

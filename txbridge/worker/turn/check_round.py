@@ -159,7 +159,7 @@ class CheckRound:
     def prepare(self, as_of: int) -> DueRound:
         """Ask about the groups with checks due, and return what may be planned: checks and discards, or a probe."""
         timers = self._state.queue.timers
-        self._due_groups = self._groups.attend(
+        self._due_groups = self._groups.attend_groups(
             lambda limit: timers.groups_with_checks_due(as_of, limit),
             lambda group: timers.has_checks_due(group, as_of),
         )
@@ -194,7 +194,7 @@ class CheckRound:
 
     def note_sent(self, draft: Draft) -> None:
         """Note that the checks of this draft are committed."""
-        self._watch.sent({entry.group for entry in draft.checks})
+        self._watch.note_sent({entry.group for entry in draft.checks})
 
     def _why_not_checked(self) -> dict[str, str]:
         """Groups with checks due that are not known to be dead, each with the reason why its checks wait."""
@@ -202,7 +202,7 @@ class CheckRound:
         for group in self._due_groups:
             if self._groups.is_alive(group):
                 topic = self._names.check(group)
-                problem = self._topics.problem_of(topic) or self._topics.quarantine.reason([topic])
+                problem = self._topics.problem_of(topic) or self._topics.quarantine.reason_to_hold([topic])
                 waiting[group] = problem or "Kafka has to take them, and transaction_check_rate to let them pass"
             elif (why := self._groups.why_unknown(group)) is not None:
                 waiting[group] = f"it is not known who is alive in the group: {why}"
@@ -212,11 +212,11 @@ class CheckRound:
         topic = self._names.check(group)
         if self._probe is not None:
             return topic == self._probe[0]
-        is_closed = self._topics.quarantine.reason([topic]) is not None
+        is_closed = self._topics.quarantine.reason_to_hold([topic]) is not None
         return self._groups.is_alive(group) and not is_closed and self._topics.problem_of(topic) is None
 
     def _why_not_check(self, entry: HalfEntry) -> str | None:
-        return self._refused_checks.obstacle(entry, self._names.check(entry.group))
+        return self._refused_checks.obstacle_of_check(entry, self._names.check(entry.group))
 
     def _check_tokens(self) -> int:
         now = self._outside.monotonic()

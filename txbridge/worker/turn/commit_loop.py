@@ -102,14 +102,14 @@ class CommitLoop:
         state.queue.note_time(clock.now_at_latest())
         waiting = decision_log.waiting
         self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead()
-        self._half.look()
+        self._half.look_at_end()
         if waiting and self._left_out >= SHARE_OF_DUE - 1 and self._deliver_due_alone():
             return
         self._has_probed = not (waiting and self._has_probed) and self._probe_quarantine()
         if self._has_probed:
             return
         first = first_entries(state.queue, waiting, self._size.limits.entries)
-        ready = self._half.ready(first, decision_log.position)
+        ready = self._half.count_ready(first, decision_log.position)
         self._round.note_what_is_due(clock, decision_log.position)
         self._require_the_rest()
         # Plan. Between the choice and the plan, Kafka is asked about what was chosen.
@@ -139,11 +139,11 @@ class CommitLoop:
             assert choice.is_empty, "an END that was applied waits again"
             draft.abandon()
             if not waiting:
-                self._settle()
+                self._settle_at_ends()
             return
         # Write, and apply.
         malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
-        if self._committer.commit(draft, malformed):
+        if self._committer.commit_draft(draft, malformed):
             self._written_at = now = self._outside.monotonic()
             self._more = True
             self._round.note_sent(draft)
@@ -161,7 +161,7 @@ class CommitLoop:
         if draft.is_empty:
             draft.abandon()
             return False
-        if self._committer.commit(draft, []):
+        if self._committer.commit_draft(draft, []):
             self._written_at, self._more = self._outside.monotonic(), True
         return True
 
@@ -176,9 +176,9 @@ class CommitLoop:
         draft = self._planner.plan_probe(entries, self.clock.now(), self.clock.due())
         offsets = [entry.offset for entry in draft.deliver]
         if not offsets:
-            topics.quarantine.leave(probe.offsets)
+            topics.quarantine.leave_waiting(probe.offsets)
             return False
-        if self._committer.commit(draft, [], probe._replace(offsets=offsets)):
+        if self._committer.commit_draft(draft, [], probe._replace(offsets=offsets)):
             self._written_at = self._outside.monotonic()
         self._more = True
         return True
@@ -233,7 +233,7 @@ class CommitLoop:
 
     # --- at rest ----------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _settle_at_ends(self) -> None:
         """After a while without work, write a checkpoint with the offsets at which the logs end.
 
         Retention may empty an idle log: it deletes transaction markers together with the records. A log start above the
@@ -251,8 +251,8 @@ class CommitLoop:
         at_ends = (queue.read_position, end_position, op_end)
         if queue.watermark < queue.read_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):
             return
-        self._committer.settle(op_end)
+        self._committer.note_op_end(op_end)
         self._commit_checkpoint(end_position)
 
     def _commit_checkpoint(self, end: int = 0) -> bool:
-        return self._committer.commit(self._planner.plan_checkpoint(self.clock.now(), self.clock.due(), end), [])
+        return self._committer.commit_draft(self._planner.plan_checkpoint(self.clock.now(), self.clock.due(), end), [])

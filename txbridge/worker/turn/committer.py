@@ -97,11 +97,11 @@ class Committer:
         """Seconds for which nothing should be written, after a failure."""
         return max(0.0, self._paused_until - self._outside.monotonic())
 
-    def settle(self, op_end: int) -> None:
+    def note_op_end(self, op_end: int) -> None:
         """Note that all of OP below `op_end` is known. A take-over needs only the records that the state names."""
         self._settled_op = op_end
 
-    def commit(self, draft: Draft, malformed: Sequence[MalformedRecord], probe: Probe | None = None) -> bool:
+    def commit_draft(self, draft: Draft, malformed: Sequence[MalformedRecord], probe: Probe | None = None) -> bool:
         """Write and apply the draft; False when it was abandoned and must be drafted anew.
 
         `probe` is what the draft delivers, if it is nothing else.
@@ -124,7 +124,7 @@ class Committer:
             draft=draft,
             bodies=bodies,
             malformed=malformed,
-            checkpoint=self._checkpoint(draft),
+            checkpoint=self._next_checkpoint(draft),
             # The messages of one transaction may be small enough, and their common batch too large.
             limits=dict.fromkeys(draft.real_topics, 1) if probe and len(probe.offsets) == 1 else self._topics.limits,
             largest_discard=self._largest_discard,
@@ -147,14 +147,14 @@ class Committer:
         # If the transaction is aborted, OFFSET ends at a later offset.
         self._look_again = self._offset_topic_end is not None
         try:
-            state.writer.write(contents, receipt)
+            state.writer.write_transaction(contents, receipt)
         except RecordsRefusedError as error:
             draft.abandon()
-            self._refused(contents, error, probe, self._outside.monotonic() - began)
+            self._on_refused(contents, error, probe, self._outside.monotonic() - began)
             return False
         except AbortedError as error:
             draft.abandon()
-            self._aborted(draft, "transaction_aborted", error)
+            self._on_aborted(draft, "transaction_aborted", error)
             return False
         except OutdatedError:
             draft.abandon()
@@ -162,20 +162,20 @@ class Committer:
         except IndefiniteError as error:
             if not self._was_committed(receipt):
                 draft.abandon()
-                self._aborted(draft, "outcome_unknown", error)
+                self._on_aborted(draft, "outcome_unknown", error)
                 return False
-            self._metrics.failed("outcome_learnt")
+            self._metrics.count_failure("outcome_learnt")
             _log.warning("outcome_learnt", partition=state.partition, error=str(error))
         seconds = self._outside.monotonic() - started
         self._size.got_through(*_load(contents), seconds)
         if probe is not None:
-            self._topics.quarantine.passed(*probe)
-        self._apply(contents, receipt)
-        self._metrics.committed(draft, malformed, seconds, self._clock.now())
-        self._metrics.registered(state.writer.take_registrations())
+            self._topics.quarantine.note_taken(*probe)
+        self._apply_draft(contents, receipt)
+        self._metrics.note_commit(draft, malformed, seconds, self._clock.now())
+        self._metrics.note_registrations(state.writer.take_registrations())
         return True
 
-    def _checkpoint(self, draft: Draft) -> Checkpoint:
+    def _next_checkpoint(self, draft: Draft) -> Checkpoint:
         queue, last = self._state.queue, self.checkpoint
         marks = {"half": self._half.mark_of_last(), "end": self._decisions.mark_of_last()}
         # The start of the OP replay never moves back: a higher watermark needs fewer records.
@@ -192,24 +192,24 @@ class Committer:
             # Messages that a predecessor has read count as read, although this owner reads them again.
             read=max(queue.read_position, last.read or 0),
             ops=queue.ops.count_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
-            recent=self._recent(),
+            recent=self._recent_start(),
             entry=draft.next_entry,
             marks={short: mark for short, mark in marks.items() if mark is not None},
             cut=last.cut,
         )
 
-    def _recent(self) -> int:
+    def _recent_start(self) -> int:
         state, last = self._state, self.checkpoint
         if state.half_reader.position >= state.queue.half_position:
             return state.queue.recent_start
         # The owner has not read the ids of all the last messages yet, since its take-over.
         return min(state.queue.recent_start, last.half if last.recent is None else last.recent)
 
-    def _apply(self, contents: Contents, receipt: Receipt) -> None:
+    def _apply_draft(self, contents: Contents, receipt: Receipt) -> None:
         """Apply a committed draft to the state, and let everyone note what became of it."""
         state, draft, names = self._state, contents.draft, self._context.names
         for op_offset, half_offsets in receipt.ops:
-            state.queue.ops.note(op_offset, half_offsets)
+            state.queue.ops.note_record(op_offset, half_offsets)
         draft.apply(self._clock.now_at_latest())
         assert receipt.checkpoint is not None
         self.checkpoint, self._checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
@@ -224,7 +224,7 @@ class Committer:
         )
         self._refused_checks.on_committed(draft, names)
         log_effects(contents, state.partition)
-        self._context.no_longer_held.note(state.partition, draft.deliver, self._outside.monotonic())
+        self._context.no_longer_held.note_delivered(state.partition, draft.deliver, self._outside.monotonic())
         fault_point("commit.applied")
 
     def _was_committed(self, receipt: Receipt) -> bool:
@@ -242,7 +242,7 @@ class Committer:
     def _fence_again(self) -> OffsetTopic:
         """Take the fence again, and read OFFSET from the last checkpoint to its end."""
         state = self._state
-        state.writer.fence()
+        state.writer.take_fence()
         start = max(self._checkpoint_offset, 0)
         offset_topic = read_offset_topic(self._context, state.partition, state.stopping, start)
         self._offset_topic_end, self._look_again = offset_topic.position, False
@@ -277,7 +277,7 @@ class Committer:
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
-    def _refused(self, contents: Contents, error: RecordsRefusedError, probe: Probe | None, seconds: float) -> None:
+    def _on_refused(self, contents: Contents, error: RecordsRefusedError, probe: Probe | None, seconds: float) -> None:
         """Act on the refused records in a way that lets all others pass. `seconds`: what the attempt has cost."""
         draft = contents.draft
         ours = any(failure.kind is RecordKind.INTERNAL for failure in error.failures)
@@ -290,14 +290,16 @@ class Committer:
                 return
         if ours:
             # Nothing can be committed until our own topics take records again. Then the other topics may be fine, too.
-            self._topics.forget()
+            self._topics.forget_answers()
             self._back_off("internal_topic_refused", error)
             return
         self._failures += probe is None
         if probe is None and self._failures >= _SUSPECT_AFTER:
             # Each attempt names the topics of a few batches. With many such topics the others would wait too long.
             for topic in draft.real_topics:
-                self._topics.quarantine.suspect(topic, f"a Kafka transaction with topic {topic} in it was refused")
+                self._topics.quarantine.suspect_topic(
+                    topic, f"a Kafka transaction with topic {topic} in it was refused"
+                )
         by_topic: dict[str, list[RecordFailure]] = {}
         for failure in error.failures:
             by_topic.setdefault(failure.topic, []).append(failure)
@@ -313,10 +315,10 @@ class Committer:
             elif probe is not None:
                 # Of several messages another topic may have refused one. The topic of the probe is not to blame then.
                 offsets = [entry.offset for entry in draft.deliver if topic in entry.topics]
-                self._topics.quarantine.refused(topic, reason, offsets, _culprits(failures), seconds)
+                self._topics.quarantine.note_probe_refused(topic, reason, offsets, _culprits(failures), seconds)
                 if len(draft.deliver) == 1 and failures[0].too_large:
                     self._topics.note_too_large(draft.deliver[0])
-            elif failures[0].kind is RecordKind.REAL and not self._topics.explain(
+            elif failures[0].kind is RecordKind.REAL and not self._topics.explain_refusal(
                 topic, contents.records_for(topic, self._state.partition), draft.now
             ):
                 self._real_refused(draft, topic, reason, _culprits(failures))
@@ -331,10 +333,10 @@ class Committer:
 
     def _real_refused(self, draft: Draft, topic: str, reason: str, culprits: dict[int, str]) -> None:
         """Hold what the draft has for a topic whose refusal its rules do not explain."""
-        self._topics.quarantine.close(topic, reason, culprits)
+        self._topics.quarantine.close_topic(topic, reason, culprits)
         for entry in draft.deliver:
             if entry.offset in culprits:
-                self._topics.refuse(entry, culprits[entry.offset])
+                self._topics.note_refusal(entry, culprits[entry.offset])
 
     def _refuses_checks(self, draft: Draft, bodies: dict[int, HalfMessage]) -> bool:
         """Whether a check topic refuses checks of the draft by its rules. The next draft puts them off."""
@@ -343,7 +345,7 @@ class Committer:
             topic = self._context.names.check(entry.group)
             why = self._topics.refusal_of(topic, bodies[entry.offset].key, draft.now, draft.now)
             if why is not None:
-                self._refused_checks.refuse(entry, topic, why, too_large=False)
+                self._refused_checks.note_refusal(entry, topic, why, too_large=False)
                 found = True
         return found
 
@@ -353,17 +355,19 @@ class Committer:
         """Send this topic no more checks among other records, and put off those that are known to be refused."""
         draft = contents.draft
         checks = [entry for entry in draft.checks if self._context.names.check(entry.group) == topic]
-        self._metrics.failed("check_refused")
+        self._metrics.count_failure("check_refused")
         _log.warning("check_refused", **log_fields(self._state.partition, checks[0]), count=len(checks), error=reason)
         if any(failure.whole_topic for failure in failures):
             return
-        if self._topics.explain(topic, ((contents.bodies[one.offset].key, draft.now, 0) for one in checks), draft.now):
+        if self._topics.explain_refusal(
+            topic, ((contents.bodies[one.offset].key, draft.now, 0) for one in checks), draft.now
+        ):
             return
         culprits = {checks[0].offset: reason} if len(checks) == 1 else _culprits(failures)
         too_large = any(failure.too_large for failure in failures)
         for entry in checks:
             if entry.offset in culprits:
-                self._refused_checks.refuse(entry, topic, culprits[entry.offset], too_large=too_large)
+                self._refused_checks.note_refusal(entry, topic, culprits[entry.offset], too_large=too_large)
         named = any(failure.is_culprit for failure in failures)
         self._topics.quarantine.probe_refused(topic, reason, 0 if named else len(checks), seconds)
 
@@ -387,9 +391,9 @@ class Committer:
         self._largest_discard = max(0, most) if self._largest_discard == sys.maxsize else 0
         self._bare_until = self._outside.monotonic() + _BARE_S
 
-    def _aborted(self, draft: Draft, event: str, error: Exception) -> None:
+    def _on_aborted(self, draft: Draft, event: str, error: Exception) -> None:
         """Back off after an aborted transaction in which no record is known to be at fault."""
-        self._topics.forget()
+        self._topics.forget_answers()
         self._failures += 1
         if self._failures >= _SUSPECT_AFTER:
             # Kafka does not name the topic that it forbids. The other topics must be able to go on without it.
@@ -405,7 +409,7 @@ class Committer:
         self._paused_until = self._outside.monotonic() + pause
 
     def _tell_failure(self, event: str, error: Exception, pause: float) -> None:
-        self._metrics.failed(event)
+        self._metrics.count_failure(event)
         _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=round(pause, 1))
 
 
