@@ -30,7 +30,7 @@ class CheckGroups:
         #: entry of a group counts.
         self._heads: list[tuple[int, str]] = []
         self._head: dict[str, int] = {}
-        #: The line, in two parts: groups that `due` has not returned since they came, and groups that it has.
+        #: The line, in two parts: groups that `groups_due` has not returned since they came, and groups that it has.
         self._new: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
         #: Time (ms) up to which a check counts as due.

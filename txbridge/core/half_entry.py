@@ -54,7 +54,7 @@ class HalfEntry(_Fields):
     """One open half message: pending, held, scheduled, or discarded and resumable. Its body is elsewhere (BodyCache).
 
     It cannot be changed. Many are made from a row on each look-up, and a change of such an entry would be lost. A new
-    entry takes the place of the old one (`OpenMessages.put`). A tuple is made as quickly as an object with slots.
+    entry takes the place of the old one (`OpenMessages.put_entry`). A tuple is made as quickly as an object with slots.
     """
 
     __slots__ = ()

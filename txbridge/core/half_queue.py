@@ -1,8 +1,8 @@
 """HalfQueue: all that a worker knows about one partition of HALF. Pure: no I/O, and the time is passed in.
 
-It changes in only two ways. Reading HALF adds messages (`read`, `read_malformed`, `take_fresh`). Everything else is
-drafted first (`draft.Draft`, which changes nothing here), written to Kafka in one transaction, and then applied. So an
-aborted transaction leaves no trace, as in Kafka's own transaction coordinator (prepare, append, complete).
+It changes in only two ways. Reading HALF adds messages. Everything else is planned first (`plan.draft.Draft`, which
+changes nothing here), written to Kafka in one transaction, and then applied. So an aborted transaction leaves no trace,
+as in Kafka's own transaction coordinator (prepare, append, complete).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class HalfQueue:
     # --- reading HALF -----------------------------------------------------------------------------------------------
 
     def note_id(self, half: HalfMessage) -> int | None:
-        """Note the id of a valid record of HALF, before `read`. A take-over also notes records below the watermark.
+        """Note the id of a valid record of HALF, before `read_half`. A take-over also notes those below the watermark.
 
         Returns the offset of the first record if this one is a copy (`dedup`). The caller passes a copy to
         `read_malformed`.
@@ -195,7 +195,7 @@ class HalfQueue:
         return self.fresh.stop if self.fresh else self.half_position
 
     def take_fresh(self, halves: FreshHalves) -> bool:
-        """Take in the next half messages together. If False, the caller uses `note_id` and `read` for each."""
+        """Take in the next half messages together. If False, the caller uses `note_id` and `read_half` for each."""
         births = halves.births
         if (
             halves.start != self.read_position
@@ -363,7 +363,7 @@ class HalfQueue:
     # --- applying a committed draft ---------------------------------------------------------------------------------
 
     def finish_messages(self, offsets: Collection[int], outcome: Outcome) -> None:
-        """Note messages that are finished, or discarded and cannot be resumed. The caller then calls `advance`."""
+        """Note messages that are finished, or discarded and cannot be resumed. Then comes `advance_watermark`."""
         watermark, outcomes, remove = self.watermark, self._outcomes, self._entries.remove_entry
         if self.fresh and (fresh := [offset for offset in offsets if offset >= self.half_position]):
             self._finish_fresh(fresh, outcome)

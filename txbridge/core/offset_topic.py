@@ -87,7 +87,7 @@ class OffsetTopic:
         self._checkpoint_key = topic_names.checkpoint_key(partition)
         self._parked_prefix = self._checkpoint_key + b"/"
         self.checkpoint: Checkpoint | None = None
-        #: OFFSET offset of the last checkpoint, if `take` was given it.
+        #: OFFSET offset of the last checkpoint, if `take_record` was given it.
         self.checkpoint_offset = -1
         self.parked = ParkedEntries()
         #: OFFSET offset up to which it is folded. The reader keeps it.

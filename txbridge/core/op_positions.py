@@ -33,12 +33,12 @@ class OpPositions:
     def restore_record(self, op_offset: int, half_offsets: Collection[int], *, is_needed: bool) -> None:
         """Take in one OP record, in the order of OP. `is_needed`: it names something at or above the watermark."""
         if is_needed or self._records:
-            # From the first needed record on, every record is counted. `advance` looks at the first only.
+            # From the first needed record on, every record is counted. `advance_start` looks at the first only.
             self._records.append((op_offset, max(half_offsets, default=-1)))
         self._next = op_offset + 1
 
     def note_record(self, op_offset: int, half_offsets: Collection[int]) -> None:
-        """Note where an OP record of ours landed; negative if the producer did not learn it. `advance` comes after."""
+        """Note where an OP record of ours landed; negative if that is not known. `advance_start` comes after."""
         if op_offset < 0:
             # A lower bound, from the last known record. A take-over then replays a little more.
             op_offset = max(self._next - 1, 0)

@@ -37,7 +37,7 @@ class OpenCounts:
 
 
 class OpenCounter:
-    """Running counts. One thread changes them, any thread may call `count`."""
+    """Running counts. One thread changes them, any thread may call `copy_counts`."""
 
     def __init__(self) -> None:
         # A key is removed when its count is 0.

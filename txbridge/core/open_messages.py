@@ -13,9 +13,9 @@ from txbridge.core.states import TransactionState
 
 
 class OpenMessages:
-    """Open messages by half offset. An entry that is returned is a snapshot: to change one, `put` another.
+    """Open messages by half offset. An entry that is returned is a snapshot: to change one, put another.
 
-    A pending or scheduled message that is parked becomes a row when the low watermark passes it (`settle`). So rows are
+    A pending or scheduled message that is parked becomes a row when the low watermark passes it. So rows are
     added in the order of offsets. A message that is held or discarded, was resumed or cannot be checked stays an
     object.
     """

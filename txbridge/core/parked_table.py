@@ -30,7 +30,7 @@ class ParkedTable:
     """Rows by half offset: entries that are pending or scheduled, parked and nothing else (`HalfEntry.is_plain`).
 
     While the table is filled, offsets may come in any order, come again (the last row counts) and be removed. That
-    takes an index. `sort` gives the index up: from then on rows are found by bisection, and a new row must have the
+    takes an index. `sort_rows` gives the index up: then rows are found by bisection, and a new row must have the
     highest offset.
     """
 
@@ -71,19 +71,19 @@ class ParkedTable:
         return None if row < 0 else self._at(row)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
-        """For a pending row: due time of the next check, number of checks sent, birth. Cheaper than `get`."""
+        """For a pending row: due time of the next check, number of checks sent, birth. Cheaper than `get_row`."""
         row = self._row(offset)
         if row < 0 or self._states[row] != _PENDING:
             return None
         return self._next_due[row], self._checks[row], self._born[row]
 
     def delivery_of(self, offset: int) -> int | None:
-        """Due time of a scheduled row; cheaper than `get`."""
+        """Due time of a scheduled row; cheaper than `get_row`."""
         row = self._row(offset)
         return None if row < 0 or self._states[row] != _SCHEDULED else self._next_due[row]
 
     def counted_as(self, offset: int) -> tuple[str, TransactionState, int] | None:
-        """Group, state and birth; cheaper than `get`."""
+        """Group, state and birth; cheaper than `get_row`."""
         row = self._row(offset)
         if row < 0:
             return None

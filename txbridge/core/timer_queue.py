@@ -122,7 +122,7 @@ class TimerQueue:
         return list(taken)
 
     def peek_due(self, now: int, limit: int) -> list[int]:
-        """Half offsets of the items that `take` would remove."""
+        """Half offsets of the items that `take_due` would remove."""
         found: dict[int, None] = {}
         seen: list[tuple[int, int]] = []
         while len(found) < limit and self._reach(now):

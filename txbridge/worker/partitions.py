@@ -340,7 +340,7 @@ class Worker:
         return [owner.partition_facts() for owner in self.owners()]
 
     def stop(self) -> None:
-        """Stop all owners and wait for their current Kafka transactions. `applied` still answers afterwards."""
+        """Stop all owners and wait for their current Kafka transactions. `applied_to` still answers afterwards."""
         with self._lock:
             self.stopped = True
             owners = list(self._owners.values())

@@ -1,6 +1,6 @@
 """Contents of the status page, from facts that the owners keep anyway, sampled in a thread of its own.
 
-No owner is ever asked or waited for: `facts` are copies, and counters are only read. This thread alone asks Kafka.
+No owner is ever asked or waited for: facts are copies, and counters are only read. This thread alone asks Kafka.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = get_logger("txbridge.worker")
 
 
 class StatusBoard:
-    """The data of the status page; `snapshot` returns it. Thread-safe."""
+    """The data of the status page; `take_snapshot` returns it. Thread-safe."""
 
     def __init__(
         self,
