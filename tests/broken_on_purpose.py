@@ -83,8 +83,8 @@ BREAKS = (
         "P7",
         "the discard does not wait for the interval after the last check",
         "txbridge/core/timers.py",
-        "return self._taken(self._exhausted, now, limit)",
-        "return self._taken(self._exhausted, now + 1_000_000, limit)",
+        "return self._take_from(self._exhausted, now, limit)",
+        "return self._take_from(self._exhausted, now + 1_000_000, limit)",
         "tests/unit/core/test_checks.py -k test_p7",
     ),
     Break(
