@@ -31,11 +31,11 @@ def logged_by_the_worker() -> dict[str, str]:
             case ast.Attribute(value=ast.Name("_log"), attr=level) if level in LEVELS:
                 if (event := text(call.args[0])) is not None:
                     found[event] = level
-            case ast.Attribute(value=ast.Name("self"), attr="_report") if len(call.args) > 1:
+            case ast.Attribute(value=ast.Name("self"), attr="_report_failure") if len(call.args) > 1:
                 warn = any(keyword.arg == "warn" for keyword in call.keywords)
                 if (event := text(call.args[0])) is not None:
                     found[event] = "warning" if warn else "error"
-            case ast.Attribute(value=ast.Name("self"), attr="_aborted"):
+            case ast.Attribute(value=ast.Name("self"), attr="_on_aborted"):
                 found[text(call.args[1]) or ""] = "warning"
             case ast.Attribute(value=ast.Name("self"), attr="_back_off"):
                 if (event := text(call.args[0])) is not None:
