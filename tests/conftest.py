@@ -17,9 +17,11 @@ from tests.support import own_threads, schedule
 from tests.support.apis import APIS
 from tests.support.class_data import make_class_data, use_class_data
 from tests.support.harness import Bridge
+from tests.support.kafka_proxy import EndTxnProxy
 from tests.support.postgres import URL_VARIABLE, Postgres
 from txbridge.client.base import log
 from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +43,15 @@ _SPARK_FIXTURES = {"spark", "running_spark"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make quick` and `make test` leave out, by the fixtures that they use."""
+    with_spark = {item.path for item in items if _SPARK_FIXTURES & set(getattr(item, "fixturenames", ()))}
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _SPARK_FIXTURES:
             item.add_marker("spark")
+        if item.path in with_spark:
+            # py4j closes its sockets to the JVM in finalisers, which may run in another test of the file.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
         if "own_kafka" in fixtures and _api_of(item) not in {None, APIS[0]}:
             # A fault of Kafka affects the client's connection, which all APIs share: one API is enough.
             item.add_marker("long")
@@ -119,6 +126,23 @@ def own_kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka for one test alone."""
     with EmbeddedKafka() as broker:
         yield broker
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[EndTxnProxy]:
+    """A proxy that `proxied_servers` has in front of its Kafka."""
+    with EndTxnProxy() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def proxied_servers(proxy: EndTxnProxy) -> Iterator[str]:
+    """A Kafka that all clients reach through the proxy only."""
+    # The proxy listens before Kafka starts, so a client that waits for Kafka may already use the advertised port.
+    port = free_port()
+    proxy.connect_to(port)
+    with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
+        yield f"127.0.0.1:{proxy.port}"
 
 
 @pytest.fixture

@@ -45,12 +45,6 @@ from tests.support.audit_terms import (
 )
 from txbridge.embedded import EmbeddedKafka
 
-pytestmark = [
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
@@ -517,7 +511,7 @@ def test_a_follower_keeps_in_memory_the_rows_of_its_last_step_alone(
     assert numbers == [0, 1, 1, 1, 1]
     for closing in (True, False):
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "commit", killed)
+            patch.setattr(Store, "commit_state", killed)
             with pytest.raises(KilledError):
                 step(closing=closing)
         assert held() == 1, "a step that failed"

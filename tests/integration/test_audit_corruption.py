@@ -28,12 +28,6 @@ from tests.support.harness import quiet
 from tests.support.quick_spark import interpreting_session
 from txbridge.embedded import EmbeddedKafka
 
-pytestmark = [
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 VIOLATIONS = {"ALTERED", "CHECKED_AFTER_DECISION", "DUPLICATED", "EXPIRED", "LEAKED", "LOST", "PHANTOM"}
 VIOLATIONS |= {"BEFORE_DECISION", "EARLY", "MISPLACED", "OUT_OF_ORDER", "OVERDUE", "OVERTAKEN", "PARTIAL"}
 VIOLATIONS |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
@@ -150,7 +144,7 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
     assert beside == Counter({kind: full.violations.by_kind[kind] for kind in ("EXPIRED", "PHANTOM")})
     assert {key: {name: row[name] for name in row if name != "step"} for key, row in last.items()} == whole
     # Only open transactions are carried on.
-    carried = spark.read.parquet(Store(spark, folder).rows(steps)).where("table = 'halves'").count()
+    carried = spark.read.parquet(Store(spark, folder).rows_path(steps)).where("table = 'halves'").count()
     assert full.pending <= carried < full.transactions / 5
     with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already"):
         audit(ledger_path=folder)
@@ -175,7 +169,7 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     steps: list[AuditStep] = []
     stop, killed = threading.Event(), threading.Event()
-    commit = Store.commit
+    commit = Store.commit_state
 
     def dying(self: Store, state: object) -> None:
         if state.raised and not killed.is_set():  # type: ignore[attr-defined]
@@ -183,7 +177,7 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
             raise KilledError
         commit(self, state)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Store, "commit", dying)
+    monkeypatch.setattr(Store, "commit_state", dying)
 
     def run() -> None:
         def once() -> AuditReport:

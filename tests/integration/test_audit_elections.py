@@ -24,12 +24,6 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
 
-pytestmark = [
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 #: Java program that prints the numbers of the errors that Kafka's own client repeats.
 RETRIABLE = """
 import org.apache.kafka.common.errors.RetriableException;

@@ -17,12 +17,7 @@ from tests.support.harness import COMMIT, Bridge, eventually, quiet
 from txbridge import Message
 from txbridge.embedded import KAFKA_VERSIONS, EmbeddedKafka
 
-pytestmark = [
-    pytest.mark.long,
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.long
 #: All other tests run on the latest release.
 RELEASES = [name for name in KAFKA_VERSIONS if name != "4.3"]
 #: Messages per API, a fifth of them for each fate of ByNumber: committed, rolled back, checked (two answers),

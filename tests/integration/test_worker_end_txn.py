@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge
 from tests.support.kafka_proxy import Cut, EndTxnProxy
-from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.ports import free_port
-
-
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[EndTxnProxy]:
-    with EndTxnProxy() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def servers(proxy: EndTxnProxy) -> Iterator[str]:
-    """A Kafka that all clients reach through the proxy only."""
-    # The proxy listens before Kafka starts, so a client that waits for Kafka may already use the advertised port.
-    port = free_port()
-    proxy.connect_to(port)
-    with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
-        yield f"127.0.0.1:{proxy.port}"
 
 
 @pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name.lower())
-def test_p3_p10_exactly_once_when_the_connection_breaks_at_end_txn(proxy: EndTxnProxy, servers: str, cut: Cut) -> None:
-    with Bridge(servers, f"end txn {cut.name}", partitions=1) as bridge:
+def test_p3_p10_exactly_once_when_the_connection_breaks_at_end_txn(
+    proxy: EndTxnProxy, proxied_servers: str, cut: Cut
+) -> None:
+    with Bridge(proxied_servers, f"end txn {cut.name}", partitions=1) as bridge:
         topic = bridge.create_topic("real")
         # Shorter than the default, because the silent cases wait for this time-out.
         worker = bridge.worker(commit_timeout=4_000)

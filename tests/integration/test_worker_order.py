@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,22 +11,6 @@ from structlog.testing import capture_logs
 from tests.support.harness import COMMIT, Bridge, Prepared, eventually
 from tests.support.kafka_proxy import EndTxnProxy
 from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.ports import free_port
-
-
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[EndTxnProxy]:
-    with EndTxnProxy() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def servers(proxy: EndTxnProxy) -> Iterator[str]:
-    """A Kafka that all clients reach through the proxy only."""
-    port = free_port()
-    proxy.connect_to(port)
-    with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
-        yield f"127.0.0.1:{proxy.port}"
 
 
 def _prepare(bridge: Bridge, topic: str, count: int, size: int) -> list[Prepared]:
@@ -104,8 +87,8 @@ def test_p2_held_messages_have_their_share_while_decisions_fill_every_transactio
     assert [half for halves in order for half in halves if half not in waiting] == [one.offset for one in prepared]
 
 
-def test_p2_p14_a_slow_link_delivers_all_in_order_and_holds_nothing(proxy: EndTxnProxy, servers: str) -> None:
-    with Bridge(servers, "slow link", partitions=1) as bridge:
+def test_p2_p14_a_slow_link_delivers_all_in_order_and_holds_nothing(proxy: EndTxnProxy, proxied_servers: str) -> None:
+    with Bridge(proxied_servers, "slow link", partitions=1) as bridge:
         topic = bridge.create_topic("real", 1)
         bridge.decide_many(_prepare(bridge, topic, 500, 20_000), COMMIT, batch=1)
         proxy.rate = 1_000_000
@@ -119,8 +102,10 @@ def test_p2_p14_a_slow_link_delivers_all_in_order_and_holds_nothing(proxy: EndTx
         assert [entry["event"] for entry in logs if entry["event"] == "held"] == []
 
 
-def test_p8_a_topic_that_takes_nothing_delays_the_others_once_a_back_off(proxy: EndTxnProxy, servers: str) -> None:
-    with Bridge(servers, "deaf", partitions=1) as bridge:
+def test_p8_a_topic_that_takes_nothing_delays_the_others_once_a_back_off(
+    proxy: EndTxnProxy, proxied_servers: str
+) -> None:
+    with Bridge(proxied_servers, "deaf", partitions=1) as bridge:
         deaf, other = bridge.create_topic("deaf", 1), bridge.create_topic("other", 1)
         values = [b"deaf %d" % number for number in range(200)]
         prepared = bridge.prepare_many(deaf, values, partition=0)

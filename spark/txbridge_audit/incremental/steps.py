@@ -95,12 +95,12 @@ class Increments:
     def open(cls, source: AuditSource, path: str, form: LedgerFormat = LedgerFormat.PARQUET) -> Increments:
         """Continue the ledger, or begin it. Raises CouldNotAuditError when it cannot be continued."""
         store, namespace = Store(source.spark, path), source.names.namespace
-        refuse_other_format(path, form, store.beside())
-        state = store.last()
+        refuse_other_format(path, form, store.names_beside())
+        state = store.last_state()
         if state is None:
             parquet.refuse_existing(source.spark, path)
             state = AuditState(secrets.token_hex(8), namespace)
-            store.commit(state)  # its name identifies the alarms of a first step that fails
+            store.commit_state(state)  # its name identifies the alarms of a first step that fails
         if state.namespace != namespace:
             raise CouldNotAuditError(
                 f"the ledger in {path} is about the namespace {state.namespace!r}, not {namespace!r}: "
@@ -126,25 +126,25 @@ class Increments:
         Raises CouldNotAuditError. Then the step does not count.
         """
         with FrameCache(self._source.spark) as cache:
-            return self._step(cache, plan, alarm, closing=closing)
+            return self._make_step(cache, plan, alarm, closing=closing)
 
-    def _step(self, cache: FrameCache, plan: Plan, alarm: Raise | None, *, closing: bool) -> AuditStep:
+    def _make_step(self, cache: FrameCache, plan: Plan, alarm: Raise | None, *, closing: bool) -> AuditStep:
         source, number = self._source, self.state.step + 1
         state = self._of_these_topics()
         gathered = gather(source, cache, plan, state.seen if state.step else None)
         is_small = self._carried is not None and gathered.size + self._carried.size <= FEW_IN_MEMORY
         materialise = Materialise(source.spark, cache, in_memory=is_small)
-        frames, rows, reopened = self._joined(cache, materialise, state, gathered, number)
+        frames, rows, reopened = self._join_rows(cache, materialise, state, gathered, number)
         strays: Callable[[], evaluate.Strays] = partial(evaluate.strays, source, gathered, frames, rows)
         if state.step and gathered.size <= FEW:
             # Searched while the verdicts are planned, so that an alarm comes sooner. Most steps find none.
             strays = beside(source.spark, strays)
         anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
         judged = with_closed(evaluate.with_verdicts(source.spark, gathered, rows, anchors))
-        judged = materialise(judged, self._store.verdicts(number))
+        judged = materialise(judged, self._store.verdicts_path(number))
         judgement = evaluate.sum_up(source, cache, gathered, frames, judged, strays)
         gathered.refuse_moved(source.cluster)
-        alarms = self._alarms(state, judgement)
+        alarms = self._new_alarms(state, judgement)
         # Alarms come before all writing, which takes seconds. A step that is repeated raises none twice.
         raised_to = state.alarms if alarm is None else alarm(number, alarms)
         packed = working_set.carried(
@@ -156,7 +156,7 @@ class Increments:
             with_strays=bool(judgement.counted.strays),
         )
         packed = cache.hold(packed) if is_small else cache.keep(packed)
-        new = dataclasses.replace(self._next(state, gathered, judgement, reopened, number), alarms=raised_to)
+        new = dataclasses.replace(self._next_state(state, gathered, judgement, reopened, number), alarms=raised_to)
         source.say("writing the state")
         if closing:
             # A step that is repeated after a failure writes to the same places as before.
@@ -164,8 +164,8 @@ class Increments:
             if self._format is LedgerFormat.DELTA:
                 delta.merge(table, self._path, number)
             else:
-                parquet.write(table, self._store.ledger(number))
-            archive = self._archive(number, judged.where("closed"), packed.where("closed"))
+                parquet.write(table, self._store.ledger_path(number))
+            archive = self._write_archive(number, judged.where("closed"), packed.where("closed"))
             new = dataclasses.replace(
                 new,
                 ledger_at=plan.now,
@@ -175,18 +175,18 @@ class Increments:
                 listed=tuple(summary.in_order([*new.listed, *(one for one in judgement.listed if one.closed)])),
             )
         left = (packed.where(~F.col("closed")) if closing else packed).drop("closed")
-        self._few(left).write.mode("overwrite").parquet(self._store.rows(number))
-        report = self._report(state, gathered, judgement, reopened, plan)
+        self._in_few_files(left).write.mode("overwrite").parquet(self._store.rows_path(number))
+        report = self._make_report(state, gathered, judgement, reopened, plan)
         if not is_small:
-            left = reader(source.spark, left.schema).parquet(self._store.rows(number))
+            left = reader(source.spark, left.schema).parquet(self._store.rows_path(number))
         # Counted now, after the alarms, which must not wait for it.
         tables = working_set.tables_in(left)
-        self._store.commit(new)
+        self._store.commit_state(new)
         if self._carried is not None:
             self._carried.let_go()
         held = cache.hand_over(packed) if is_small else None
         self.state, self._carried = new, Carried(left, tables, sum(tables.values()), held)
-        self._store.tidy(new)
+        self._store.delete_unneeded(new)
         return AuditStep(report, alarms, judgement.counted.transactions)
 
     # Facts and rows
@@ -208,36 +208,36 @@ class Increments:
             anchors=tuple(anchor for anchor in state.anchors if anchor.real_topic not in other),
         )
 
-    def _joined(
+    def _join_rows(
         self, cache: FrameCache, materialise: Materialise, state: AuditState, gathered: Gathered, number: int
     ) -> tuple[Frames, DataFrame, _Reopened | None]:
         """The frames of old and new rows, their ledger, and the closed transactions among them."""
         tasks = self._source.spark.sparkContext.defaultParallelism
-        rows = materialise(pack(gathered.frames), self._store.new(number), tasks)
+        rows = materialise(pack(gathered.frames), self._store.new_path(number), tasks)
         there = working_set.may_be_new(self._source.names, gathered.spans)
         if self._carried is not None:
             rows = rows.unionByName(self._carried.rows)
             there |= self._carried.tables.keys()
         elif state.step:
-            before = self._source.spark.read.parquet(self._store.rows(state.step))
+            before = self._source.spark.read.parquet(self._store.rows_path(state.step))
             rows = rows.unionByName(before)
             there |= working_set.tables_in(before).keys()
-        frames = self._frames(gathered, rows, there)
-        known = self._facts(materialise, gathered, frames, self._store.facts(number))
-        reopened = self._reopened(cache, state, known)
+        frames = self._unexpired_frames(gathered, rows, there)
+        known = self._build_ledger(materialise, gathered, frames, self._store.facts_path(number))
+        reopened = self._find_reopened(cache, state, known)
         if reopened is None:
             return frames, known, None
-        frames = self._frames(gathered, rows.unionByName(reopened.rows), TABLES)
-        return frames, self._facts(materialise, gathered, frames, self._store.again(number)), reopened
+        frames = self._unexpired_frames(gathered, rows.unionByName(reopened.rows), TABLES)
+        return frames, self._build_ledger(materialise, gathered, frames, self._store.again_path(number)), reopened
 
-    def _frames(self, gathered: Gathered, rows: DataFrame, there: Collection[str]) -> Frames:
+    def _unexpired_frames(self, gathered: Gathered, rows: DataFrame, there: Collection[str]) -> Frames:
         frames = unpack(rows, gathered.frames, there)
         return working_set.unexpired(frames, self._source.names, gathered.starts)
 
-    def _facts(self, materialise: Materialise, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
+    def _build_ledger(self, materialise: Materialise, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
         return materialise(ledger.build(self._source.spark, self._source.names, frames, gathered.facts), path)
 
-    def _reopened(self, cache: FrameCache, state: AuditState, rows: DataFrame) -> _Reopened | None:
+    def _find_reopened(self, cache: FrameCache, state: AuditState, rows: DataFrame) -> _Reopened | None:
         """The closed transactions that a new record names. Most steps have none and read no archive."""
         if not state.archives:
             return None
@@ -260,13 +260,13 @@ class Increments:
             many = (spark.read.parquet(path(step)).withColumn("step", F.lit(step)) for step in steps)
             return reduce(DataFrame.unionByName, many)
 
-        candidates = stored(self._store.closed_verdicts).join(missing, KEY, "left_semi")
+        candidates = stored(self._store.closed_verdicts_path).join(missing, KEY, "left_semi")
         # If a transaction was closed more than once, its last archive has all of its rows.
         last = cache.keep(candidates.groupBy(*KEY).agg(F.max("step").alias("step")))
         if not last.count():
             return None
         judged = cache.keep(candidates.join(last, [*KEY, "step"], "left_semi"))
-        packed = stored(self._store.closed).join(F.broadcast(last), [*KEY, "step"], "left_semi")
+        packed = stored(self._store.closed_path).join(F.broadcast(last), [*KEY, "step"], "left_semi")
         odd = F.col("fate").isin(*VIOLATIONS) | (F.size("breaches") > 0) | (F.size("findings") > 0)
         return _Reopened(
             rows=packed.drop("step"),
@@ -276,7 +276,7 @@ class Increments:
 
     # State for the next step
 
-    def _next(
+    def _next_state(
         self, state: AuditState, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, number: int
     ) -> AuditState:
         """The state after this step, if it closes nothing."""
@@ -311,22 +311,24 @@ class Increments:
             raised=frozenset(one for one in state.raised | held if one in held or still_there(one[1])),
         )
 
-    def _few(self, rows: DataFrame) -> DataFrame:
+    def _in_few_files(self, rows: DataFrame) -> DataFrame:
         """The rows in a few partitions, so that writing few rows takes few tasks and files."""
         return rows.coalesce(self._source.spark.sparkContext.defaultParallelism)
 
-    def _archive(self, number: int, judged: DataFrame, packed: DataFrame) -> Archive | None:
+    def _write_archive(self, number: int, judged: DataFrame, packed: DataFrame) -> Archive | None:
         """Write the rows of the transactions that this step closes."""
         edges = judged.groupBy("partition").agg(F.min("half").alias("low"), F.max("half").alias("high")).collect()
         if not edges:
             return None
-        self._few(judged.select(*KEY, *COUNTED)).write.mode("overwrite").parquet(self._store.closed_verdicts(number))
-        self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.closed(number))
+        self._in_few_files(judged.select(*KEY, *COUNTED)).write.mode("overwrite").parquet(
+            self._store.closed_verdicts_path(number)
+        )
+        self._in_few_files(packed.drop("closed")).write.mode("overwrite").parquet(self._store.closed_path(number))
         return Archive(number, {row.partition: row.low for row in edges}, {row.partition: row.high for row in edges})
 
     # Report and alarms
 
-    def _report(
+    def _make_report(
         self, state: AuditState, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, plan: Plan
     ) -> AuditReport:
         counted = state.closed + judgement.counted
@@ -343,7 +345,7 @@ class Increments:
             [*(one.entry for one in listed), *strays, *judgement.other_entries],
         )
 
-    def _alarms(self, state: AuditState, judgement: Judgement) -> list[Alarm]:
+    def _new_alarms(self, state: AuditState, judgement: Judgement) -> list[Alarm]:
         half = self._source.names.half
         wrong = [one for one in judgement.listed if one.entry.kind in VIOLATIONS]
         new = [one for one in wrong if (one.entry.kind, one.key) not in state.raised]

@@ -34,7 +34,7 @@ class Store:
         context: Any = spark.sparkContext
         self._jvm = context._jvm  # noqa: SLF001  (there is no other way to Hadoop's file systems)
         self._spark = spark
-        root = self._path(self.folder)
+        root = self._hadoop_path(self.folder)
         self._files = root.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
         # The file system of a plain path comes from Hadoop's configuration (fs.defaultFS).
         refuse_without_rename(str(self._files.getUri().getScheme()).lower())
@@ -49,59 +49,62 @@ class Store:
         """The folder of the state."""
         return f"{self._ledger}/{_FOLDER}"
 
-    def rows(self, step: int) -> str:
+    def rows_path(self, step: int) -> str:
         """The rows that a step leaves to the next one."""
-        return self._of("rows", step)
+        return self._path_of("rows", step)
 
-    def new(self, step: int) -> str:
+    def new_path(self, step: int) -> str:
         """The records that a step has read, so that none of its jobs reads Kafka again."""
-        return self._of("new", step)
+        return self._path_of("new", step)
 
-    def facts(self, step: int) -> str:
+    def facts_path(self, step: int) -> str:
         """The facts that a step judges. A dozen jobs read them, and are planned quickly because they begin here."""
-        return self._of("facts", step)
+        return self._path_of("facts", step)
 
-    def again(self, step: int) -> str:
+    def again_path(self, step: int) -> str:
         """The facts after closed transactions were added again. The first facts are still read meanwhile."""
-        return self._of("again", step)
+        return self._path_of("again", step)
 
-    def verdicts(self, step: int) -> str:
+    def verdicts_path(self, step: int) -> str:
         """The facts with verdicts."""
-        return self._of("verdicts", step)
+        return self._path_of("verdicts", step)
 
-    def closed(self, step: int) -> str:
+    def closed_path(self, step: int) -> str:
         """The rows of the transactions that a step has closed."""
-        return self._of("closed", step)
+        return self._path_of("closed", step)
 
-    def closed_verdicts(self, step: int) -> str:
+    def closed_verdicts_path(self, step: int) -> str:
         """The columns COUNTED of the transactions that a step has closed."""
-        return self._of("closed_verdicts", step)
+        return self._path_of("closed_verdicts", step)
 
-    def _of(self, kind: str, step: int) -> str:
+    def _path_of(self, kind: str, step: int) -> str:
         return f"{self.folder}/{kind}-{step:0{_DIGITS}}"
 
-    def ledger(self, step: int) -> str:
+    def ledger_path(self, step: int) -> str:
         """The rows of the ledger that a step writes; readers of Parquet see the number as a column."""
         return f"{self._ledger}/step={step}"
 
-    def beside(self) -> list[str]:
+    def names_beside(self) -> list[str]:
         """Names of the files and folders in the ledger's folder."""
-        root = self._path(self._ledger)
+        root = self._hadoop_path(self._ledger)
         if not self._files.exists(root):
             return []
         return [status.getPath().getName() for status in self._files.listStatus(root)]
 
-    def last(self) -> AuditState | None:
+    def last_state(self) -> AuditState | None:
         """The state after the last step; None before the first. Raises CouldNotAuditError when it cannot be read."""
-        numbers = self._steps()
+        numbers = self._step_numbers()
         if not numbers:
             return None
-        (row,) = self._spark.read.text(self._state(max(numbers)), wholetext=True).collect()
+        (row,) = self._spark.read.text(self._state_path(max(numbers)), wholetext=True).collect()
         return AuditState.from_json(row.value)
 
-    def commit(self, state: AuditState) -> None:
+    def commit_state(self, state: AuditState) -> None:
         """Make a step count. Raises CouldNotAuditError when another audit has made the same step."""
-        target, unfinished = self._path(self._state(state.step)), self._path(f"{self._state(state.step)}.new")
+        target, unfinished = (
+            self._hadoop_path(self._state_path(state.step)),
+            self._hadoop_path(f"{self._state_path(state.step)}.new"),
+        )
         stream = self._files.create(unfinished, True)  # Java: overwrite
         try:
             stream.write(bytearray(state.to_json(), "utf-8"))
@@ -110,7 +113,7 @@ class Store:
         gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001
         options = gateway.new_array(getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0)
         try:
-            self._context.rename(self._qualified(unfinished), self._qualified(target), options)
+            self._context.rename(self._qualify_path(unfinished), self._qualify_path(target), options)
         except Py4JJavaError as error:
             if "FileAlreadyExistsException" not in str(error.java_exception):
                 raise
@@ -118,10 +121,10 @@ class Store:
                 f"another audit has continued the ledger in {self._ledger} at the same time: let one run at a time",
             ) from error
 
-    def tidy(self, state: AuditState) -> None:
+    def delete_unneeded(self, state: AuditState) -> None:
         """Delete files that no step needs any more. A deletion that fails is repeated after a later step."""
         archives = {archive.step for archive in state.archives}
-        for status in self._files.listStatus(self._path(self.folder)):
+        for status in self._files.listStatus(self._hadoop_path(self.folder)):
             path = status.getPath()
             kind, _, rest = path.getName().partition("-")
             number = rest if rest.isdigit() else path.getName().partition(".")[0]
@@ -133,20 +136,20 @@ class Store:
                 with suppress(Py4JError):
                     self._files.delete(path, True)  # Java: recursive
 
-    def _steps(self) -> list[int]:
-        root = self._path(self.folder)
+    def _step_numbers(self) -> list[int]:
+        root = self._hadoop_path(self.folder)
         if not self._files.exists(root):
             return []
         names = (status.getPath().getName() for status in self._files.listStatus(root))
         return [int(name.removesuffix(".json")) for name in names if name.endswith(".json")]
 
-    def _state(self, step: int) -> str:
+    def _state_path(self, step: int) -> str:
         return f"{self.folder}/{step:0{_DIGITS}}.json"
 
-    def _path(self, name: str) -> Any:
+    def _hadoop_path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(name)
 
-    def _qualified(self, path: Any) -> Any:
+    def _qualify_path(self, path: Any) -> Any:
         return self._files.makeQualified(path)
 
 

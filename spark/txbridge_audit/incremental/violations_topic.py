@@ -62,7 +62,7 @@ class Alarms:
             )
             self._producer.init_transactions(TIMEOUT)
         except KafkaException as error:
-            raise self._explained(error) from error
+            raise self._explain_error(error) from error
 
     def recall(self, since: Mapping[TopicPartition, int]) -> None:
         """Read the records written after the last step that counts. `since` is the result of that step's `send`."""
@@ -94,11 +94,11 @@ class Alarms:
                     continue
                 error = message.error()
                 if error is None:
-                    self._remember(message.value())
+                    self._remember_id(message.value())
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (librdkafka's own name)
                     unread.discard((str(message.topic()), int(message.partition() or 0)))
                 else:
-                    raise self._explained(KafkaException(error), "READ")
+                    raise self._explain_error(KafkaException(error), "READ")
         finally:
             consumer.close()
 
@@ -111,16 +111,16 @@ class Alarms:
             self._producer.begin_transaction()
             for alarm in new:
                 key = (alarm.entry.transaction or alarm.id).encode()
-                self._producer.produce(self._topic, value=self._value(step, alarm), key=key)
+                self._producer.produce(self._topic, value=self._encode_alarm(step, alarm), key=key)
                 self._producer.poll(0)
             self._producer.commit_transaction(TIMEOUT)
         except (KafkaException, BufferError) as error:
-            raise self._explained(error) from error
+            raise self._explain_error(error) from error
         self._sent |= {alarm.id for alarm in new}
         self._at = self._cluster.stable_offsets(self._partitions)
         return self._at
 
-    def _value(self, step: int, alarm: Alarm) -> bytes:
+    def _encode_alarm(self, step: int, alarm: Alarm) -> bytes:
         told: dict[str, Any] = {
             "format": FORMAT,
             "id": alarm.id,
@@ -130,7 +130,7 @@ class Alarms:
         }
         return json.dumps(told | dataclasses.asdict(alarm.entry)).encode()
 
-    def _remember(self, value: bytes | None) -> None:
+    def _remember_id(self, value: bytes | None) -> None:
         try:
             told = json.loads(value or b"")
         except ValueError:
@@ -138,15 +138,15 @@ class Alarms:
         if isinstance(told, dict) and told.get("audit") == self._audit:
             self._sent.add(str(told.get("id")))
 
-    def _explained(self, error: Exception, operation: str = "WRITE") -> CouldNotAuditError:
+    def _explain_error(self, error: Exception, operation: str = "WRITE") -> CouldNotAuditError:
         first = error.args[0] if error.args else error
-        reason = self._named(first, operation).str() if isinstance(first, KafkaError) else str(first)
+        reason = self._name_right(first, operation).str() if isinstance(first, KafkaError) else str(first)
         return CouldNotAuditError(
             f"violations cannot be written to {self._topic} ({reason}): check that it is up, and that no other audit "
             "follows this ledger",
         )
 
-    def _named(self, error: KafkaError, operation: str) -> KafkaError:
+    def _name_right(self, error: KafkaError, operation: str) -> KafkaError:
         """The error, which names the missing right if there is one."""
         match error.code():
             case KafkaError.GROUP_AUTHORIZATION_FAILED:

@@ -96,7 +96,7 @@ def internal_topics(cluster: AuditedCluster, names: Names) -> dict[str, list[Top
     counts = cluster.partition_counts()
     wanted = (names.half, names.end, names.op, names.offset, names.discard)
     missing = [name for name in wanted if name not in counts]
-    if hidden := cluster.forbidden(missing):
+    if hidden := cluster.forbidden_topics(missing):
         raise CouldNotAuditError(
             f"missing right DESCRIBE on topic {', '.join(hidden)}: give it, and READ, to the audit's user "
             "(docs/security.md)",

@@ -310,7 +310,7 @@ def _existing(cluster: AuditedCluster, topics: Collection[str], selection: Audit
     if unknown:
         raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
     topics = set(topics) & chosen if chosen else topics
-    hidden = cluster.forbidden([topic for topic in topics if topic not in counts])
+    hidden = cluster.forbidden_topics([topic for topic in topics if topic not in counts])
     if hidden:
         raise CouldNotAuditError(
             f"half messages go to {', '.join(hidden)}, which the audit's user may not see: what became of them cannot "

@@ -91,7 +91,7 @@ class AuditedCluster:
         self.cluster_id = ""
         self._config: dict[str, Any] = {
             **settings.librdkafka,
-            "error_cb": self._remember,
+            "error_cb": self._remember_error,
             "log_level": 0,  # errors come through error_cb and exceptions; the terminal is ours
         }
         self._servers = settings.bootstrap_servers
@@ -107,7 +107,7 @@ class AuditedCluster:
         time.sleep(_PAUSE)
         self._admin = AdminClient(self._config)
 
-    def _remember(self, error: KafkaError) -> None:
+    def _remember_error(self, error: KafkaError) -> None:
         self._last_error = error.str()
 
     def partition_counts(self) -> dict[str, int]:
@@ -131,24 +131,24 @@ class AuditedCluster:
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that retention has left in each partition."""
-        return self._offsets(partitions, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        return self._ask_offsets(partitions, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """End of the log, open Kafka transactions included."""
-        return self._offsets(partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        return self._ask_offsets(partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Last stable offset: the first offset of the oldest open Kafka transaction, else the high watermark."""
-        return self._offsets(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
+        return self._ask_offsets(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
 
     def first_timestamps(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Timestamp (ms) of the first record that is left in each partition; None when there is none."""
-        found = self._list(partitions, _FIRST_RECORD, IsolationLevel.READ_UNCOMMITTED)
+        found = self._list_offsets(partitions, _FIRST_RECORD, IsolationLevel.READ_UNCOMMITTED)
         return {key: answer.timestamp if answer.offset >= 0 else None for key, answer in found.items()}
 
     def offsets_at(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
         """Offset of the first record of each partition that is not older than a time (ms); its end if there is none."""
-        found = self._list(partitions, OffsetSpec.for_timestamp(max(0, ms)), IsolationLevel.READ_UNCOMMITTED)
+        found = self._list_offsets(partitions, OffsetSpec.for_timestamp(max(0, ms)), IsolationLevel.READ_UNCOMMITTED)
         ends = self.high_watermarks(partitions)
         return {key: int(answer.offset) if answer.offset >= 0 else ends[key] for key, answer in found.items()}
 
@@ -183,35 +183,35 @@ class AuditedCluster:
             answers = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
             return ((str(resource.name), future) for resource, future in answers.items())
 
-        found = self._ask(sorted(topics), ask, lambda name: f"the configuration of {name}", {_NO_RIGHT: None})
+        found = self._ask_each(sorted(topics), ask, lambda name: f"the configuration of {name}", {_NO_RIGHT: None})
         return {name: None if told is None else str(told["cleanup.policy"].value) for name, told in found.items()}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Kafka's id of each topic: another one after it was deleted and created again."""
-        found = self._ask(sorted(topics), self._describe, lambda name: f"the id of {name}")
+        found = self._ask_each(sorted(topics), self._describe_topics, lambda name: f"the id of {name}")
         return {name: str(told.topic_id) for name, told in found.items()}
 
-    def forbidden(self, topics: Collection[str]) -> list[str]:
+    def forbidden_topics(self, topics: Collection[str]) -> list[str]:
         """Those of the topics, all missing in `partition_counts`, that may exist: we have no right to see them."""
         names = sorted(filter(None, topics))
         answers = dict.fromkeys(_NO_SUCH_TOPIC, "missing") | {_NO_RIGHT: "hidden"}
-        found = self._ask(names, self._describe, lambda name: f"whether there is a topic {name}", answers)
+        found = self._ask_each(names, self._describe_topics, lambda name: f"whether there is a topic {name}", answers)
         return [name for name in names if found[name] == "hidden"]
 
-    def _describe(self, names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
+    def _describe_topics(self, names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
         # Naming a topic does not create it here.
         futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT)
         return futures.items()
 
-    def _offsets(
+    def _ask_offsets(
         self,
         partitions: Collection[TopicPartition],
         spec: OffsetSpec,
         isolation: IsolationLevel,
     ) -> dict[TopicPartition, int]:
-        return {key: int(answer.offset) for key, answer in self._list(partitions, spec, isolation).items()}
+        return {key: int(answer.offset) for key, answer in self._list_offsets(partitions, spec, isolation).items()}
 
-    def _list(
+    def _list_offsets(
         self,
         partitions: Collection[TopicPartition],
         spec: OffsetSpec,
@@ -235,9 +235,9 @@ class AuditedCluster:
                 self._epochs[key] = epoch
             return current
 
-        return self._ask(partitions, ask, lambda key: f"the offsets of {key[0]}/{key[1]}", valid=valid)
+        return self._ask_each(partitions, ask, lambda key: f"the offsets of {key[0]}/{key[1]}", valid=valid)
 
-    def _ask(
+    def _ask_each(
         self,
         keys: Collection[_K],
         ask: Callable[[Collection[_K]], Iterable[tuple[_K, Future[Any]]]],
@@ -262,18 +262,18 @@ class AuditedCluster:
                     if code in answers:
                         found[key] = answers[code]
                     elif code not in _TRANSIENT or last:
-                        raise self._explained(error, what(key)) from error
+                        raise self._explain_error(error, what(key)) from error
                     continue
                 if valid(key, answer):
                     found[key] = answer
                 elif last:
-                    raise self._explained(_NO_LEADER, what(key))
+                    raise self._explain_error(_NO_LEADER, what(key))
             missing = [key for key in missing if key not in found]
             if missing:
                 self._look_again()
         return found
 
-    def _explained(self, error: KafkaException, what: str) -> CouldNotAuditError:
+    def _explain_error(self, error: KafkaException, what: str) -> CouldNotAuditError:
         reason = self._last_error if error.args[0].code() in _TRANSIENT and self._last_error else _text(error)
         return CouldNotAuditError(
             f"Kafka at {self._servers} does not tell {what} ({reason}): no verdict is possible without; check that all "

@@ -60,7 +60,7 @@ def test_a_short_audit_of_a_large_half_gets_a_spark_for_short_audits(
 
     cluster = SimpleNamespace(
         partition_counts=lambda: dict.fromkeys(INTERNAL, 2),
-        forbidden=lambda _: [],
+        forbidden_topics=lambda _: [],
         log_starts=lambda keys: {key: STARTS[key] for key in keys},
         high_watermarks=lambda keys: {key: ENDS[key] for key in keys},
     )

@@ -173,7 +173,7 @@ def test_every_question_to_a_busy_cluster_is_repeated(monkeypatch: pytest.Monkey
         (lambda asked: asked.stable_offsets([A]), {A: 7}),
         (lambda asked: asked.topic_ids(["orders"]), {"orders": "id-1"}),
         (lambda asked: asked.cleanup_policies(["orders"]), {"orders": "compact"}),
-        (lambda asked: asked.forbidden(["orders"]), []),
+        (lambda asked: asked.forbidden_topics(["orders"]), []),
     ]
     for question, truth in questions:
         asked, client = broken(monkeypatch, busy, busy, 0)
@@ -260,12 +260,12 @@ def test_misspelt_cluster_is_told_at_once_and_a_busy_one_asked_again(monkeypatch
 
 def test_topic_that_may_not_be_seen_is_not_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, _ = broken(monkeypatch, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    assert hidden.forbidden(["orders"]) == ["orders"]
+    assert hidden.forbidden_topics(["orders"]) == ["orders"]
     missing, _ = broken(monkeypatch, KafkaError.UNKNOWN_TOPIC_OR_PART)
-    assert missing.forbidden(["orders"]) == []
+    assert missing.forbidden_topics(["orders"]) == []
     away, _ = broken(monkeypatch, KafkaError._TIMED_OUT)
     with pytest.raises(CouldNotAuditError, match="whether there is a topic orders"):
-        away.forbidden(["orders"])
+        away.forbidden_topics(["orders"])
 
 
 STORES = ["s3", "s3a", "s3n", "S3A", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cosn"]

@@ -19,13 +19,8 @@ from tests.support.audit_cases import plant
 from tests.support.audit_memory import BORN, Memory
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half
 
-pytestmark = [
-    # Every gate checks that an audit with the fast path finds the planted violations (tests/integration/test_audit.py).
-    pytest.mark.long,
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+# Every gate checks that an audit with the fast path finds the planted violations (tests/integration/test_audit.py).
+pytestmark = pytest.mark.long
 
 
 def told(spark: SparkSession, log: Memory, selection: AuditSelection | None = None) -> Split:

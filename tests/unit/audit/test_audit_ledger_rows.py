@@ -17,12 +17,6 @@ from tests.support.audit_cases import LONG_AGO
 from tests.support.audit_memory import Memory
 from tests.support.audit_terms import COMMIT, PLAIN, Half
 
-pytestmark = [
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 def test_expired_and_phantom_have_rows_with_their_coordinates(spark: SparkSession, tmp_path: Path) -> None:
     log = Memory()

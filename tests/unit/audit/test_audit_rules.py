@@ -27,12 +27,6 @@ from tests.support.audit_memory import BORN, Memory
 from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record
 from tests.support.fuzz import VALID, Raw, Setting, damaged
 
-pytestmark = [
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 HOUR = 3_600_000
 
 

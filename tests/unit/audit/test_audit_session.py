@@ -17,12 +17,6 @@ from txbridge_audit.read.kafka_source import RAW_FIELDS
 from txbridge_audit.read.literals import frame
 from txbridge_audit.read.spark_session import CONNECTOR, FEW, _announce_fetching, spark_session, suit
 
-pytestmark = [
-    # py4j closes its sockets to the JVM in finalisers.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 class Remote:
     """Spark Connect's session, whose attributes of the JVM raise PySparkAttributeError."""
