@@ -90,12 +90,12 @@ def test_a_transaction_from_the_wheel_alone(alone: Path, bridge: Bridge) -> None
 
 def test_the_command_says_which_extra_it_needs(alone: Path) -> None:
     done = subprocess.run([alone / "bin" / "txbridge", "topics", "plan"], capture_output=True, text=True, check=False)
-    said = "error: the command line needs typer, rich and pydantic-settings: pip install 'txbridge[cli]'\n"
+    said = "error: the command line needs typer, rich and pydantic: pip install 'txbridge[cli]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_metrics_say_which_extra_they_need(alone: Path) -> None:
     done = python(alone, "-c", "from txbridge import ClientMetrics; ClientMetrics(None)")
     assert done.stderr.splitlines()[-1] == (
-        "txbridge.errors.LocalProblemError: ClientMetrics needs prometheus-client: pip install 'txbridge[metrics]'"
+        "txbridge.extras.MissingExtraError: ClientMetrics needs prometheus-client: pip install 'txbridge[metrics]'"
     )

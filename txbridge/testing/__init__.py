@@ -3,7 +3,7 @@
 from txbridge.extras import missing_extra
 
 # The workers run on Faust. `worker.py` of this package runs in images without pytest and testcontainers, too.
-if error := missing_extra(__name__, "testing", "faust", "pydantic_settings", "rich", "structlog"):
+if error := missing_extra(__name__, "testing", "faust", "pydantic", "rich", "structlog"):
     raise error
 
 from txbridge.core.states import TransactionState
