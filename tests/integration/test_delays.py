@@ -187,7 +187,7 @@ def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridg
         eventually(lambda: bridge.parked_states(0) == ["held"])
         connection, where = connect(bridge), f"0:{gone.offset}"
         [held] = list_pending(connection).messages
-        assert (held.gone, held.error) == (True, "its half message is gone from HALF: retention has eaten it")
+        assert (held.gone, held.error) == (True, "retention has deleted its half message from HALF")
         assert abandon(connection, where, reason="lost", operator="me").result is Result.ABANDONED
     assert bridge.visible(topic) == {b"later": 1}
     assert [record["TXB_REASON"] for record in bridge.discarded()] == [b"ABANDONED"]

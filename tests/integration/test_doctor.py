@@ -323,7 +323,7 @@ def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) ->
         eventually(lambda: Seen(bridge).lines("topics")[0][0] == "unknown")
         seen = Seen(bridge)
         assert seen.one("topics", "unknown") == (
-            f"missing right DESCRIBE_CONFIGS on topic {bridge.names.op}: whether it is as it must be, cannot be told"
+            f"missing right DESCRIBE_CONFIGS on topic {bridge.names.op}: whether it is as it must be, is not known"
         )
         assert "this user may not see the internal topics" in seen.one("backlog", "unknown")
 
@@ -337,7 +337,7 @@ def test_a_hidden_topic_is_not_taken_for_a_missing_one(bridge: Bridge) -> None:
         assert seen.lines("topics") == [
             (
                 "unknown",
-                f"missing right DESCRIBE on topic {hidden}: whether it is there, and as it must be, cannot be told",
+                f"missing right DESCRIBE on topic {hidden}: whether it is there, and as it must be, is not known",
             )
         ]
         assert "delete" not in run(bridge)[1]

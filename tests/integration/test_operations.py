@@ -461,7 +461,7 @@ def test_a_message_whose_body_retention_has_eaten_can_not_be_resumed(bridge: Bri
     bridge.delete_records(bridge.names.half, 0, prepared.offset + 1)
     answer = resume(connect(bridge), where(prepared), **WORDS)
     assert answer.result is Result.REFUSED
-    assert answer.detail.startswith("its body is gone from the half topic (retention)")
+    assert answer.detail.startswith("the half topic no longer has its body (retention)")
     assert ends(bridge) == []
     assert only(bridge).gone
 
@@ -526,7 +526,7 @@ def test_a_held_message_whose_body_retention_has_eaten_is_abandoned_without_it(b
     bridge.delete_records(bridge.names.half, 0, prepared.offset + 1)
     topic = bridge.create_topic("missing")
     with bridge.local_owner():
-        eventually(lambda: "half message is gone" in (only(bridge).error or "") or only(bridge).gone)
+        eventually(lambda: "deleted its half message" in (only(bridge).error or "") or only(bridge).gone)
         answer = abandon(connect(bridge), where(prepared), **WORDS)
         assert answer.result is Result.ABANDONED
     assert bridge.visible(topic) == {}
@@ -621,7 +621,7 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     assert [step["what"] for step in told["steps"]] == ["prepared", "END commit", "delivered"]
     nobody = run(bridge, "show", "0:999")
     assert (nobody.returncode, nobody.stdout) == (2, "")
-    assert "error: there is no half message at 0:999: HALF does not go so far" in nobody.stderr
+    assert "error: there is no half message at 0:999: HALF does not reach so far" in nobody.stderr
     refused = run(bridge, "resolve", where(prepared), "rollback", "--reason", "oops")
     assert (refused.returncode, refused.stdout) == (
         1,

@@ -284,7 +284,7 @@ def test_p2_a_commit_whose_body_retention_has_eaten_is_held_and_named(bridge: Br
         bridge.wait_visible(topic, [b"kept"])
         eventually(lambda: bridge.parked_states(0) == ["held"])
         [entry] = [entry for entry in logs if entry["event"] == "held"]
-        assert "retention has eaten it" in entry["error"]
+        assert "retention has deleted its half message" in entry["error"]
         bridge.deliver(topic, b"goes on")
 
 

@@ -187,7 +187,7 @@ def _parse_by_name(
     )
     barrier_id = ours.find_text(names.BARRIER)
     if barrier_id is not None and not names.is_barrier_id(barrier_id):
-        raise MalformedRecordError(f"header {names.BARRIER} is no identity of a table: {barrier_id[:40]!r}")
+        raise MalformedRecordError(f"header {names.BARRIER} is not the identity of a table: {barrier_id[:40]!r}")
     return half if half.messages is None else _of_several(half)
 
 

@@ -66,7 +66,7 @@ def _of_right(view: ClusterView, answers: Answers, groups: Mapping[str, Any], ri
     if unasked:
         wanted = ", ".join(right.operations)
         yield unknown(
-            Check.RIGHTS, f"whether this user has {wanted} on {kind} {_abbreviated(unasked)} cannot be told", _SEE
+            Check.RIGHTS, f"whether this user has {wanted} on {kind} {_abbreviated(unasked)} is not known", _SEE
         )
     for missing, names in lacking.items():
         yield problem(

@@ -63,7 +63,7 @@ def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterat
         doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"
         yield unknown(
             Check.TOPICS,
-            f"missing right {sight.right} on topic {topic}: whether {doubt} as it must be, cannot be told",
+            f"missing right {sight.right} on topic {topic}: whether {doubt} as it must be, is not known",
             "grant it to the user of this connection; docs/security.md lists the rights of each role",
         )
     else:

@@ -89,7 +89,7 @@ _REFUSED = {
     "isolation.level": "which records may be seen differs per internal topic and is part of the protocol",
     "group.id": "the group that answers checks derives from the producer group, the worker's is the option app_id",
     "group.instance.id": "clients that share these settings would fence each other",
-    "auto.offset.reset": "a position that is gone means lost records and must be reported, not skipped",
+    "auto.offset.reset": "a missing position means lost records and must be reported, not skipped",
     "enable.auto.commit": _OURS_TO_COMMIT,
     "enable.auto.offset.store": _OURS_TO_COMMIT,
     "auto.commit.interval.ms": _OURS_TO_COMMIT,

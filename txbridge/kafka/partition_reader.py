@@ -261,7 +261,7 @@ class PartitionReader:
             before = self.position
             yield from self.poll(batch, 0.2)
             if stopping():
-                raise ReadStoppedError("told to stop while reading")
+                raise ReadStoppedError("asked to stop while reading")
             if self.position > before:
                 deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
             elif deadline.is_over:

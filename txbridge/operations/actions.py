@@ -88,12 +88,12 @@ def _reason_against(action: Action, message: OpenMessage) -> tuple[Result, str] 
             case Action.COMMIT:
                 return (
                     Result.REFUSED,
-                    "its body is gone from the half topic (retention), so that it cannot be delivered",
+                    "the half topic no longer has its body (retention), so that it cannot be delivered",
                 )
             case Action.RESUME:
                 copy = ":".join(map(str, message.discarded_at or ("?", "?")))
                 return Result.REFUSED, (
-                    "its body is gone from the half topic (retention), so that it could not be delivered any more. "
+                    "the half topic no longer has its body (retention), so that it could not be delivered any more. "
                     f"Its copy lies in the discard topic at {copy}"
                 )
         return None

@@ -29,7 +29,7 @@ def cause_of(message: OpenMessage, now: int, problem_of: ProblemOf = lambda _: N
     if message.stored is not None:
         return f"{state}, decided: no worker has applied it yet"
     if message.gone:
-        return f"{state}, and the body is gone from the half topic: cannot be delivered"
+        return f"{state}, and the half topic no longer has its body: cannot be delivered"
     match message.state:
         case TransactionState.HELD:
             return f"held for topic {message.real_topic}: {message.error or 'the reason is not known'}"
@@ -76,5 +76,5 @@ def next_step_of(message: OpenMessage, now: int) -> str:
 
 def trouble_of(message: OpenMessage) -> str:
     """Reason of a discard, loss of the body and last error, as far as they are known."""
-    gone = "its body is gone from the half topic" if message.gone else None
+    gone = "the half topic no longer has its body" if message.gone else None
     return "; ".join(text for text in (message.reason, gone, message.error) if text)

@@ -90,7 +90,7 @@ def abandon(
     if not dry_run:
         return act_on_one(connection, Action.ABANDON, target, reason, operator, id_prefix, timeout_s)
     _, message = find_target(connection, target, id_prefix)
-    body = "its body is gone from the half topic" if message.gone else f"{message.size} bytes go to the discard topic"
+    body = "the half topic no longer has its body" if message.gone else f"{message.size} bytes go to the discard topic"
     is_held = message.state is TransactionState.HELD
     why = f"It cannot be delivered: {message.error}" if is_held else "Its time has not come"
     detail = f"would be abandoned; {body}. {why}. Nothing was written"

@@ -130,8 +130,8 @@ def _find(connection: Connection, target: str) -> tuple[HalfMessage, int]:
         try:
             return to_half(record, connection.names), partition
         except MalformedRecordError as error:
-            raise UsageError(f"the record at {target} is no half message: {error}") from None
-    raise UsageError(f"there is no half message at {target}: HALF does not go so far, or not back so far any more")
+            raise UsageError(f"the record at {target} is not a half message: {error}") from None
+    raise UsageError(f"there is no half message at {target}: HALF does not reach so far, or no longer begins so early")
 
 
 def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, int]:

@@ -25,7 +25,7 @@ class RealTopic:
         """Parse NAME or NAME:PARTITIONS. Raises UsageError."""
         name, colon, number = text.partition(":")
         if not is_topic(name):
-            raise UsageError(f"--real-topic takes NAME or NAME:PARTITIONS, and {name!r} is no name of a topic")
+            raise UsageError(f"--real-topic takes NAME or NAME:PARTITIONS, and {name!r} is not the name of a topic")
         if names.is_forbidden(name):
             raise UsageError(f"--real-topic {name}: no message is ever delivered to a topic of that name")
         if not colon:

@@ -185,7 +185,7 @@ class PartitionOwner(threading.Thread):
         """
         while self._must_confirm:
             if self._told_to_stop():
-                raise ReadStoppedError("told to stop")
+                raise ReadStoppedError("asked to stop")
             if self._confirm(self.partition):
                 self._must_confirm = False
             else:

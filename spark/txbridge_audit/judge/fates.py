@@ -165,7 +165,7 @@ RULES: tuple[JudgeRule, ...] = (
     # Sound as the first LOST rule is, for the message that is not visible.
     JudgeRule(
         PARTIAL,
-        "of its messages some are visible and some were never written, or are gone from their topic",
+        "of its messages some are visible and some were never written, or are no longer in their topic",
         lambda: _is_partial() & _named("commit") & F.col("settled") & F.col("part_lost"),
     ),
     JudgeRule(
@@ -181,7 +181,7 @@ RULES: tuple[JudgeRule, ...] = (
     # Without its evidence there is no violation.
     JudgeRule(
         UNVERIFIABLE,
-        "visible once; whether it was committed cannot be told any more",
+        "visible once; whether it was committed is no longer known",
         lambda: (F.col("copies") == 1) & ~winner_known(),
     ),
     JudgeRule(

@@ -104,9 +104,9 @@ SAYS = {rule.kind: rule.says for rule in RULES} | {
     HALF_GONE: "a visible record whose half message retention has removed",
     UNREADABLE_OP: "a record of OP that cannot be read",
     OPEN_TRANSACTION: "a Kafka transaction stayed open; what it may hide is not judged",
-    HALF_RANGE_GONE: "retention removed half messages that the checkpoint had not passed; their fates cannot be told",
+    HALF_RANGE_GONE: "retention removed half messages that the checkpoint had not passed; their fates are not known",
     RIGHT_MISSING: "a right on a real topic is missing, so that no loss can be proved there",
-    BLIND: "a rule could judge nothing at all: what it rests on is gone",
+    BLIND: "a rule could judge nothing at all: its evidence was deleted",
 }
 
 

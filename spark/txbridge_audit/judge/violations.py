@@ -88,7 +88,7 @@ RULES: tuple[JudgeRule, ...] = (
     # would name its end, is cut after OFFSET. Resumed ones are left out: OP has an outcome of theirs.
     JudgeRule(
         EXPIRED,
-        "still open, but its half message is gone from the log",
+        "still open, but its half message is no longer in the log",
         lambda: (
             ~F.col("present")
             & (F.col("half") < F.col("log_start"))

@@ -126,7 +126,7 @@ def refuse_unknown_versions(raw: DataFrame) -> None:
     for row in decode.unknown_versions(raw).limit(1).collect():
         raise CouldNotAuditError(
             f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
-            "know: a newer worker wrote it, and what it means for the verdict cannot be told; "
+            "know: a newer worker wrote it, and its meaning for the verdict is not known; "
             "use the audit of that version",
         )
 

@@ -82,7 +82,7 @@ def _of_halves() -> tuple[Sequence[Column], Sequence[Column]]:
         (messages.isNull() | _may_all_be(F.col("parts")), "a message has no topic that it may go to"),
         (messages.isNull() | (fixed.isNull() & stamp.isNull()), "a header that each of several messages has itself"),
         (time.isNull() | time.rlike(_DIGITS), "TXB_DELIVER_AT is not a time"),
-        (barrier.isNull() | barrier.rlike(_BARRIER), "TXB_BARRIER is no identity of a table"),
+        (barrier.isNull() | barrier.rlike(_BARRIER), "TXB_BARRIER is not the identity of a table"),
     )
     told = (
         *map(F.col, ("partition", "half", "born", "id", "group", "real_topic")),

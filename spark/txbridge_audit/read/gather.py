@@ -67,7 +67,7 @@ class Seen:
             if whole and starts[key] > position:
                 raise CouldNotAuditError(
                     f"retention has removed {key[0]}/{key[1]} from {position} to {starts[key]}, which no audit has "
-                    "read: what became of the transactions in there cannot be told; begin a new ledger, and audit "
+                    "read: the fate of these transactions is not known; begin a new ledger, and audit "
                     "more often than records expire",
                 )
             chosen[key] = max(position, starts[key])
@@ -313,8 +313,8 @@ def _existing(cluster: AuditedCluster, topics: Collection[str], selection: Audit
     hidden = cluster.forbidden_topics([topic for topic in topics if topic not in counts])
     if hidden:
         raise CouldNotAuditError(
-            f"half messages go to {', '.join(hidden)}, which the audit's user may not see: what became of them cannot "
-            "be told; give it the right to read there, or audit others with --only-topic",
+            f"half messages go to {', '.join(hidden)}, which the audit's user may not see, so their fates are "
+            "not known; give it the right to read there, or audit others with --only-topic",
         )
     return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 

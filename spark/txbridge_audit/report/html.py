@@ -73,7 +73,9 @@ def write_prometheus(report: AuditReport, path: Path) -> None:
     found = gauge("findings", "Findings by kind; those that do not occur are left out.", "kind")
     for kind, number in report.findings.by_kind.items():
         found.labels(ours, kind).set(number)
-    blind = gauge("unjudged", "Transactions that a rule could not judge, as evidence is gone.", "kind", "reason")
+    blind = gauge(
+        "unjudged", "Transactions that a rule could not judge, because evidence was deleted.", "kind", "reason"
+    )
     for kind, reasons in report.unjudged.items():
         for reason, number in reasons.items():
             blind.labels(ours, kind, reason).set(number)

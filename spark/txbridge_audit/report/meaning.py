@@ -30,7 +30,7 @@ MEANING = {
     violations.OVERTAKEN: "delivered behind what was decided later",
     violations.OUT_OF_ORDER: "messages of one transaction have changed places",
     violations.STUCK: "undecided for too long",
-    violations.EXPIRED: "open, and its half message is gone",
+    violations.EXPIRED: "open, and HALF no longer has its half message",
     violations.EARLY: "delivered before its time",
     violations.OVERDUE: "scheduled, and not delivered when its time had come",
     violations.CHECKED_AFTER_DECISION: "checked although decided",

@@ -89,7 +89,7 @@ def _findings(tally: Tally, console: Console) -> None:
 
 
 def _unjudged(unjudged: Mapping[str, Mapping[str, int]]) -> Table:
-    table = Table(title="Not judged: the evidence is gone", title_justify="left")
+    table = Table(title="Not judged: the evidence was deleted", title_justify="left")
     table.add_column("rule", no_wrap=True)
     table.add_column("count", justify="right")
     table.add_column("because")

@@ -59,7 +59,7 @@ def parked(state: TransactionState, **fields: object) -> HalfEntry:
         (SCHEDULED, Action.ROLLBACK, "it is committed already (END offset 6)"),
         (DISCARDED, Action.COMMIT, "it was discarded (MAX_CHECKS), and a decision has no effect then: resume it first"),
         (DISCARDED, Action.ROLLBACK, "it was discarded"),
-        (replace(PENDING, gone=True), Action.COMMIT, "its body is gone from the half topic"),
+        (replace(PENDING, gone=True), Action.COMMIT, "the half topic no longer has its body"),
     ],
 )
 def test_a_decision_that_would_have_no_effect_is_refused_before_it_is_written(message, action, text):
@@ -96,7 +96,7 @@ def test_a_pending_message_can_be_decided_and_one_without_a_body_rolled_back():
             replace(DISCARDED, gone=True),
             Result.REFUSED,
             (
-                "its body is gone from the half topic (retention), so that it could not be delivered any more. Its "
+                "the half topic no longer has its body (retention), so that it could not be delivered any more. Its "
                 "copy lies in the discard topic at 0:9. Nothing was written"
             ),
         ),

@@ -297,7 +297,7 @@ def test_causes_are_counted_and_the_rare_ones_put_together(shown):
             replace(PENDING, stored=StoredCommand(7, COMMIT, Source.CLIENT, None)),
             "pending, decided: no worker has applied it yet",
         ),
-        (replace(PENDING, gone=True), "pending, and the body is gone from the half topic: cannot be delivered"),
+        (replace(PENDING, gone=True), "pending, and the half topic no longer has its body: cannot be delivered"),
         (HELD, f"held for topic orders.placed: {HELD.error}"),
         (DISCARDED, "discarded, group orders: MAX_CHECKS; can be resumed"),
         (SCHEDULED, "scheduled for topic orders.placed: its time has not come"),

@@ -347,5 +347,5 @@ def test_a_commit_looks_for_the_body_and_keeps_no_key(logs: Logs, written: list[
     logs.checkpoint(0)
     refused = resolve(CONNECTION, "0:1", Decision.COMMIT, **WORDS, timeout_s=0)
     assert refused.result is Result.REFUSED
-    assert refused.detail.startswith("its body is gone from the half topic")
+    assert refused.detail.startswith("the half topic no longer has its body")
     assert written == [[0], [0]]

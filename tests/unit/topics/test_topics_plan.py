@@ -469,8 +469,8 @@ def test_a_real_topic_as_it_is_given(text, wanted):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "'' is no name of a topic"),
-        ("a b", "'a b' is no name of a topic"),
+        ("", "'' is not the name of a topic"),
+        ("a b", "'a b' is not the name of a topic"),
         ("a:0", "must be between 1 and 100"),
         ("a:x", "must be between 1 and 100"),
         ("a:101", "must be between 1 and 100"),

@@ -222,7 +222,7 @@ class HalfLog:
     def _without_record(self, offset: int) -> MalformedRecord:
         """A substitute for a malformed record that retention has deleted meanwhile."""
         return MalformedRecord(
-            self._state.half_reader.topic, self._state.partition, offset, None, None, (), "gone from the log"
+            self._state.half_reader.topic, self._state.partition, offset, None, None, (), "no longer in the log"
         )
 
     def on_committed(self, draft: Draft) -> None:

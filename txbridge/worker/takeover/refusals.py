@@ -43,7 +43,7 @@ def refuse_other_topics(
         if wanted < low and needed:
             raise TakeOverRefusedError(
                 f"{topics[short]}[{partition}] begins at offset {low}, above offset {wanted} that is still needed: "
-                f"retention has eaten undecided messages or decisions. Their retention must outlast every outage",
+                f"retention has deleted undecided messages or decisions. Their retention must outlast every outage",
             )
 
 
@@ -101,5 +101,5 @@ def refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoRetur
 
 def wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
     if stopping():
-        raise ReadStoppedError("told to stop while reading")
+        raise ReadStoppedError("asked to stop while reading")
     outside.wait(threading.Event(), _ASK_AGAIN_S)

@@ -10,7 +10,7 @@ from txbridge.kafka.body_cache import BodyCache
 from txbridge.worker.gates.topic_health import TopicHealth
 
 #: Reasons to hold a commit without a body.
-_GONE = "its half message is gone from HALF: retention has eaten it"
+_GONE = "retention has deleted its half message from HALF"
 _ANOTHER = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
 
 
@@ -81,5 +81,5 @@ def _without_body(entry: HalfEntry) -> HalfMessage:
         born=entry.born,
         key=None,
         value=None,
-        headers=[*headers, (names.ERROR, b"the half message is gone from the log")],
+        headers=[*headers, (names.ERROR, b"HALF no longer has the half message")],
     )
