@@ -422,7 +422,7 @@ def test_a_start_that_failed_can_be_tried_again_in_another_loop(monkeypatch, run
     asyncio.run(main())
 
 
-def test_a_loop_that_is_gone_is_not_told(runtime):
+def test_a_closed_loop_gets_no_call(runtime):
     async def main():
         await producer.start()
         task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))

@@ -105,7 +105,7 @@ def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
     assert "did not return its offset" in str(reports[0])
 
 
-def test_after_some_reports_somebody_is_told_once(wire, writer):
+def test_after_some_reports_somebody_is_called_once(wire, writer):
     reports, told = [], SimpleQueue()
     for number in range(3):
         writer.write_half(Message("real", b"%d" % number), ID, reports.append, lambda: told.put(len(reports)))
@@ -117,7 +117,7 @@ def test_after_some_reports_somebody_is_told_once(wire, writer):
     assert seen == 3
 
 
-def test_who_gathers_is_told_of_a_record_that_was_not_even_accepted(wire, writer):
+def test_who_gathers_is_called_for_a_record_that_was_not_even_accepted(wire, writer):
     reports, told = [], SimpleQueue()
     wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
     writer.write_half(Message("real", b""), ID, reports.append, lambda: told.put(len(reports)))

@@ -50,7 +50,7 @@ def wire():
 
 
 @pytest.mark.parametrize("name", ["stats_cb", "throttle_cb"])
-def test_a_callback_of_the_users_that_raises_is_told_and_does_not_fail_who_serves(name, caplog):
+def test_a_callback_of_the_users_that_raises_is_logged_and_does_not_fail_who_serves(name, caplog):
     seen = []
 
     def broken(given):
@@ -64,7 +64,7 @@ def test_a_callback_of_the_users_that_raises_is_told_and_does_not_fail_who_serve
     assert "kafka_callback_raised" in caplog.text
 
 
-def test_a_logger_of_the_users_that_raises_is_told_and_does_not_fail_who_serves(caplog):
+def test_a_logger_of_the_users_that_raises_is_logged_and_does_not_fail_who_serves(caplog):
     class Broken:
         def log(self, *given):
             raise ValueError("mine")

@@ -6,11 +6,9 @@ import threading
 
 import pytest
 
-from tests.support.client_fakes import FakeHalfWriter
+from tests.support.client_fakes import FakeRuntime
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client.flow.registry import TransactionIds
 from txbridge.client.flow.send_path import SendPath
-from txbridge.client.message import MessageLimits
 from txbridge.topics.verify import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -143,62 +141,20 @@ def test_many_threads_start_it_once(monkeypatch):
     assert errors == ["this producer was started before a fork; create one in the child"] * 8
 
 
-class PatientHalfWriter(FakeHalfWriter):
-    """A writer that waits for room as long as possible."""
-
-    def wait_for_room(self, timeout):
-        assert 0 < timeout <= 0.05
-        threading.Event().wait(timeout)
-
-
-class FakeRuntime(SendPath):
-    """A started client that fails when a test says, and remembers the results of the attempts."""
-
-    is_of_this_process = True
-
-    def __init__(self, *, room=True, write=None):
-        self.room, self.error = room, write
-        self.log = []
-        self.sends = self
-        self._ids, self._limits, self._prepare_timeout = TransactionIds(), MessageLimits(1_000, 1_000), 0.05
-
-    def begin_attempt(self, transaction_id, running):
-        self.log.append("begin")
-
-    def finish_attempt(self, transaction_id):
-        self.log.append("finish")
-
-    def give_up(self, transaction_id):
-        self.log.append("give_up")
-
-    def _has_room_for_ends(self, timeout):
-        assert timeout <= 0.05
-        if not self.room:
-            threading.Event().wait(timeout)
-        return self.room
-
-    def half_writer(self):
-        return PatientHalfWriter([])
-
-    def _write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
-        self.log.append("write")
-        raise self.error
-
-    def send_decision(self, prepared, outcome):
-        raise AssertionError("there is nothing to end")
-
-
 @pytest.mark.parametrize(
-    ("runtime", "error", "complaint", "writes"),
+    ("room", "refusals", "error", "complaint"),
     [
-        (FakeRuntime(room=False), PrepareError, "too many decisions wait", 0),
-        (FakeRuntime(write=BufferError("full")), PrepareError, "librdkafka's queue stayed full", 2),
-        (FakeRuntime(write=KeyboardInterrupt()), KeyboardInterrupt, "^$", 1),
+        (False, [], PrepareError, "too many decisions wait"),
+        (True, [BufferError("full")] * 1_000, PrepareError, "librdkafka's queue stayed full"),
+        (True, [KeyboardInterrupt()], KeyboardInterrupt, "^$"),
     ],
 )
-def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch, runtime, error, complaint, writes):
+def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch, room, refusals, error, complaint):
+    runtime = FakeRuntime(room=room)
+    runtime.refusals.extend(refusals)
     monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
     producer = TransactionProducer("orders", Listener(), SETTINGS)
     with pytest.raises(error, match=complaint):
         producer.send_message_in_transaction(Message("t", b""))
-    assert runtime.log == ["begin", *["write"] * writes, "give_up", "finish"]
+    assert len(runtime.given_up) == 1
+    assert (runtime.running, runtime.written) == (set(), [])

@@ -56,7 +56,7 @@ def events(caplog):
     return [(record.event, record.fields["topic"]) for record in caplog.records]
 
 
-def test_a_real_topic_is_looked_up_once_and_told_if_it_is_missing(watch, kafka, caplog):
+def test_a_real_topic_is_looked_up_once_and_logged_if_it_is_missing(watch, kafka, caplog):
     kafka.missing = ("missing", "late")
     for _ in range(3):
         for topic in ("there", "missing"):
