@@ -24,7 +24,7 @@ from txbridge.core.checkpoint import encode_ops
 from txbridge.core.decision_record import parse_end
 from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import Choice
+from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 from txbridge.embedded import EmbeddedKafka
@@ -125,7 +125,7 @@ class _Steps:
             lambda: [parse_end(first + number, value, headers, 0) for number, value in enumerate(values)],
         )
         draft = Draft(queue, halves[-1].born)
-        choice = Choice(queue, Limits(bytes=2 * _BUDGET), due=0)
+        choice = EndChoice(queue, Limits(bytes=2 * _BUDGET), due=0)
         runs = step("choose what goes together, us", lambda: [run for end in ends if (run := choice.run_of(end))])
         assert step("its limits, us", lambda: all(map(choice.take_run, runs)))
         step("decide, us", lambda: [draft.apply_run(run) for run in runs])

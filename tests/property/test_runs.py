@@ -22,7 +22,7 @@ from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import Choice, Slice
+from txbridge.core.plan.choice import EndChoice, Slice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 
@@ -72,7 +72,7 @@ class Side:
         queue = self.queue
         if is_due or queue.must_park:
             queue.enter_fresh(queue.fresh_until(now))
-        choice, parts = Choice(queue, limits, due=0), []
+        choice, parts = EndChoice(queue, limits, due=0), []
         for record in self.waiting:
             run = choice.run_of(record)
             if run is not None and choice.take_run(run):

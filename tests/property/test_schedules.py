@@ -16,7 +16,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import Choice
+from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.timer_queue import TimerQueue
 from txbridge.core.transaction_size import Limits
@@ -72,7 +72,7 @@ def run(records: list[DecisionRecord], sizes: Iterator[Limits]) -> tuple:
     refused: list[tuple[int, DecisionEntry, str]] = []
     while queue.next_end < len(records):
         draft = Draft(queue, 1_000)
-        choice = Choice(queue, next(sizes), due=0)
+        choice = EndChoice(queue, next(sizes), due=0)
         for record in records[queue.next_end :]:
             part = choice.take_entries(record)
             if part.stop > part.start:

@@ -18,7 +18,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import Choice
+from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 
 NAMES = Names()
@@ -159,7 +159,7 @@ class Worker:
         draft = Draft(self.queue, now)
         if retry_first:
             due_work.deliver_due(draft, obstacle, obstacle, limits.retries, limits.bytes)
-        choice = Choice(self.queue, transaction_size.Limits(limits.entries, limits.bytes), due=now)
+        choice = EndChoice(self.queue, transaction_size.Limits(limits.entries, limits.bytes), due=now)
         is_cut = False
         for offset, record in zip(ends, records, strict=True):
             if record is None:

@@ -29,7 +29,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.plan import parts
-from txbridge.core.plan.choice import Choice
+from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
@@ -47,7 +47,7 @@ from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.takeover import restore
-from txbridge.worker.transaction.records import Transaction
+from txbridge.worker.transaction.records import TransactionRecords
 from txbridge.worker.transaction.writer import TransactionalWriter
 from txbridge.worker.turn import check_round, committer
 from txbridge.worker.turn.check_round import CheckRound
@@ -169,7 +169,7 @@ def checkpoint_not_in_the_transaction() -> None:
 
 def held_at_the_limit() -> None:
     """A message without room in the transaction is held. Later ones are delivered, so a small one overtakes it."""
-    init, apply_end = Choice.__init__, Draft.apply_end
+    init, apply_end = EndChoice.__init__, Draft.apply_end
 
     def roomy(self, queue, limits, room=None, **others):
         queue.limits = limits
@@ -182,7 +182,7 @@ def held_at_the_limit() -> None:
 
         apply_end(self, part, full)
 
-    Choice.__init__, Draft.apply_end = roomy, holding
+    EndChoice.__init__, Draft.apply_end = roomy, holding
     # On a slow link no such transaction would succeed. That would be another failure than the one planted here.
     simulation.choose_load = lambda seed: replace(choose_load(seed), link=sys.maxsize)
 
@@ -336,8 +336,8 @@ def a_take_over_by_the_word_of_one_broker() -> None:
 def offset_topic_ends_where_somebody_says() -> None:
     """A take-over does not look where its first record lands."""
     Committer._find_offset_topic_end = lambda _self: None
-    produce = Transaction.produce_all
-    Transaction.produce_all = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
+    produce = TransactionRecords.produce_all
+    TransactionRecords.produce_all = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
 
 
 def go_on_from_an_older_checkpoint() -> None:
@@ -352,7 +352,7 @@ def go_on_without_a_checkpoint() -> None:
 
 def an_owner_does_not_look_where_its_records_land() -> None:
     """An owner does not look where its records land. Behind a lost tail they look complete, and are not."""
-    Transaction.lost_tail = lambda *_: None
+    TransactionRecords.lost_tail = lambda *_: None
 
 
 def an_outcome_by_the_word_of_offset_alone() -> None:
@@ -375,14 +375,14 @@ def what_is_pending_can_be_abandoned() -> None:
 
 def what_is_abandoned_is_not_told() -> None:
     """An abandoned message is not copied to the discard topic."""
-    discard = Transaction._produce_discards
+    discard = TransactionRecords._produce_discards
 
     def without(self, contents):
         abandoned, contents.draft.abandoned = contents.draft.abandoned, []
         discard(self, contents)
         contents.draft.abandoned = abandoned
 
-    Transaction._produce_discards = without
+    TransactionRecords._produce_discards = without
 
 
 def copies_are_messages() -> None:
@@ -428,19 +428,19 @@ def a_run_believes_any_id() -> None:
 
 def a_run_may_be_decided_twice() -> None:
     """A run decides again what an earlier END record of the same Kafka transaction has decided."""
-    Choice.run_of = lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
+    EndChoice.run_of = lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
 
 
 def runs_come_last() -> None:
     """A Kafka transaction delivers runs after all single decisions, whatever the order of END."""
-    produce = Transaction.produce_all
+    produce = TransactionRecords.produce_all
 
     def last(self, contents):
         draft = contents.draft
         draft.parts.sort(key=lambda part: isinstance(part, Run))
         produce(self, contents)
 
-    Transaction.produce_all = last
+    TransactionRecords.produce_all = last
 
 
 def what_is_fresh_is_never_due() -> None:
@@ -460,7 +460,7 @@ def copies_across_a_take_over_are_messages() -> None:
 
 def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
-    each, produce, waiting = parts.deliveries, Transaction.produce_all, list[Any]()
+    each, produce, waiting = parts.deliveries, TransactionRecords.produce_all, list[Any]()
 
     def first_topic(half, partition):
         first, *others = each(half, partition)
@@ -479,7 +479,7 @@ def several_in_two_transactions() -> None:
         produce(self, contents)
 
     parts.deliveries = first_topic
-    Transaction.produce_all = others_first
+    TransactionRecords.produce_all = others_first
 
 
 def several_change_places() -> None:

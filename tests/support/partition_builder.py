@@ -7,7 +7,7 @@ from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecor
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import Choice, Slice
+from txbridge.core.plan.choice import EndChoice, Slice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 
@@ -89,7 +89,7 @@ class Partition:
         parks: int = EVERYTHING,
     ) -> Draft:
         draft = Draft(self.queue, now)
-        choice = Choice(self.queue, Limits(self.max_entries, self.max_bytes), due=now)
+        choice = EndChoice(self.queue, Limits(self.max_entries, self.max_bytes), due=now)
         for record in records:
             part = choice.take_entries(record)
             if part.stop > part.start:

@@ -21,7 +21,7 @@ _FIELDS_OF_ALL = 9
 _MOST = 2**32 - 1
 
 
-class _Fields(NamedTuple):
+class _EntryFields(NamedTuple):
     offset: int
     transaction_id: str
     group: str
@@ -50,7 +50,7 @@ class _Fields(NamedTuple):
     deliver_at: int | None = None
 
 
-class HalfEntry(_Fields):
+class HalfEntry(_EntryFields):
     """One open half message: pending, held, scheduled, or discarded and resumable. Its body is elsewhere (BodyCache).
 
     It cannot be changed. Many are made from a row on each look-up, and a change of such an entry would be lost. A new

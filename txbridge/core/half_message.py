@@ -24,7 +24,7 @@ LONGEST_NAME = 249
 _is_id = re.compile(rb"[0-9A-F]{32}\Z").match
 
 
-class _Fields(NamedTuple):
+class _HalfFields(NamedTuple):
     offset: int
     transaction_id: str
     group: str
@@ -43,7 +43,7 @@ class _Fields(NamedTuple):
     names_partitions: bool
 
 
-class HalfMessage(_Fields):
+class HalfMessage(_HalfFields):
     """One valid record of HALF.
 
     `born` is its append time (ms); the client's clock plays no part. `immunity` is the text of

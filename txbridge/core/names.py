@@ -127,33 +127,33 @@ class Names:
 
     namespace: str = ""
 
-    def _named(self, name: str) -> str:
+    def _in_namespace(self, name: str) -> str:
         return f"{self.namespace}.{name}" if self.namespace else name
 
     @property
     def half(self) -> str:
-        return self._named("RMQ_SYS_TRANS_HALF_TOPIC")
+        return self._in_namespace("RMQ_SYS_TRANS_HALF_TOPIC")
 
     @property
     def end(self) -> str:
-        return self._named("RMQ_SYS_TRANS_END_TOPIC")
+        return self._in_namespace("RMQ_SYS_TRANS_END_TOPIC")
 
     @property
     def op(self) -> str:
-        return self._named("RMQ_SYS_TRANS_OP_HALF_TOPIC")
+        return self._in_namespace("RMQ_SYS_TRANS_OP_HALF_TOPIC")
 
     @property
     def offset(self) -> str:
-        return self._named("RMQ_SYS_TRANS_OFFSET_TOPIC")
+        return self._in_namespace("RMQ_SYS_TRANS_OFFSET_TOPIC")
 
     @property
     def discard(self) -> str:
-        return self._named("TRANS_CHECK_MAX_TIME_TOPIC")
+        return self._in_namespace("TRANS_CHECK_MAX_TIME_TOPIC")
 
     @property
     def violations(self) -> str:
         """The topic for the findings of an audit that follows the log, unless the user names another one."""
-        return self._named("TRANS_AUDIT_VIOLATIONS_TOPIC")
+        return self._in_namespace("TRANS_AUDIT_VIOLATIONS_TOPIC")
 
     @property
     def identified(self) -> dict[str, str]:
@@ -162,12 +162,12 @@ class Names:
 
     def check(self, group: str) -> str:
         """The topic of a producer group's check requests, and the consumer group that reads it."""
-        return self._named(f"{CHECK_TOPIC}{group}")
+        return self._in_namespace(f"{CHECK_TOPIC}{group}")
 
     @property
     def worker_group(self) -> str:
         """The consumer group of the workers, unless the option app_id names another one."""
-        return self._named(SYSTEM_GROUP)
+        return self._in_namespace(SYSTEM_GROUP)
 
     def transactional_id(self, partition: int, index: int = 0) -> str:
         """The transactional.id that fences a partition.

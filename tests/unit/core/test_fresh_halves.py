@@ -10,7 +10,7 @@ from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.plan.choice import Choice
+from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.transaction_size import Limits
@@ -62,12 +62,12 @@ def test_the_same_id_twice_is_looked_at_one_by_one():
     ],
 )
 def test_what_an_end_record_decides_is_a_run_when_nothing_stands_in_its_way(record, is_run):
-    run = Choice(queue_with(0, 1), Limits(), due=0).run_of(record)
+    run = EndChoice(queue_with(0, 1), Limits(), due=0).run_of(record)
     assert (run is not None) is is_run
 
 
 def test_a_topic_without_room_does_not_stop_the_runs_of_others():
-    choice = Choice(queue_with(0, 1), Limits(), lambda _: False, due=0)
+    choice = EndChoice(queue_with(0, 1), Limits(), lambda _: False, due=0)
     run = choice.run_of(commit(0, 1, 0))
     assert run is not None
     assert choice.take_run(run)
@@ -75,7 +75,7 @@ def test_a_topic_without_room_does_not_stop_the_runs_of_others():
 
 def test_what_a_run_has_decided_is_decided_once():
     queue = queue_with(0, 1, 2)
-    choice = Choice(queue, Limits(), due=0)
+    choice = EndChoice(queue, Limits(), due=0)
     first, again = (choice.run_of(commit(number, 1)) for number in (0, 1))
     assert first is not None
     assert again is not None
@@ -86,7 +86,7 @@ def test_what_a_run_has_decided_is_decided_once():
     draft.park_entries(10)
     assert (draft.delivered, draft.watermark, draft.ops()) == (1, 0, [(Outcome.COMMIT, [1])])
     draft.apply(2_000)
-    assert Choice(queue, Limits(), due=0).run_of(commit(1, 1)) is None
+    assert EndChoice(queue, Limits(), due=0).run_of(commit(1, 1)) is None
     assert (queue.outcome_of(1), queue.watermark, queue.count_by_state()[TransactionState.PENDING]) == (
         Outcome.COMMIT,
         0,

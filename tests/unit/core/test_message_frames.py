@@ -14,7 +14,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.message_frames import FramedMessage, encode_frames, parse_frames
 from txbridge.core.names import Names
 from txbridge.core.parked_table import ParkedTable
-from txbridge.core.plan.choice import Choice
+from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.due_work import deliver_due
 from txbridge.core.transaction_size import Limits
@@ -202,7 +202,7 @@ def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, p
     queue, record = queue_of(*messages), end_of(len(messages))
     stops = []
     while queue.next_end == 0:
-        part = Choice(queue, limits, due=0).take_entries(record)
+        part = EndChoice(queue, limits, due=0).take_entries(record)
         draft = Draft(queue, 2_000)
         draft.apply_end(part, lambda _: None)
         draft.park_entries(0)
@@ -214,7 +214,7 @@ def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, p
 
 def test_nothing_follows_a_transaction_that_took_all_the_room():
     queue = queue_of(9, 1, 1)
-    choice = Choice(queue, Limits(entries=4), due=0)
+    choice = EndChoice(queue, Limits(entries=4), due=0)
     first = DecisionRecord(0, "g", Source.CLIENT, (DecisionEntry(0, ID, Decision.COMMIT),))
     others = DecisionRecord(
         1, "g", Source.CLIENT, tuple(DecisionEntry(offset, ID, Decision.COMMIT) for offset in (1, 2) * 4)
@@ -226,7 +226,7 @@ def test_nothing_follows_a_transaction_that_took_all_the_room():
 def test_held_transactions_are_retried_as_many_messages_at_a_time_as_may_be():
     queue, record = queue_of(4, 4, 4), end_of(3)
     draft = Draft(queue, 2_000)
-    draft.apply_end(Choice(queue, Limits(), due=0).take_entries(record), lambda _: "no such topic")
+    draft.apply_end(EndChoice(queue, Limits(), due=0).take_entries(record), lambda _: "no such topic")
     draft.park_entries(0)
     draft.apply(2_000)
     again = Draft(queue, 60_000)

@@ -12,7 +12,7 @@ import pytest
 from tests.simulator.simulation import Simulation
 from txbridge.core.decision_record import DecisionEvent, DecisionRecord
 from txbridge.core.fresh_halves import FreshHalves, Run
-from txbridge.core.plan.choice import Choice, Slice
+from txbridge.core.plan.choice import EndChoice, Slice
 from txbridge.core.plan.draft import Draft
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.transaction.records import Contents
@@ -20,7 +20,7 @@ from txbridge.worker.transaction.records import Contents
 ROOT = Path(__file__).parents[3]
 PACKAGE = f"{ROOT}/txbridge/"
 #: One decision on its way: the objects that hold it.
-HOLDS = (DecisionEvent, DecisionRecord, FreshHalves, Run, Slice, Choice, Draft, Contents)
+HOLDS = (DecisionEvent, DecisionRecord, FreshHalves, Run, Slice, EndChoice, Draft, Contents)
 #: On the way as well: Faust is not part of the simulation, and some modules have only bytes and offsets of it.
 BEYOND = {"worker/app.py", "worker/partitions.py", "kafka/partition_reader.py", "core/checkpoint.py"}
 #: A schedule with fresh half messages that are decided together.

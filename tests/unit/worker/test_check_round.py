@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.partition_builder import Partition
 from txbridge.core.names import Names
-from txbridge.core.plan.choice import Choice
+from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import TurnPlanner
 from txbridge.core.transaction_size import Limits, TransactionSize
@@ -60,7 +60,7 @@ class Round:
         as_of = self._round.as_of(0)
         due_round = None if as_of is None else self._round.prepare(as_of)
         may_discard = Names().discard not in self.problems
-        choice = Choice(self.queue, Limits(), due=now)
+        choice = EndChoice(self.queue, Limits(), due=now)
         draft = self._planner.plan(choice, now, due_round, may_discard=may_discard, most_malformed=0)
         if due_round is not None:
             self._round.note_plan(due_round, draft)

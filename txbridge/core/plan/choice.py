@@ -1,4 +1,4 @@
-"""Choice: the part of END for one Kafka transaction, in the order of END. It may end inside a record."""
+"""EndChoice: the part of END for one Kafka transaction, in the order of END. It may end inside a record."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Slice(NamedTuple):
         return self.stop >= len(self.record.entries)
 
 
-class Choice:
+class EndChoice:
     """Entries in the order of END, up to the first one without room.
 
     The entry of a transaction with several messages counts as that many.

@@ -11,7 +11,7 @@ from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import ROUND_LIMIT, Choice, Room, Slice, Waiting
+from txbridge.core.plan.choice import ROUND_LIMIT, EndChoice, Room, Slice, Waiting
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.due_work import DueRound
 from txbridge.core.states import TransactionState
@@ -72,7 +72,7 @@ class TurnPlanner:
 
     def choose(
         self, waiting: Waiting, position: int, due: int, ready: int | None = None, *, may_run: bool = True
-    ) -> Choice:
+    ) -> EndChoice:
         """The next entries of END, as many as one Kafka transaction should hold. END is read up to `position`.
 
         `ready` is the number of records whose half messages are all known. None stands for all that the transaction can
@@ -80,16 +80,16 @@ class TurnPlanner:
         """
         queue, limits = self._queue, self._size.limits
         if self.round_waits:
-            return Choice(queue, limits, due=due, position=queue.next_end if waiting else position)
+            return EndChoice(queue, limits, due=due, position=queue.next_end if waiting else position)
         self._gates.begin_draft()
-        choice = Choice(queue, limits, self._gates.room, due=due, position=position)
+        choice = EndChoice(queue, limits, self._gates.room, due=due, position=position)
         for number, record in enumerate(waiting):
             if number == ready or not self._choose_from(record, choice, may_run):
                 choice.end = record.offset
                 break
         return choice
 
-    def _choose_from(self, record: DecisionRecord | MalformedRecord, choice: Choice, may_run: bool) -> bool:
+    def _choose_from(self, record: DecisionRecord | MalformedRecord, choice: EndChoice, may_run: bool) -> bool:
         """Choose what has room of one record, as a run if it is one. Whether that is all of it."""
         if not isinstance(record, DecisionRecord):
             return choice.take_malformed(record)
@@ -104,7 +104,7 @@ class TurnPlanner:
         return choice.take_entries(record).is_whole
 
     def plan(
-        self, choice: Choice, now: int, due_round: DueRound | None, *, may_discard: bool, most_malformed: int
+        self, choice: EndChoice, now: int, due_round: DueRound | None, *, may_discard: bool, most_malformed: int
     ) -> Draft:
         """The plan for what was chosen, and for what is due.
 

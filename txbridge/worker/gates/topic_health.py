@@ -57,7 +57,7 @@ RecordFacts = tuple[bytes | None, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _TopicAnswer:
     """What is known of a topic."""
 
     #: Monotonic time (s) until which it is believed.
@@ -81,7 +81,7 @@ class TopicHealth:
         self._requests = requests
         self._batch_bytes = batch_bytes
         self.quarantine = Quarantine(outside)
-        self._topics: dict[str, _Answer] = {}
+        self._topics: dict[str, _TopicAnswer] = {}
         #: Monotonic time (s) of the next drop of old entries.
         self._next_drop = 0.0
         #: Check topics whose missing right was logged, with the monotonic time (s) at which that is forgotten.
@@ -123,7 +123,7 @@ class TopicHealth:
                     raise
             self._log_denied(topic, problem, now)
             good_for = _STRICT_GOOD_FOR_S if topic in self._strict else _GOOD_FOR_S
-            self._topics[topic] = _Answer(
+            self._topics[topic] = _TopicAnswer(
                 now + (good_for if problem is None else _BAD_FOR_S), problem, partitions, rules
             )
         self._find_limits()
@@ -310,7 +310,7 @@ class TopicHealth:
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
         until = self.quarantine.block_topic(topic, reason)
-        self._topics[topic] = _Answer(until, reason)
+        self._topics[topic] = _TopicAnswer(until, reason)
         return until - self._outside.monotonic()
 
     def forget_answers(self) -> None:

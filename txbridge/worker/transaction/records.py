@@ -86,7 +86,7 @@ class Contents:
                     yield key, timestamp, 0 if offset in several else _size_of(copy)
 
 
-class Transaction:
+class TransactionRecords:
     """Produces the contents of one Kafka transaction, in the order of the protocol."""
 
     def __init__(self, producer: Producer, names: Names, partition: int, timeout_s: float, receipt: Receipt) -> None:

@@ -25,7 +25,13 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.transaction import tracing
-from txbridge.worker.transaction.records import Contents, LogMovedError, Receipt, Transaction, TransactionFailedError
+from txbridge.worker.transaction.records import (
+    Contents,
+    LogMovedError,
+    Receipt,
+    TransactionFailedError,
+    TransactionRecords,
+)
 
 #: Errors of a call after an earlier error of the same transaction. Aborting reveals that error.
 _FAILED_BEFORE = frozenset({STATE, FATAL})
@@ -100,7 +106,7 @@ class TransactionalWriter:
         assert producer is not None
         self._seq += 1
         receipt.checkpoint = replace(contents.checkpoint, owner=self.owner, seq=self._seq)
-        transaction = Transaction(producer, self._names, self._partition, self._timeout_s, receipt)
+        transaction = TransactionRecords(producer, self._names, self._partition, self._timeout_s, receipt)
         began = self._outside.now()
         try:
             fault_point("commit.before_begin")
@@ -148,7 +154,7 @@ class TransactionalWriter:
                 _log.warning("deliveries_not_traced", partition=self._partition, error=repr(error))
 
     def _abort_transaction(
-        self, producer: Producer, transaction: Transaction, error: KafkaException | None
+        self, producer: Producer, transaction: TransactionRecords, error: KafkaException | None
     ) -> NoReturn:
         """Abort the transaction, and raise the error that names the outcome."""
         kafka_error = None if error is None else error.args[0]
