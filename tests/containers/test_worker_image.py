@@ -23,7 +23,7 @@ from txbridge.topics.plan import PlanOptions
 
 #: Megabytes beyond python:3.11-slim, as docs/compose.md has them. Later versions of packages may be an eighth larger.
 SIZES = {"worker": 55, "answer-checks": 61, "rocketmq": 75}
-#: What one command needs and another does without.
+#: What one command needs and another does not.
 PACKAGES = {"faust": {"worker"}, "sqlalchemy": {"answer-checks"}, "psycopg": {"answer-checks"}, "grpc": {"rocketmq"}}
 #: What no image has.
 TOOLS = {"pip", "pytest", "pyspark"}

@@ -72,7 +72,7 @@ def doctor(
 
     Exit code 0: nothing to do; 1: warnings or problems; 2: not everything could be examined.
     """
-    # Faust and aiokafka take a second to import: --help does without them.
+    # Faust and aiokafka take a second to import: --help must not wait for them.
     with needs("worker", "the examination connects as a worker does, through aiokafka"):
         from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
         from txbridge.doctor.run import examine  # noqa: PLC0415

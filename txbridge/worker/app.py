@@ -65,7 +65,7 @@ _log = get_logger("txbridge.worker")
 
 
 class GroupLostError(TxBridgeError):
-    """The workers' group does without this process, although Faust runs."""
+    """The workers' group does not have this process as a member, although Faust runs."""
 
 
 class _Boot(faust.App.BootStrategy):  # type: ignore[misc]

@@ -5,7 +5,7 @@ partition that the process has is restored and served. So a worker that was paus
 whatever its own state says.
 
 Faust and aiokafka have many tasks, and each may end or wait for ever while the process lives. Whatever it was, in the
-end the group does without this process. So the coordinator's answers are the watchdog: when they say so for longer than
+end the group has lost this member. So the coordinator's answers are the watchdog: when they say so for longer than
 joining takes, Faust is started again. If that does not help, or only a restart can, the process ends.
 """
 
@@ -37,7 +37,7 @@ _OWNER_HANGS_AFTER_S = 105.0
 _ENDS_WITHIN_S = 30.0
 #: Faust joins the group within seconds of its start; a busy machine may need ten times as long.
 _FIRST_JOIN_S = 60.0
-#: Least number of the coordinator's answers that say that the group does without this process, and the longest time
+#: Least number of the coordinator's answers that say that the group has lost this member, and the longest time
 #: between two of them: the interval, and one answer that came late.
 _LEAST_ANSWERS = 5
 _MOST_APART_S = 8.0
@@ -72,7 +72,7 @@ class Health:
         self._assignment: Assignment | None = None
         self._coordinator = ProofOfLife(clock)
         self._error = ""
-        #: Answers that say that the group does without this process; their text once there are enough of them.
+        #: Answers that say that the group has lost this member; their text once there are enough of them.
         self._absences = Agreement(longest_join_s, _LEAST_ANSWERS, _MOST_APART_S)
         self._lost = ""
         self._rejoin: Callable[[str], object] | None = None
