@@ -26,7 +26,7 @@ from txbridge.core.fresh_halves import Run
 from txbridge.core.plan.draft import Draft
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.topic_rules import TopicRules
-from txbridge.worker.gates import topic_health
+from txbridge.worker.gates import topic_health, topic_lookup
 
 
 def _held(worker: WorkerProcess, error: str) -> list[dict[str, object]]:
@@ -95,7 +95,7 @@ def test_p8_records_that_their_topic_refuses_are_held_alone(
     """Kafka refuses a whole batch because of one record. The good records of the batch are delivered nevertheless."""
     if not shows_configs:
         # As for a worker without the right DESCRIBE_CONFIGS.
-        monkeypatch.setattr(topic_health, "_rules_in", lambda _: TopicRules())
+        monkeypatch.setattr(topic_lookup, "_rules_in", lambda _: TopicRules())
     small = bridge.create_topic("small", 1, max_message_bytes="20000")
     compact = bridge.create_topic("compact", 1, cleanup_policy="compact")
     two = bridge.create_topic("two", 2)

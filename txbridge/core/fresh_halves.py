@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from txbridge.core import names
 from txbridge.core.decision_record import Decision, DecisionRecord, PlainEntries, Source
-from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import (
     LONGEST_NAME,
     PLAIN,
@@ -190,10 +189,6 @@ class Run(NamedTuple):
         """Births (ms) of the messages that it commits."""
         births, start = self.fresh.births, self.fresh.start
         return [births[offset - start] for offset in self.commits]
-
-    @property
-    def entries(self) -> Sequence[HalfEntry]:
-        return ()
 
     def halves(self, _bodies: Mapping[int, HalfMessage]) -> Iterator[HalfMessage]:
         return filter(None, map(self.fresh.open_at, self.commits))

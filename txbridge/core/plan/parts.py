@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,10 +22,6 @@ class Part(Protocol):
     """Messages that are decided one after the other: a run of fresh ones (`fresh_halves.Run`), or a list of entries."""
 
     @property
-    def entries(self) -> Sequence[HalfEntry]:
-        """The messages that it delivers, as far as they are looked at one by one. A run has none."""
-
-    @property
     def commits(self) -> list[int]:
         """Half offsets of the messages that it delivers."""
 
@@ -36,10 +32,6 @@ class Part(Protocol):
     @property
     def births(self) -> list[int]:
         """Births (ms) of the messages that it delivers. They are known until HALF is read again."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the messages that it delivers."""
 
     @property
     def topics(self) -> AbstractSet[str]:
@@ -69,10 +61,6 @@ class OneByOne:
     @property
     def births(self) -> list[int]:
         return [entry.born for entry in self.entries]
-
-    @property
-    def size(self) -> int:
-        return sum(entry.size for entry in self.entries)
 
     @property
     def topics(self) -> AbstractSet[str]:

@@ -1,16 +1,11 @@
-"""Health of the topics that a worker writes to: existence, rights, rules, and refused records."""
+"""Memory of the topics that a worker writes to: existence, rights, rules, and refused records."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
-
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import CHECK_TOPIC, Names
@@ -20,17 +15,16 @@ from txbridge.core.states import TransactionState
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import UNKNOWN_TOPIC
 from txbridge.kafka.topic_rules import TOO_LARGE, TopicRules
 from txbridge.log import get_logger
 from txbridge.text import counted
 from txbridge.worker.gates.quarantine import Quarantine
+from txbridge.worker.gates.topic_lookup import DENIED, NO_RULES, look_up_topics
 
 #: A topic that was fine is believed for a minute. If it is deleted meanwhile, the write fails and Kafka is asked again.
 _GOOD_FOR_S = 60.0
 #: Kafka is asked about any other topic at every attempt of its held messages, which have a back-off of their own.
 _BAD_FOR_S = 0.9
-_REQUEST_TIMEOUT_S = 5.0
 #: After a refusal the messages of a topic are compared with its rules, one by one, for this long (s) after the last one
 #: that breaks them. Without an end, the fast path for fresh messages would stay off.
 _STRICT_S = 20.0
@@ -45,9 +39,6 @@ _UNUSED_S = 120.0
 #: Old entries are dropped at most this often: a drop looks at every entry.
 _DROP_EVERY_S = 1.0
 
-#: Begin of the reason why this user may not write. The right and the topic follow.
-_DENIED = "no right to"
-_NO_RULES = TopicRules()
 
 _log = get_logger("txbridge.worker")
 
@@ -65,7 +56,7 @@ class _TopicAnswer:
     problem: str | None
     #: Number of partitions, if Kafka has described the topic.
     partitions: int | None = None
-    rules: TopicRules = _NO_RULES
+    rules: TopicRules = NO_RULES
 
 
 class TopicHealth:
@@ -106,26 +97,10 @@ class TopicHealth:
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now}
         if not unknown:
             return
-        answers, configs = self._requests.describe_topics_and_configs(sorted(unknown), _REQUEST_TIMEOUT_S)
-        for topic, answer in answers.items():
-            problem, partitions, rules = None, None, _rules_in(configs[topic])
-            try:
-                description = answer.result()
-                partitions = len(description.partitions)
-                allowed = description.authorized_operations
-                if allowed is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(allowed):
-                    problem = f"{_DENIED} WRITE to topic {topic}"
-                elif rules.problem is not None:
-                    problem = f"topic {topic}: {rules.problem}"
-            except KafkaException as error:
-                problem = _problem(topic, error.args[0])
-                if problem is None:
-                    raise
-            self._log_denied(topic, problem, now)
+        for topic, found in look_up_topics(self._requests, sorted(unknown)).items():
+            self._log_denied(topic, found.problem, now)
             good_for = _STRICT_GOOD_FOR_S if topic in self._strict else _GOOD_FOR_S
-            self._topics[topic] = _TopicAnswer(
-                now + (good_for if problem is None else _BAD_FOR_S), problem, partitions, rules
-            )
+            self._topics[topic] = _TopicAnswer(now + (good_for if found.problem is None else _BAD_FOR_S), *found)
         self._find_limits()
 
     def _drop_old(self, now: float) -> None:
@@ -147,7 +122,7 @@ class TopicHealth:
 
     def _log_denied(self, topic: str, problem: str | None, now: float) -> None:
         """Log a missing right on a check topic. A held message shows its reason; a group without checks does not."""
-        if CHECK_TOPIC not in topic or problem is None or not problem.startswith(_DENIED):
+        if CHECK_TOPIC not in topic or problem is None or not problem.startswith(DENIED):
             self._denied.pop(topic, None)
             return
         if topic not in self._denied:
@@ -316,23 +291,3 @@ class TopicHealth:
     def forget_answers(self) -> None:
         """Forget all answers, after a write failed for a reason that names no record."""
         self._topics.clear()
-
-
-def _rules_in(answer: Future[Any]) -> TopicRules:
-    """The rules of a topic. Those that this user may not see (DESCRIBE_CONFIGS) are learnt from refusals."""
-    try:
-        return TopicRules.of(answer.result())
-    except KafkaException:
-        return _NO_RULES
-
-
-def _problem(topic: str, error: KafkaError) -> str | None:
-    """The error as a reason to wait, or None when Kafka did not answer, which says nothing about the topic."""
-    if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_TOPIC}:
-        return f"topic {topic} does not exist"
-    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return f"{_DENIED} DESCRIBE topic {topic}"
-    if error.code() == KafkaError.TOPIC_EXCEPTION:
-        return f"topic {topic} is not a legal name"
-    # librdkafka's own errors are negative. A broker's error is about this topic only, and must not stop the others.
-    return f"topic {topic}: {error.str()}" if error.code() > 0 else None
