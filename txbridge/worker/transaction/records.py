@@ -18,7 +18,6 @@ from txbridge.core.half_message import (
 )
 from txbridge.core.names import Headers, Names
 from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.parts import Copy
 from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
@@ -26,6 +25,8 @@ from txbridge.worker.failpoints import fault_point
 from txbridge.worker.transaction.record_failures import CONSEQUENCES, Reports
 
 _OnStored = Callable[[Message], None]
+#: A record as in `Copy`, with the name by which its report is known.
+_Record = tuple[RecordName, str, Any, Any, int, int, Headers]
 #: Bytes of a record beyond its size, for the lengths in it: those of fifty headers, too.
 _RECORD_ROOM = 250
 
@@ -98,7 +99,8 @@ class TransactionRecords:
         #: Delivery reports of the records.
         self.reports = Reports()
         self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
-        # By topic: bytes of its records since the last flush.
+        # By topic: bytes of records that may go together, and bytes of its records since the last flush.
+        self._limits: Mapping[str, int] = {}
         self._together: dict[str, int] = {}
         # For OP and OFFSET: the lowest offset at which a record has landed.
         self._landed: dict[str, int] = {}
@@ -110,25 +112,18 @@ class TransactionRecords:
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
         named, limits = contents.named, contents.limits
+        self._limits = limits
         for part in draft.parts:
             for copy in part.copies(partition, bodies):
                 if named or copy[1] in limits:
-                    self._deliver_with_report(copy, limits.get(copy[1]))
+                    self._produce_record(RecordKind.REAL, copy)
                 else:
                     self._deliver_copy(*copy)
         fault_point("commit.real_records")
         for entry in draft.checks:
             half, topic = bodies[entry.offset], names.check(entry.group)
-            self._produce_record(
-                RecordKind.CHECK,
-                topic,
-                half.value,
-                half.key,
-                check_headers(half, partition, entry.checks, draft.next_end),
-                which=entry.offset,
-                limit=contents.limits.get(topic),
-                size=half.size,
-            )
+            headers = check_headers(half, partition, entry.checks, draft.next_end)
+            self._produce_record(RecordKind.CHECK, (entry.offset, topic, half.value, half.key, -1, 0, headers))
         self._produce_discards(contents)
         fault_point("commit.discards")
         before_checkpoint = self._write_op_and_offset(draft)
@@ -156,22 +151,6 @@ class TransactionRecords:
                     f"its last records are lost"
                 )
         return None
-
-    def _deliver_with_report(self, copy: Copy, limit: int | None) -> None:
-        """Produce a user's message with a report of its own."""
-        offset, topic, value, key, partition, timestamp, headers = copy
-        self._produce_record(
-            RecordKind.REAL,
-            topic,
-            value,
-            key,
-            headers,
-            which=offset,
-            partition=partition,
-            timestamp=timestamp,
-            limit=limit,
-            size=_size_of(copy),
-        )
 
     # `Any`, because confluent-kafka's types do not know a list whose values are bytes or None only.
     def _deliver_copy(
@@ -240,17 +219,8 @@ class TransactionRecords:
         Those stay in the original record.
         """
         topic, is_bare = self._names.discard, record.size > contents.largest_discard
-        self._produce_record(
-            RecordKind.DISCARD,
-            topic,
-            None if is_bare else record.value,
-            None if is_bare else record.key,
-            headers,
-            which=which,
-            limit=contents.limits.get(topic),
-            size=0 if is_bare else record.size,
-            on_stored=on_stored,
-        )
+        value, key = (None, None) if is_bare else (record.value, record.key)
+        self._produce_record(RecordKind.DISCARD, (which, topic, value, key, -1, 0, headers), on_stored)
 
     def _write_op_and_offset(self, draft: Draft) -> int:
         """Write OP and OFFSET, the checkpoint last. Return the number of records before the checkpoint in OFFSET."""
@@ -286,9 +256,7 @@ class TransactionRecords:
         on_stored: _OnStored | None = None,
     ) -> None:
         landed = partial(self._note_landed, topic, on_stored)
-        self._produce_record(
-            RecordKind.INTERNAL, topic, value, key, headers, partition=self._partition, on_stored=landed
-        )
+        self._produce_record(RecordKind.INTERNAL, (None, topic, value, key, self._partition, 0, headers), landed)
 
     def _note_landed(self, topic: str, on_stored: _OnStored | None, message: Message) -> None:
         offset = message.offset()
@@ -298,27 +266,16 @@ class TransactionRecords:
         if on_stored is not None:
             on_stored(message)
 
-    def _produce_record(
-        self,
-        kind: RecordKind,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers,
-        *,
-        which: RecordName = None,
-        partition: int = -1,
-        timestamp: int = 0,
-        limit: int | None = None,
-        size: int = 0,
-        on_stored: _OnStored | None = None,
-    ) -> None:
+    def _produce_record(self, kind: RecordKind, record: _Record, on_stored: _OnStored | None = None) -> None:
+        """Produce a record with a report of its own."""
+        which, topic, value, key, partition, timestamp, headers = record
+        limit = self._limits.get(topic)
         if limit is not None:
-            together = self._together.get(topic, 0)
-            if together and together + size + _RECORD_ROOM > limit:
+            together, size = self._together.get(topic, 0), _size_of(record) + _RECORD_ROOM
+            if together and together + size > limit:
                 self._flush()
                 together = 0
-            self._together[topic] = together + size + _RECORD_ROOM
+            self._together[topic] = together + size
         on_delivery = partial(self.reports.on_delivery, kind, which, on_stored)
         while True:
             try:
@@ -338,8 +295,8 @@ class TransactionRecords:
             raise TransactionFailedError
 
 
-def _size_of(copy: Copy) -> int:
-    _, _, value, key, _, _, headers = copy
+def _size_of(record: _Record) -> int:
+    _, _, value, key, _, _, headers = record
     return len(key or b"") + len(value or b"") + size_of(headers)
 
 
