@@ -32,12 +32,13 @@ $(STAMP): requirements/lock.txt requirements/build.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	touch $@
 
-check: setup ## ruff, mypy, spelling and the linter of prose
+check: setup ## ruff, mypy, spelling, the linter of prose, and the figures of the house
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/codespell --ignore-words-list unknow README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs changes
 	$(BIN)/python -m tools.prose
+	$(BIN)/python -m tools.house
 
 format: setup ## formats the code, and repairs what ruff can repair
 	$(BIN)/ruff check --fix-only .
@@ -48,7 +49,7 @@ quick: setup check ## what tells most in little more than a minute, without Kafk
 	$(BIN)/python -m txbridge.testing.simulator --seeds 300
 
 # Most tests wait for a Kafka or a worker most of the time: two processes for each processor, each with a Kafka of its own.
-test: setup check ## the gate: all tests but the long ones, in ten minutes; JOBS=0 runs one after the other
+test: setup check ## the gate: all tests but the long ones, in 12 minutes; JOBS=0 runs one after the other
 	$(PYTEST) tests -m "not long" --numprocesses $(JOBS) --dist loadfile
 
 test-long: setup ## what the gate leaves out: more rows of its matrices, more seeds, every planted defect

@@ -42,7 +42,7 @@ Look = Callable[[Sequence[str]], Mapping[str, int | NoAnswerError]]
 def look_up(requests: ControllerRequests, names: Sequence[str]) -> dict[str, int | NoAnswerError]:
     """Partitions of topics, as `Look`.
 
-    librdkafka's `list_topics` with a name would keep the name of a missing topic in its handle for ever, and each name
+    librdkafka's `list_topics` with a name would keep the name of a missing topic in its handle forever, and each name
     makes the next request slower. `describe_topics` leaves nothing behind.
     """
     try:

@@ -141,7 +141,7 @@ class DoorRun(Run):
 def _door_killed(run: Run) -> None:
     assert isinstance(run, DoorRun)
     run.kill_door()
-    # A client that does not come back would leave half of the work to the other door for ever.
+    # A client that does not come back would leave half of the work to the other door forever.
     stored = lambda: run.doors[0].metrics()["send_seconds_count"]  # noqa: E731
     eventually(lambda: stored() or not any(one.is_alive() for one in run.clients), 300)
     assert stored(), "the door that was started again got no message before the end of the traffic"

@@ -167,7 +167,7 @@ SCENARIOS = (
     _same("unknown, then commit by check", unknown_then_commit, 1, 1),
     _same("unknown, then rollback by check", unknown_then_rollback, 0, 1),
     _same("unknown twice, then commit by check", unknown_twice_then_commit, 1, 2),
-    _same("unknown for ever", unknown_for_ever, 0, 3, 1),
+    _same("unknown forever", unknown_for_ever, 0, 3, 1),
     _same("exception, then commit by check", exception_then_commit, 1, 1),
     _same("exception in a check", exception_in_check, 1, 2),
     Scenario(

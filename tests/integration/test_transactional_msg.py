@@ -36,7 +36,7 @@ class ByNumber(TransactionListener):
 
 
 def test_transactional_msg_it(bridge: Bridge) -> None:
-    """P1, P2, P3, P4, P6, P7: 120 messages; commit, rollback, commit by check, rollback by check, unknown for ever."""
+    """P1, P2, P3, P4, P6, P7: 120 messages; commit, rollback, commit by check, rollback by check, unknown forever."""
     topic = bridge.create_topic("orders")
     bridge.worker(transaction_check_max=3)
     listener = ByNumber()

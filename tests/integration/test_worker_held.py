@@ -171,7 +171,7 @@ def test_p8_a_topic_with_small_batches_is_no_obstacle(bridge: Bridge) -> None:
 
 
 def test_p8_a_topic_without_room_for_a_transaction_marker_is_never_written_to(bridge: Bridge) -> None:
-    """Kafka could not write its marker, and the half partition would wait for it for ever."""
+    """Kafka could not write its marker, and the half partition would wait for it forever."""
     tiny, other = bridge.create_topic("tiny", 1, max_message_bytes="77"), bridge.create_topic("other", 1)
     pair = [bridge.prepare(tiny, b"held", partition=0), bridge.prepare(other, b"other", partition=0)]
     with bridge.local_owner(), capture_logs() as logs:

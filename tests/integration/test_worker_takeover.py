@@ -434,7 +434,7 @@ def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
     with bridge.local_owner():
         bridge.deliver(topic, b"after")
     assert isinstance(written, int)
-    assert written < 20, "settling must not go on for ever"
+    assert written < 20, "settling must not go on forever"
 
 
 def test_op_records_that_nothing_needs_may_be_gone(bridge: Bridge) -> None:

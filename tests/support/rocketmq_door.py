@@ -240,7 +240,7 @@ class GrpcClient(Client):
             super().__init__(["node", NODE / "client.js", *arguments], NODE_PATH=str(node_packages()))
         else:
             # The client answers checks in as many threads as there are processors, and the same threads have to take
-            # the answers to its ENDs. On two processors it hangs for ever after two checks at a time
+            # the answers to its ENDs. On two processors it hangs forever after two checks at a time
             # (docs/rocketmq.md).
             flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-Drocketmq.log.level=warn"]
             flags += ["-cp", client_class_path("java-5.2.0")]

@@ -38,7 +38,7 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]  # its module is not 
         """False while a test runs: if its process dies, another process gets the remaining tests of its file.
 
         Xdist counts a run as finished before its last tests are. It has no work for a process that comes then, and
-        would wait for that process for ever.
+        would wait for that process forever.
         """
         return self.collection_is_completed and not self.has_pending
 

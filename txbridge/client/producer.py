@@ -191,7 +191,7 @@ class TransactionProducer:
         sends = (self._life.runtime or self._life.ensure_started()).sends
         transaction_id = sends.admit_message(message)
         sends.ask_barrier(listener)
-        # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait for ever.
+        # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait forever.
         running = calling(self)
         try:
             with running:

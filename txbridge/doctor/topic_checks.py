@@ -145,7 +145,7 @@ def retention(view: ClusterView) -> Iterator[Finding]:
             "below that age",
         )
     if fine:
-        keeps = "for ever" if kept == _UNLIMITED else f"for {duration(kept)}"
+        keeps = "forever" if kept == _UNLIMITED else f"for {duration(kept)}"
         yield ok(Check.RETENTION, f"{budget}; {names.half} keeps messages {keeps}, END and OP no less")
 
 

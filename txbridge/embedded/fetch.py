@@ -29,7 +29,7 @@ REPOSITORY_VARIABLE = "TXBRIDGE_MAVEN_REPOSITORY"
 
 #: Bytes needed besides the jars: folders, and files rounded up to blocks.
 _MARGIN = 8 * MIB
-# 98 MB (RocketMQ) take 14 minutes at 1 Mbit/s; a slow repository must not hang a CI job for ever.
+# 98 MB (RocketMQ) take 14 minutes at 1 Mbit/s; a slow repository must not hang a CI job forever.
 FETCH_TIMEOUT_S = 1_200.0
 # For a connection, and between two pieces of a file. A repository that is silent for longer does not answer.
 _SILENCE_S = 10

@@ -7,7 +7,7 @@ one request at a time. A client that does not answer is dropped with its request
 
 librdkafka also keeps the coordinator of a group for as long as there are requests about that group. A former
 coordinator may still answer after another broker has replaced it: it stood still for a while, and its connections are
-intact. Each answer is then "not the coordinator", for ever. So a client whose answer is an error that is not about the
+intact. Each answer is then "not the coordinator", forever. So a client whose answer is an error that is not about the
 group is replaced, too.
 """
 

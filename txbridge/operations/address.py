@@ -56,7 +56,7 @@ def _by_id(connection: Connection, transaction_id: str) -> tuple[PartitionView, 
                 return view, message
     raise UsageError(
         f"no open half message has the transaction id {short_id(transaction_id)}...: it is finished, or was never "
-        f"prepared in this namespace. With <partition>:<half offset> instead of the id it can be told which",
+        f"prepared in this namespace. With <partition>:<half offset> instead of the id it is clear which",
     )
 
 

@@ -59,7 +59,7 @@ def test_what_takes_its_time_grows_carefully_and_what_nearly_timed_out_not_at_al
 
 
 def test_a_few_small_messages_are_not_slow_for_their_size():
-    # Otherwise a cluster that takes three seconds for any transaction would get one message at a time for ever.
+    # Otherwise a cluster that takes three seconds for any transaction would get one message at a time forever.
     size = TransactionSize(LARGEST)
     size.timed_out(1, 100, in_part=False)
     size.got_through(1, 1_000, 4.0)

@@ -116,7 +116,7 @@ def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
 @pytest.mark.parametrize("hours", [1, 72, 240, 2_000])
 @pytest.mark.parametrize("option", ["transaction_max_age", "timer_max_delay"])
 def test_topics_that_apply_has_just_made_leave_nothing_to_say(option: str, hours: int) -> None:
-    """Else a healthy cluster has a finding for ever, about which `topics apply` does nothing."""
+    """Else a healthy cluster has a finding forever, about which `topics apply` does nothing."""
     one = cluster_view([])
     one.settings = WorkerSettings(bootstrap_servers="127.0.0.1:1", **{option: hours * 3_600_000})  # type: ignore[arg-type]
     names = one.names

@@ -1,4 +1,4 @@
-"""librdkafka keeps the name of a missing topic for ever once `list_topics` has named it, and gets slower with each."""
+"""librdkafka keeps the name of a missing topic forever once `list_topics` has named it, and gets slower with each."""
 
 from __future__ import annotations
 

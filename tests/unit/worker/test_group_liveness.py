@@ -90,7 +90,7 @@ class SilentAdmin:
 
 
 def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new_client():
-    # After kill -9 of Kafka some requests are never answered, and checks stood still for ever.
+    # After kill -9 of Kafka some requests are never answered, and checks stood still forever.
     time, clients = Time(), []
 
     def connect():

@@ -38,7 +38,7 @@ class Life:
         self._require_open()
         if self.is_of_another_process():
             raise started_before_a_fork()
-        # Set before the lock is taken. A thread of the parent may hold the lock at a fork, and in the child for ever.
+        # Set before the lock is taken. A thread of the parent may hold the lock at a fork, and in the child forever.
         self._process = process.generation()
         with self._lock:
             # Checked again, because close() may have come while another call was starting.

@@ -66,7 +66,7 @@ class Pipeline:
     transaction would cost more than everything else.
 
     User code never runs in the thread that serves the delivery reports. There a slow listener would delay the reports,
-    and a blocking call in a listener would stop them for ever.
+    and a blocking call in a listener would stop them forever.
     """
 
     def __init__(self, listener: TransactionListener, executor: Executor | None, max_size: int) -> None:
@@ -94,7 +94,7 @@ class Pipeline:
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
         attempt = _Attempt(self._ready, sends, transaction_id, message, arg, future, size)
         try:
-            # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait for ever.
+            # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait forever.
             self._enter_flight(attempt)
             sends.ask_barrier(self._listener)
             sends.begin_attempt(transaction_id)

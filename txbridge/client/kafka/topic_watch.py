@@ -34,7 +34,7 @@ def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[s
     """Those of the topics that do not exist, as far as Kafka answers and this user may see them.
 
     In a client of its own that ends with this call. `list_topics` of a consumer would keep the name of a missing topic
-    for ever, and each name makes later requests slower.
+    forever, and each name makes later requests slower.
     """
     answers = quiet_admin(settings, AdminClient).describe_topics(
         TopicCollection(list(topics)), request_timeout=_REQUEST_S

@@ -49,7 +49,7 @@ def faust_settings(settings: WorkerSettings) -> dict[str, Any]:
         "processing_guarantee": "at_least_once",
         # The checkpoint says where to begin: a new group does not need the whole history of END.
         "consumer_auto_offset_reset": "latest",
-        # Faust only hands events over, so nothing is lost without this wait. The wait could last for ever.
+        # Faust only hands events over, so nothing is lost without this wait. The wait could last forever.
         "stream_wait_empty": False,
         "topic_allow_declare": False,
         "topic_disable_leader": True,

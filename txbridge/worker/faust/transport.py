@@ -59,7 +59,7 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - there is no setting of Faust's for it
         # aiokafka leaves the group, and never joins again, when it has fetched nothing for max_poll_interval. A member
-        # without a partition has nothing to fetch. One fetch that lasts for ever makes it stay; Health watches the
+        # without a partition has nothing to fetch. One fetch that lasts forever makes it stay; Health watches the
         # membership itself.
         consumer._subscription._fetch_count += 1  # noqa: SLF001 - no interval is long enough
         consumer._client._bootstrap_servers = self.app.settings.librdkafka[BOOTSTRAP_SERVERS]  # noqa: SLF001

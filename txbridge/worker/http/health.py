@@ -4,7 +4,7 @@ Ready means two things. A recent answer of the group's coordinator says that thi
 partition that the process has is restored and served. So a worker that was paused, cut off or overtaken is not ready,
 whatever its own state says.
 
-Faust and aiokafka have many tasks, and each may end or wait for ever while the process lives. Whatever it was, in the
+Faust and aiokafka have many tasks, and each may end or wait forever while the process lives. Whatever it was, in the
 end the group has lost this member. So the coordinator's answers are the watchdog: when they say so for longer than
 joining takes, Faust is started again. If that does not help, or only a restart can, the process ends.
 """
