@@ -148,13 +148,14 @@ def test_close_fails_what_is_not_acknowledged(wire):
     assert "the producer was closed meanwhile" in str(reports[0])
 
 
-def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, writer, caplog):
+@pytest.mark.parametrize("error", [ValueError("the user's stats_cb"), SystemExit(1)], ids=["exception", "exit"])
+def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, writer, caplog, error):
     serve, raised = wire.serve_reports, threading.Event()
 
     def broken(timeout):
         wire.serve_reports = serve
         raised.set()
-        raise ValueError("the user's stats_cb")
+        raise error
 
     wire.serve_reports = broken
     assert raised.wait(120)
@@ -163,6 +164,25 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, write
     wire.acknowledge()
     assert isinstance(reports.get(timeout=120), Prepared)
     assert "kafka_callback_raised" in caplog.text
+
+
+def test_no_caller_hangs_whatever_a_step_of_the_thread_raises(wire):
+    """Neither a start, which waits for the connection, nor a send, which waits for its report."""
+
+    def broken(*_):
+        raise RuntimeError("no thread is left on this machine")
+
+    wire.connect = wire.close = broken
+    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names(), "orders")
+    writer.start()
+    writer.wait_for_connection()
+    reports = SimpleQueue()
+    writer.write_half(Message("real", b""), ID, reports.put, broken)
+    wire.acknowledge()
+    assert isinstance(reports.get(timeout=120), Prepared)
+    writer.write_half(Message("real", b""), ID, reports.put)
+    writer.close()
+    assert "the producer was closed meanwhile" in str(reports.get(timeout=120))
 
 
 def test_reports_are_taken_where_no_signal_handler_runs(wire, writer):

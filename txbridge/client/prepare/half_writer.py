@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
@@ -23,7 +23,7 @@ from txbridge.client.message import Message, MessageExt
 from txbridge.client.several_messages import Several
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
-from txbridge.kafka.errors import MSG_TIMED_OUT
+from txbridge.kafka.errors import MSG_TIMED_OUT, PURGE_QUEUE
 
 if TYPE_CHECKING:
     from txbridge.client.kafka.shortage import Shortage
@@ -93,6 +93,18 @@ class _HalfDelivery:
             self.on_done = None
 
 
+def _survive(step: Callable[..., object], *given: Any) -> None:
+    """Call a step of the thread of the reports, and log what it raises. Callers wait for this thread without a limit.
+
+    Nearly all of it is handled where it is raised. The rest comes from code of the user's, such as a callback that
+    calls sys.exit.
+    """
+    try:
+        step(*given)
+    except BaseException as error:  # noqa: BLE001  no signal handler runs in this thread
+        report(logging.ERROR, "kafka_callback_raised", exception=error)
+
+
 class HalfWriter:
     """Writes half messages, and takes their delivery reports in a thread of its own; thread-safe.
 
@@ -119,8 +131,9 @@ class HalfWriter:
         self._connection = connection
         self._topic = names.half
         self._group = group
+        self._room_lock = threading.Lock()
         #: Wakes callers that wait for room in librdkafka's queue.
-        self._room = threading.Condition()
+        self._room = threading.Condition(self._room_lock)
         self._after_reports: AfterReports | None = None
         #: Half messages in the order of their deadlines. A reported one is removed when it is the first.
         self._expected: deque[_HalfDelivery] = deque()
@@ -190,7 +203,7 @@ class HalfWriter:
 
     def wait_for_room(self, timeout: float) -> None:
         """Wait until records have left librdkafka's queue; `timeout` in seconds."""
-        with self._room:
+        with self._room_lock:
             self._room.wait(timeout)
 
     def stop(self) -> None:
@@ -207,24 +220,26 @@ class HalfWriter:
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
-        self._wire.connect(self._topic)
+        _survive(self._wire.connect, self._topic)
         self._is_connected.set()
         while not self._is_stopping:
-            try:
-                self._wire.serve_reports(_POLL_S)
-            except Exception as error:  # noqa: BLE001  a user's stats_cb or logger: the thread must live on
-                report(logging.ERROR, "kafka_callback_raised", exception=error)
-            self._give_up_overdue()
+            _survive(self._wire.serve_reports, _POLL_S)
+            _survive(self._give_up_overdue)
             self._note_reports()
-        self._wire.close()
+        _survive(self._wire.close)
+        while self._expected:
+            delivery = self._expected.popleft()
+            if delivery.on_done is not None:
+                # Only if the close has failed, or has taken too long.
+                _survive(delivery.report_once, self._log_failure(delivery.transaction_id, KafkaError(PURGE_QUEUE)))
         self._note_reports()
 
     def _note_reports(self) -> None:
         """Pass on that some half messages may have been reported."""
-        with self._room:
+        with self._room_lock:
             self._room.notify_all()
         if self._after_reports is not None:
-            self._after_reports()
+            _survive(self._after_reports)
 
     def _give_up_overdue(self) -> None:
         """Fail half messages that Kafka has not reported by their deadlines.
