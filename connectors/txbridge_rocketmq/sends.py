@@ -101,6 +101,9 @@ class Sends:
     async def _partitions_of(self, topic: str, peer: str) -> int:
         self._later[topic] += 1
         try:
+            if self._topics.cached_partitions(topic) is not None:
+                # Kafka has just answered, and earlier messages go on in this turn of the event loop.
+                await asyncio.sleep(0)
             return await self._topics.count_partitions(topic, peer)
         finally:
             self._later[topic] -= 1

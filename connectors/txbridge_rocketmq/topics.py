@@ -88,7 +88,8 @@ class Topics:
         self._known: OrderedDict[str, tuple[float, int]] = OrderedDict()
         #: Apart from the others, so that made-up names drive out no topic that exists.
         self._missing: OrderedDict[str, float] = OrderedDict()
-        self._answers: dict[str, asyncio.Future[int]] = {}
+        #: Those who wait for the number of a topic. They go on in the same turn of the event loop, in their order.
+        self._answers: dict[str, list[asyncio.Future[int]]] = {}
         #: Names that are not on their way to Kafka yet. Askers take turns, so nobody waits for the names of another.
         self._waiting: TurnQueue[str] = TurnQueue()
         self._requests: set[asyncio.Task[None]] = set()
@@ -107,14 +108,12 @@ class Topics:
         found = self.cached_partitions(topic)
         if found is not None:
             return found
-        answer = self._answers.get(topic)
-        if answer is None:
-            answer = self._answers[topic] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._answers.setdefault(topic, []).append(answer)
         if topic not in self._sent:
             self._waiting.add_item(asker, topic)
             self._send_requests()
-        # Shielded: others wait for the same answer.
-        return await asyncio.shield(answer)
+        return await answer
 
     def _send_requests(self) -> None:
         while self._waiting and len(self._requests) < _REQUESTS:
@@ -146,16 +145,19 @@ class Topics:
 
     def _settle_topic(self, topic: str, found: int | Exception) -> None:
         self._sent.discard(topic)
-        answer = self._answers.pop(topic)
+        # Some may be cancelled.
+        waiting = [answer for answer in self._answers.pop(topic) if not answer.done()]
         if isinstance(found, Exception):
-            answer.set_exception(found)
+            for answer in waiting:
+                answer.set_exception(found)
             return
         now = time.monotonic()
         if found:
             _remember(self._known, topic, (now + _KNOWN_S, found))
         else:
             _remember(self._missing, topic, now + _MISSING_S)
-        answer.set_result(found)
+        for answer in waiting:
+            answer.set_result(found)
 
     def close(self) -> None:
         self._look_ups.close()

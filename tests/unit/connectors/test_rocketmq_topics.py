@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from txbridge_rocketmq import topics as module
+from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.requests import SendRequest
+from txbridge_rocketmq.sends import Sends
 from txbridge_rocketmq.topics import NoAnswerError, Topics
+
+from txbridge.client.message import MessageLimits
+from txbridge.core.names import Names
 
 
 class Kafka:
@@ -66,6 +74,34 @@ async def test_a_topic_that_another_client_has_queued_first_is_asked_for_in_the_
     assert sum(answer.done() for answer in many) < 1_000
     await asyncio.gather(*many)
     assert sum(request.count("orders") for request in kafka.requests) == 1
+    topics.close()
+
+
+async def test_messages_keep_their_order_while_the_number_of_partitions_is_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_KNOWN_S", 0.01)
+    sent: list[int] = []
+
+    class Records:
+        def send_record(self, _topic: str, value: bytes, *_: object, **__: object) -> asyncio.Future[Any]:
+            sent.append(int(value))
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_result((None, 0, len(sent)))
+            return answer
+
+    kafka = Kafka(orders=8)
+    topics = Topics(kafka.look)
+    setting = SimpleNamespace(names=Names(), obstacle=lambda: "", limits=MessageLimits(1_000, 3_600))
+    sends = Sends(setting, Records(), None, topics, DoorMetrics(), print)  # type: ignore[arg-type]
+    tasks = []
+    while len(kafka.requests) < 30:
+        for _ in range(3):
+            request = SendRequest("group", "orders", 0, 0, 0, 0, {}, is_batch=False)
+            tasks.append(asyncio.ensure_future(sends.send_message(request, b"%d" % len(tasks), "peer")))
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert sent == list(range(len(tasks)))
     topics.close()
 
 
