@@ -145,10 +145,9 @@ class Door:
         self.metrics.checks.labels("answered").inc()
 
     async def drain_requests(self, patience: float) -> None:
-        """Wait up to `patience` seconds until all requests are answered, and leave all groups (seconds, at most)."""
+        """Wait up to `patience` seconds until all requests that have begun are answered."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=patience)
-        await self.groups.close()
 
     def close(self) -> None:
         """Give up the requests that still wait for Kafka."""

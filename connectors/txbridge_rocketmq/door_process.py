@@ -113,7 +113,8 @@ async def _serve(
         "messages",
     )
     end_outlet = Outlet(kafka_config.end_producer_config(user), kafka, "ENDs")
-    # Closed in the reverse order: no more clients, then answers to those that are there, then Kafka.
+    # Closed in the reverse order: no more clients, no more checks, then answers to the requests that are there, then
+    # Kafka. Clients are served while the door leaves its groups, which may take seconds.
     async with contextlib.AsyncExitStack() as at_end:
         at_end.callback(asyncio.create_task(_beat(alive)).cancel)
         web = _web(options, metrics, alive, lambda: _not_ready(kafka, watch, stopped))
@@ -156,6 +157,8 @@ async def _serve(
         at_end.callback(door.close)
         at_end.callback(remoting.close)
         at_end.push_async_callback(door.drain_requests, _PATIENCE_S)
+        at_end.callback(remoting.drop_requests)
+        at_end.push_async_callback(door.groups.close)
         if rpc is not None:
             at_end.push_async_callback(rpc.close, _PATIENCE_S)
         at_end.callback(server.close)

@@ -142,6 +142,11 @@ class Remoting:
         body = stored.encode_message()
         connection.send_request(lambda opaque: oneway(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, body))
 
+    def drop_requests(self) -> None:
+        """Begin no more requests."""
+        for connection in self.connections:
+            connection.drop_requests()
+
     def close(self) -> None:
         for connection in list(self.connections):
             connection.close()

@@ -71,6 +71,7 @@ class DoorConnection(asyncio.Protocol):
         self._last_traffic = time.monotonic()
         self._reason: str | None = None
         self._is_closed = False
+        self._drops_requests = False
         self._opaque = 0
         #: The producer groups that the client speaks for, and its address.
         self.groups: frozenset[str] = frozenset()
@@ -98,6 +99,8 @@ class DoorConnection(asyncio.Protocol):
         self._handler.drop_connection(self, self._reason)
 
     def data_received(self, data: bytes) -> None:
+        if self._drops_requests:
+            return
         self._last_traffic = self._received_at = time.monotonic()
         self._buffer += data
         self._read_frames()
@@ -204,6 +207,18 @@ class DoorConnection(asyncio.Protocol):
             _log.warning("connection_closed", peer=self.peer, reason=what)
         self._transport.abort()
         self._is_closed = True
+
+    def drop_requests(self) -> None:
+        """Begin no more requests, because the connection will be closed.
+
+        They are still received: a socket that is closed with unread bytes loses answers on their way.
+        """
+        self._drops_requests = True
+        self._buffer.clear()
+        self._frame = 0
+        self._waits_to_receive = False
+        self._handler.memory.forget_connection(self)
+        self._receive_more()
 
     def close(self) -> None:
         """Close it once all answers have left."""

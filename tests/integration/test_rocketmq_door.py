@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
 import json
 import os
 import secrets
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -408,6 +410,37 @@ def test_a_door_is_ready_while_its_kafka_answers_and_it_goes_on(own_kafka: Embed
         own_kafka.resume()
         assert door.wait_dead(60) == 0
         assert door.page("/livez").status == 0
+
+
+def test_a_door_that_ends_answers_all_requests_that_it_has_begun(bridge: Bridge) -> None:
+    """Clients send without waiting for answers, so there is no moment without a request."""
+    topic = topic_of(bridge, "ends")
+    answered: list[int] = []
+    with Door(bridge) as door, contextlib.ExitStack() as clients:
+
+        def send(client: RawClient) -> None:
+            with contextlib.suppress(OSError):
+                for opaque in itertools.count(1):
+                    client.send(frame(SEND, send_fields("ends", topic), b"x", opaque=opaque))
+                    time.sleep(0.001)
+
+        def count(client: RawClient) -> None:
+            with contextlib.suppress(OSError):
+                while client.receive()[0]["code"] == 0:
+                    answered.append(1)
+
+        threads = []
+        for _ in range(4):
+            client = clients.enter_context(RawClient(door))
+            threads += [threading.Thread(target=work, args=[client]) for work in (send, count)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(answered) > 1_000, 60)
+        os.kill(door.pid, signal.SIGTERM)
+        for thread in threads:
+            thread.join(60)
+        assert door.wait_dead(60) == 0
+    assert len(answered) == len(bridge.read(topic))
 
 
 def test_frames_that_are_none_close_their_connection_alone(bridge: Bridge, door: Door) -> None:

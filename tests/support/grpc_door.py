@@ -83,6 +83,7 @@ class GrpcDoor:
 
     async def _stop(self) -> None:
         await self._listener.close(5)
+        await self.door.groups.close()
         await self.door.drain_requests(5)
         self.door.close()
 

@@ -103,6 +103,23 @@ async def test_requests_that_are_not_answered_are_bounded_for_each_connection() 
     assert wire.reads
 
 
+async def test_at_the_end_no_request_begins_and_the_connection_is_read_until_all_are_answered() -> None:
+    handler = Handler(1_000)
+    connection, wire = connected(handler)
+    connection.data_received(frame(1, b"x" * 900))
+    connection.data_received(frame(3, b"waits for memory" * 50))
+    assert not wire.reads
+    connection.drop_requests()
+    assert wire.reads
+    connection.data_received(frame(5, b"comes later"))
+    handler.unfinished.pop()()
+    await asyncio.sleep(0.01)
+    assert [one.opaque for one in handler.seen] == [1]
+    assert wire.reads
+    connection.connection_lost(None)
+    assert handler.memory.used == 0
+
+
 def test_a_length_is_judged_before_anything_is_kept() -> None:
     handler = Handler(1_000)
     connection, wire = connected(handler)
