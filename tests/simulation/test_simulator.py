@@ -55,6 +55,10 @@ def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations(first_seed, seeds):
         (8_726, "answers about HALF that came before an END was stored were counted as if they told what it names"),
         (4_786, "an owner that had read nothing yet forgot the OP records about what its predecessor had read"),
         (735, "the checker took what OP had named as discarded, before it was resumed, for abandoned already"),
+        (
+            21_356,
+            "an owner that had to park, and could not while the discard topic took no copy, turned without a rest",
+        ),
     ],
 )
 def test_a_seed_that_was_a_violation_is_none(seed, what):

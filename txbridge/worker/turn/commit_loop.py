@@ -140,6 +140,10 @@ class CommitLoop:
             draft.abandon()
             if not waiting:
                 self._settle_at_ends()
+            elif state.queue.must_park:
+                # The discard topic takes no copy of a malformed record of HALF, and so nothing behind it can be parked.
+                # Without a rest, turns would follow each other at once until it does.
+                self._rests_until = self._outside.monotonic() + _IDLE_S
             return
         # Write, and apply.
         malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
