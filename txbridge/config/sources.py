@@ -221,10 +221,12 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
     option = _BY_NAME[name]
     if detail["type"] == "missing":
         return f"{name} is missing: give {option.flag}, {option.variable} or {name} in the configuration file"
-    label = next((layer.label_of(name) for layer in layers if name in layer.values), name)
     if name == "kafka":
-        prop = str(detail["loc"][1]) if len(detail["loc"]) > 1 else ""
+        # The properties of all layers are merged: the first layer that gives this one is to blame.
+        prop = str(detail["loc"][1])
+        label = next(layer.label_of(name) for layer in layers if prop in layer.values.get(name, {}))
         return f"{label}: {prop} must be text, a number, true or false"
+    label = next((layer.label_of(name) for layer in layers if name in layer.values), name)
     unit = f" {option.unit}" if option.unit else ""
     match detail["type"]:
         case "greater_than_equal":

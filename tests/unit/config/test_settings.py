@@ -225,7 +225,10 @@ def test_bad_kafka_properties(write):
         "--kafka: queue.buffering.max.ms is given twice",
     ]
     file = write('[kafka]\n"linger.ms" = [1]\n')
-    assert problems(MINIMAL, file=file) == [f"kafka ({file}): linger.ms must be text, a number, true or false"]
+    of_the_file = [f"kafka ({file}): linger.ms must be text, a number, true or false"]
+    assert problems(MINIMAL, file=file) == of_the_file
+    # The layers' properties are merged, and the layer that gives the wrong one is named.
+    assert problems({**MINIMAL, "kafka": ["client.id=x"]}, {"TXBRIDGE_KAFKA": '{"debug": "all"}'}, file) == of_the_file
     assert problems(MINIMAL, {"TXBRIDGE_KAFKA": "5"}) == ["TXBRIDGE_KAFKA: must be a table of librdkafka properties"]
     assert problems(MINIMAL, {"TXBRIDGE_KAFKA": "{"})[0].startswith("TXBRIDGE_KAFKA: must be JSON like")
 
