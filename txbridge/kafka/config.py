@@ -47,12 +47,19 @@ _CONSUMER_ONLY = _names("""
     offset.store.method offset.store.path offset.store.sync.interval.ms on_commit partition.assignment.strategy
     queued.max.messages.kbytes queued.min.messages session.timeout.ms share.acknowledgement.mode
 """)
-#: Names of every client that people often set. They are suggested for a misspelt name.
+#: Names of every client that people often set. They are suggested for a misspelt name, and each must be here that is
+#: like another: else the other would be suggested.
 _OFTEN_SET = _names("""
-    client.id client.rack debug enable.ssl.certificate.verification message.max.bytes reconnect.backoff.max.ms
-    retry.backoff.ms sasl.mechanism sasl.oauthbearer.config sasl.password sasl.username security.protocol
-    socket.connection.setup.timeout.ms socket.timeout.ms ssl.ca.location ssl.ca.pem ssl.certificate.location
-    ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password statistics.interval.ms
+    broker.address.family client.dns.lookup client.id client.rack connections.max.idle.ms debug
+    enable.ssl.certificate.verification message.max.bytes metadata.max.age.ms reconnect.backoff.max.ms
+    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.principal
+    sasl.kerberos.service.name sasl.mechanism sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
+    sasl.oauthbearer.config sasl.oauthbearer.extensions sasl.oauthbearer.method sasl.oauthbearer.scope
+    sasl.oauthbearer.token.endpoint.url sasl.password sasl.username security.protocol
+    socket.connection.setup.timeout.ms socket.keepalive.enable socket.timeout.ms ssl.ca.location ssl.ca.pem
+    ssl.certificate.location ssl.certificate.pem ssl.cipher.suites ssl.crl.location
+    ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location
+    ssl.keystore.password statistics.interval.ms topic.metadata.refresh.interval.ms
 """)
 
 #: librdkafka's aliases, with the name used here. Of two spellings of one property in a mapping an arbitrary one would

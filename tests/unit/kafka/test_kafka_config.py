@@ -189,11 +189,22 @@ def test_the_same_property_twice_is_refused():
         kafka_config.producer_config({**USER, "linger.ms": 1, "queue.buffering.max.ms": 2})
 
 
-def test_unknown_property_names_the_nearest():
-    with pytest.raises(UsageError, match=r"unknown Kafka property 'linger\.mss'; did you mean 'linger\.ms'\?"):
-        kafka_config.admin_config({**USER, "linger.mss": 1})
-    with pytest.raises(UsageError, match=r"unknown Kafka property 'sasl\.pasword'; did you mean 'sasl\.password'\?"):
-        kafka_config.admin_config({**USER, "sasl.pasword": "x"})
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("linger.mss", "linger.ms"),
+        ("sasl.pasword", "sasl.password"),
+        # These are like other names, too.
+        ("ssl.keystore.locatio", "ssl.keystore.location"),
+        ("sasl.oauthbearer.token.endpoint.uri", "sasl.oauthbearer.token.endpoint.url"),
+    ],
+)
+def test_unknown_property_names_the_nearest(given, meant):
+    with pytest.raises(UsageError, match=rf"unknown Kafka property '{given}'; did you mean '{meant}'\?"):
+        kafka_config.admin_config({**USER, given: "x"})
+
+
+def test_an_unknown_property_that_is_like_no_other():
     with pytest.raises(UsageError, match=r"unknown Kafka property 'key\.serializer' \(librdkafka's own names"):
         kafka_config.admin_config({**USER, "key.serializer": "x"})
 
