@@ -64,7 +64,13 @@ NEEDS = (
     Need(ApiKey.END_TXN, "EndTxn", 0, "0.11", "Kafka transactions"),
     Need(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, "2.0", "readers that notice a lost tail"),
     Need(ApiKey.METADATA, "Metadata", 10, "2.8", "ids of topics: one that was recreated is noticed"),
-    Need(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, "3.0", "hanging transactions are found"),
+    Need(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        "DescribeTransactions",
+        0,
+        "3.0",
+        "kafka-transactions.sh, which ends a hanging one",
+    ),
 )
 #: Remedy for a broker that lacks one.
 REMEDY = "use brokers of Apache Kafka 3.9 or later, or a service that speaks all of its transactions"

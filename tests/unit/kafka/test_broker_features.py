@@ -22,7 +22,7 @@ def test_kafka_2_5_is_told_what_came_later() -> None:
     of_2_5 = {0: (0, 8), 1: (0, 11), 3: (0, 9), 22: (0, 3), 23: (0, 3), 24: (0, 1), 26: (0, 1)}
     assert lacking(of_2_5) == (
         "Metadata 10 of Kafka 2.8 (ids of topics: one that was recreated is noticed; found 0 to 9), "
-        "DescribeTransactions 0 of Kafka 3.0 (hanging transactions are found; found none)"
+        "DescribeTransactions 0 of Kafka 3.0 (kafka-transactions.sh, which ends a hanging one; found none)"
     )
 
 
