@@ -101,7 +101,9 @@ class Remoting:
 
     async def _on_heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         producers, has_consumers = _introduced(command.body)
-        self._door.set_groups(connection, producers - {_INNER_GROUP}, key)
+        # The connection may be lost since the request was read. A member that nobody removes would get checks for ever.
+        if connection in self.connections:
+            self._door.set_groups(connection, producers - {_INNER_GROUP}, key)
         if has_consumers:
             # Its producers are served all the same.
             raise RequestError(ResponseCode.NO_PERMISSION, CONSUMER_REFUSAL)

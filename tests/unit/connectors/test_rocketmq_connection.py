@@ -13,13 +13,27 @@ import pytest
 from txbridge_rocketmq import groups as module
 from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq import remoting_connection as connection_module
+from txbridge_rocketmq.access import AccessKeys
+from txbridge_rocketmq.codes import RequestCode
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.groups import Groups
+from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.topics import LookUps, NoAnswerError
 
 from tests.property.test_rocketmq_frames import SMALL, Handler, Wire, frame
+from tests.support.rocketmq_door import frame as request_frame
 from txbridge.kafka.admin import UnwantedError
+
+
+class Answers(Wire):
+    """A transport that is open, and forgets what it sends."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> None:
+        pass
 
 
 def connected(handler: Handler) -> tuple[DoorConnection, Wire]:
@@ -118,6 +132,30 @@ async def test_at_the_end_no_request_begins_and_the_connection_is_read_until_all
     assert wire.reads
     connection.connection_lost(None)
     assert handler.memory.used == 0
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_connection_that_is_lost_before_its_heartbeat_is_handled_joins_no_group(*, is_lost: bool) -> None:
+    members: list[object] = []
+    door = SimpleNamespace(
+        metrics=DoorMetrics(),
+        memory=memory_module.RequestMemory(1_000),
+        groups=SimpleNamespace(drop_member=lambda _: members.clear()),
+        set_groups=lambda member, *_: members.append(member),
+        setting=SimpleNamespace(access=AccessKeys()),
+        spawn_task=asyncio.ensure_future,
+    )
+    remoting = Remoting(door)  # type: ignore[arg-type]
+    connection = DoorConnection(remoting)
+    connection.connection_made(Answers())
+    connection.data_received(
+        request_frame(RequestCode.HEART_BEAT, {}, b'{"producerDataSet": [{"groupName": "group"}]}')
+    )
+    if is_lost:
+        connection.connection_lost(None)
+    await asyncio.sleep(0.01)
+    assert members == ([] if is_lost else [connection])
+    assert door.memory.used == 0
 
 
 def test_a_length_is_judged_before_anything_is_kept() -> None:
