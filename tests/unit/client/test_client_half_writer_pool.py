@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from txbridge.client.prepare.half_writer_pool import HalfWriters
+from txbridge.errors import UsageError
 
 
 class Writer:
@@ -90,6 +91,25 @@ def test_who_does_not_wait_gets_another_one_until_it_is_connected(made):
     assert writers.for_many(waits=True).linger == 5
     assert writers.for_many(waits=False).linger == 5
     assert len(made) == 3
+
+
+def test_where_no_other_can_be_made_any_more_the_first_one_serves_everybody(made, caplog):
+    """Its key file may be unreadable by now, or no thread can be started. No send fails because of that."""
+
+    def new(linger, thread):
+        if made:
+            raise UsageError("Kafka settings refused: ssl.key.location failed")
+        made.append(Writer(linger, thread))
+        return made[-1]
+
+    writers = HalfWriters(new)
+    writers.start()
+    made[0].on_their_way = 4
+    for _ in range(3):
+        assert writers.for_caller() is made[0]
+        assert writers.for_many(waits=True) is made[0]
+    assert caplog.text.count("half_writer_not_made writer=half-2 ") == 1
+    writers.close()
 
 
 def test_close_ends_all_and_no_other_is_made_that_nobody_would_end(made):

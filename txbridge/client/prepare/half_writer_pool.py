@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
+from txbridge.client.base.log import report
 from txbridge.client.prepare.half_writer import HalfWriter
+from txbridge.errors import UsageError
 
 #: Linger (ms) by the name of the writer's thread: the time that half messages wait for others, to share a request.
 _LINGER_MS = {
@@ -93,7 +96,12 @@ class HalfWriters:
                 # Nobody would close another one.
                 return self._first
             if name not in self._writers:
-                self._writers[name] = self._new(_LINGER_MS[name], name)
+                try:
+                    self._writers[name] = self._new(_LINGER_MS[name], name)
+                except UsageError as error:
+                    # The settings were right at the start. By now a key file is unreadable, or no thread can be started.
+                    report(logging.ERROR, "half_writer_not_made", writer=name, reason=error, next="using the first one")
+                    self._writers[name] = self._first
             writer = self._writers[name]
             # Here, because a signal may have interrupted the call that has made it.
             writer.start()
