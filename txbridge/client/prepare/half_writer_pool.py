@@ -99,7 +99,7 @@ class HalfWriters:
                 try:
                     self._writers[name] = self._new(_LINGER_MS[name], name)
                 except UsageError as error:
-                    # The settings were right at the start. By now a key file is unreadable, or no thread can be started.
+                    # They were right at the start. By now a key file is unreadable, or no more threads can be started.
                     report(logging.ERROR, "half_writer_not_made", writer=name, reason=error, next="using the first one")
                     self._writers[name] = self._first
             writer = self._writers[name]
