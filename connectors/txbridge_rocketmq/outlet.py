@@ -17,7 +17,8 @@ from txbridge.client.base.log import report
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.core.names import Headers
-from txbridge.kafka.errors import MSG_TIMED_OUT
+from txbridge.errors import UsageError
+from txbridge.kafka.errors import MSG_TIMED_OUT, PURGE_QUEUE
 
 #: Every delivery report wakes the thread. This bounds how late it notices that it has to end (s).
 _SERVE_S = 0.1
@@ -63,6 +64,9 @@ class Outlet:
             )
         except KafkaException as failure:
             answer.set_result((failure.args[0], -1, -1))
+        except UsageError:
+            # Closed, at the end of the door. Decisions that waited for the one before come here.
+            answer.set_result((KafkaError(PURGE_QUEUE), -1, -1))
         return answer
 
     def close(self) -> None:
