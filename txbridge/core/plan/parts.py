@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
+from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, delivered_headers, delivered_timestamp, deliveries
 
@@ -18,32 +19,6 @@ Copy = tuple[int, str, Any, Any, int, int, list[tuple[str, bytes | None]]]
 Bodies = Mapping[int, HalfMessage]
 
 
-class Part(Protocol):
-    """Messages that are decided one after the other: a run of fresh ones (`fresh_halves.Run`), or a list of entries."""
-
-    @property
-    def commits(self) -> list[int]:
-        """Half offsets of the messages that it delivers."""
-
-    @property
-    def rollbacks(self) -> list[int]:
-        """Half offsets of the messages that it rolls back. Those that are looked at one by one are not among them."""
-
-    @property
-    def births(self) -> list[int]:
-        """Births (ms) of the messages that it delivers. They are known until HALF is read again."""
-
-    @property
-    def topics(self) -> AbstractSet[str]:
-        """Their real topics."""
-
-    def halves(self, bodies: Bodies) -> Iterator[HalfMessage]:
-        """The messages that it delivers, until they are finished."""
-
-    def copies(self, partition: int, bodies: Bodies) -> Iterator[Copy]:
-        """The records of these messages, until they are finished."""
-
-
 @dataclass(slots=True)
 class OneByOne:
     """Messages that were looked at one by one."""
@@ -52,14 +27,17 @@ class OneByOne:
 
     @property
     def commits(self) -> list[int]:
+        """Half offsets of the messages that it delivers."""
         return [entry.offset for entry in self.entries]
 
     @property
     def rollbacks(self) -> list[int]:
+        """None of its own: those that are looked at one by one are in the draft."""
         return []
 
     @property
     def births(self) -> list[int]:
+        """Births (ms) of the messages that it delivers. Those of a run are known until HALF is read again."""
         return [entry.born for entry in self.entries]
 
     @property
@@ -67,9 +45,11 @@ class OneByOne:
         return set(chain.from_iterable(entry.topics for entry in self.entries))
 
     def halves(self, bodies: Bodies) -> Iterator[HalfMessage]:
+        """The messages that it delivers, until they are finished."""
         return (bodies[entry.offset] for entry in self.entries)
 
     def copies(self, partition: int, bodies: Bodies) -> Iterator[Copy]:
+        """The records of these messages, until they are finished."""
         for offset, half in zip(self.commits, self.halves(bodies), strict=True):
             if half.messages is None:
                 to = -1 if half.real_partition is None else half.real_partition
@@ -79,3 +59,7 @@ class OneByOne:
             # The messages of one transaction, in their order. If one is refused, all count as refused.
             for topic, key, value, headers, real_partition, timestamp in deliveries(half, partition):
                 yield offset, topic, value, key, -1 if real_partition is None else real_partition, timestamp, headers
+
+
+#: Messages that are decided one after the other.
+Part = Run | OneByOne

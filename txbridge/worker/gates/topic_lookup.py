@@ -19,7 +19,7 @@ DENIED = "no right to"
 NO_RULES = TopicRules()
 
 
-class FoundTopic(NamedTuple):
+class LookedUpTopic(NamedTuple):
     """Kafka's answer about one topic."""
 
     #: Reason why nothing can be written to it, or None.
@@ -29,26 +29,26 @@ class FoundTopic(NamedTuple):
     rules: TopicRules
 
 
-def look_up_topics(requests: ControllerRequests, topics: Sequence[str]) -> dict[str, FoundTopic]:
+def look_up_topics(requests: ControllerRequests, topics: Sequence[str]) -> dict[str, LookedUpTopic]:
     """Ask Kafka about these topics. Never creates one. Raises KafkaException, TimeoutError."""
     answers, configs = requests.describe_topics_and_configs(topics, _REQUEST_TIMEOUT_S)
     return {topic: _found(topic, answer, _rules_in(configs[topic])) for topic, answer in answers.items()}
 
 
-def _found(topic: str, answer: Future[Any], rules: TopicRules) -> FoundTopic:
+def _found(topic: str, answer: Future[Any], rules: TopicRules) -> LookedUpTopic:
     try:
         description = answer.result()
     except KafkaException as error:
         problem = _problem(topic, error.args[0])
         if problem is None:
             raise
-        return FoundTopic(problem, None, rules)
+        return LookedUpTopic(problem, None, rules)
     allowed, problem = description.authorized_operations, None
     if allowed is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(allowed):
         problem = f"{DENIED} WRITE to topic {topic}"
     elif rules.problem is not None:
         problem = f"topic {topic}: {rules.problem}"
-    return FoundTopic(problem, len(description.partitions), rules)
+    return LookedUpTopic(problem, len(description.partitions), rules)
 
 
 def _rules_in(answer: Future[Any]) -> TopicRules:
