@@ -658,7 +658,7 @@ def own_bridge(own_kafka, request):
 @of_the_connection
 def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, request, monkeypatch, caplog):
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
-    monkeypatch.setattr(TransactionIds, "new", lambda _: next(ids))
+    monkeypatch.setattr(TransactionIds, "new_id", lambda _: next(ids))
     listener = Listener()
     # The controller must not declare the broker dead while it is paused.
     with (

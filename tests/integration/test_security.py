@@ -28,7 +28,7 @@ from txbridge_audit.incremental.follow import follow
 from txbridge_audit.incremental.steps import Alarm
 from txbridge_audit.incremental.violations_topic import Alarms
 from txbridge_audit.judge.model import Entry
-from txbridge_audit.read.kafka_admin import KafkaCluster as AuditCluster
+from txbridge_audit.read.kafka_admin import AuditedCluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_sqlalchemy import create_table, transactions
 
@@ -464,7 +464,7 @@ def _alarm(scene: Scene, user: User) -> None:
     settings = kafka_settings(scene.secure.secure, user.settings)
     entry = Entry("LOST", "it is not there", "0123ABCD", GROUP, scene.real)
     for step in (1, 2):
-        alarms = Alarms(settings, AuditCluster(settings), scene.bridge.names.violations, "ledger")
+        alarms = Alarms(settings, AuditedCluster(settings), scene.bridge.names.violations, "ledger")
         alarms.recall({})
         alarms.send(step, [Alarm("same", entry)])
 

@@ -116,7 +116,7 @@ def test_an_end_that_names_a_far_offset_parks_what_lies_between(backlog: Backlog
 
 def test_all_of_the_backlog_becomes_known_and_little_of_it_objects(backlog: Backlog) -> None:
     for _ in backlog.turns(10_000):
-        restored = backlog.process.owner._restored
-        if restored is not None and restored[0].queue.read_position == UNREAD:
+        service = backlog.process.owner._service
+        if service is not None and service.state.queue.read_position == UNREAD:
             break
     assert backlog.most <= LIMIT + HALF_BATCH

@@ -88,7 +88,7 @@ class Asyncio:
 
     @property
     def runtime(self):
-        return self.api._runtime
+        return self.api._life.runtime
 
     def __enter__(self):
         return self.start()

@@ -30,3 +30,21 @@ def test_list_topics_names_only_topics_of_ours() -> None:
                     if node.func.attr == "list_topics" and names_a_topic:
                         found.add(file.relative_to(ROOT).as_posix())
     assert found == set(NAMED)
+
+
+def test_an_admin_client_has_a_name_until_its_answers_are_there() -> None:
+    """Python collects a client without a name as soon as the request is sent, and no answer ever comes.
+
+    `list_topics` returns with its answer.
+    """
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("txbridge", "connectors", "spark", "tests", "examples")
+        for file in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr != "list_topics"
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func).lower().endswith(("adminclient", "admin_client", "quiet_admin"))
+    ]
+    assert found == []

@@ -36,9 +36,9 @@ def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[s
     In a client of its own that ends with this call. `list_topics` of a consumer would keep the name of a missing topic
     forever, and each name makes later requests slower.
     """
-    answers = quiet_admin(settings, AdminClient).describe_topics(
-        TopicCollection(list(topics)), request_timeout=_REQUEST_S
-    )
+    # The name keeps the client until the answers are there.
+    admin = quiet_admin(settings, AdminClient)
+    answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_S)
     return [topic for topic, answer in answers.items() if _is_missing(answer.exception())]
 
 
