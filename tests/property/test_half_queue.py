@@ -565,7 +565,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         """Apply all of END without failures. This rule makes sure that each run gets far."""
         self.all_is_well(Limits(bytes=limit))
 
-    @precondition(lambda self: self.worker.queue.open_counts().get(TransactionState.HELD))
+    @precondition(lambda self: self.worker.queue.count_by_state().get(TransactionState.HELD))
     @rule(limit=st.sampled_from([150, 350]))
     def the_topics_come_back(self, limit: int) -> None:
         """All topics take records again. All held messages are due, but no transaction has room for all of them."""
