@@ -40,7 +40,7 @@ public class Reassign {
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", (Object) arguments[0]))) {
             List<String> topics = Arrays.asList(arguments).subList(1, arguments.length);
             Map<TopicPartition, Optional<NewPartitionReassignment>> moves = new HashMap<>();
-            for (FoundTopic topic : admin.describeTopics(topics).allTopicNames().get().values())
+            for (TopicDescription topic : admin.describeTopics(topics).allTopicNames().get().values())
                 for (TopicPartitionInfo partition : topic.partitions()) {
                     List<Integer> replicas = new ArrayList<>();
                     for (Node node : partition.replicas()) replicas.add(node.id() % 4 + 1);
@@ -134,6 +134,14 @@ def for_a_while(
     return fault
 
 
+def pause(_: Run, node: Node) -> None:
+    node.pause()
+
+
+def resume(_: Run, node: Node) -> None:
+    node.resume()
+
+
 def _sleeps(_: Run) -> None:
     time.sleep(STOPPED_S)
 
@@ -214,7 +222,7 @@ CLUSTER_CELLS: dict[str, ClusterCell] = {
         for kind in ("HALF", "END", "OP", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
     },
     "rolling restart, twice": ClusterCell(rolling_restart(2)),
-    "broker stop 30 s": ClusterCell(for_a_while(lambda _, node: node.pause(), lambda _, node: node.resume())),
+    "broker stop 30 s": ClusterCell(for_a_while(pause, resume)),
     "broker cut off 30 s": ClusterCell(
         for_a_while(lambda run, node: run.kafka.cut_off(node), lambda run, node: run.kafka.join_again(node)),
         {"can_cut_off": True},

@@ -14,7 +14,6 @@ from tests.support.harness import eventually
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.listeners import ROLLBACK, Answers
 from txbridge import Message, PrepareError, TransactionProducer
-from txbridge.embedded import Node
 
 LONG = pytest.mark.long
 _TRANSACTIONS = 2_000
@@ -92,7 +91,9 @@ def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_k
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(for_a_while(Node.pause, Node.resume, _AWAY_S), id="broker stop"),
+        pytest.param(
+            for_a_while(lambda _, node: node.pause(), lambda _, node: node.resume(), _AWAY_S), id="broker stop"
+        ),
         pytest.param(rolling_restart(1), id="rolling restart"),
     ],
 )

@@ -33,6 +33,10 @@ class Program:
         """The status of a page, 0 if nobody answers within 10 s."""
         return http.ask_if_there(f"http://127.0.0.1:{self.port}{path}", 10).status
 
+    def why_not_ready(self) -> str:
+        """The answer to /readyz, empty if nobody answers within 10 s."""
+        return http.ask_if_there(f"http://127.0.0.1:{self.port}/readyz", 10).body.decode()
+
 
 def _on(port: int, pid: int) -> Program:
     def is_ready() -> bool:
