@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -19,16 +20,22 @@ NAMED = {
 }
 
 
+def nodes_of(*folders: str) -> Iterator[tuple[str, ast.AST]]:
+    """Each node of the syntax trees below these folders, with the path of its file."""
+    for folder in folders:
+        for file in (ROOT / folder).rglob("*.py"):
+            path = file.relative_to(ROOT).as_posix()
+            yield from ((path, node) for node in ast.walk(ast.parse(file.read_text())))
+
+
 def test_list_topics_names_only_topics_of_ours() -> None:
     """`describe_topics` leaves nothing behind."""
     found = set()
-    for folder in ("txbridge", "connectors", "spark"):
-        for file in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    names_a_topic = node.args or any(keyword.arg == "topic" for keyword in node.keywords)
-                    if node.func.attr == "list_topics" and names_a_topic:
-                        found.add(file.relative_to(ROOT).as_posix())
+    for path, node in nodes_of("txbridge", "connectors", "spark"):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            names_a_topic = node.args or any(keyword.arg == "topic" for keyword in node.keywords)
+            if node.func.attr == "list_topics" and names_a_topic:
+                found.add(path)
     assert found == set(NAMED)
 
 
@@ -38,10 +45,8 @@ def test_an_admin_client_has_a_name_until_its_answers_are_there() -> None:
     `list_topics` returns with its answer.
     """
     found = [
-        f"{file.relative_to(ROOT)}:{node.lineno}"
-        for folder in ("txbridge", "connectors", "spark", "tests", "examples")
-        for file in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        f"{path}:{node.lineno}"
+        for path, node in nodes_of("txbridge", "connectors", "spark", "tests", "examples")
         if isinstance(node, ast.Attribute)
         and node.attr != "list_topics"
         and isinstance(node.value, ast.Call)

@@ -21,8 +21,8 @@ from txbridge.core.transaction_size import TransactionSize
 #: do not pile up as objects.
 PARK_LIMIT = 10_000
 #: Beside decisions, due held and scheduled messages get at most this part (1/n) of a Kafka transaction. After n - 1
-#: transactions in a row that left some of them out, the next one is theirs alone. So neither waits for the other for
-#: ever.
+#: transactions in a row that left some of them out, the next one is theirs alone. So neither waits for the other
+#: forever.
 SHARE_OF_DUE = 4
 #: Checks and discards are planned in steps of this many, until their bodies fill one transaction. While a transaction
 #: must be small, they are planned one by one.
