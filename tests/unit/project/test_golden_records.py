@@ -35,9 +35,6 @@ class Golden:
         self.value = bytes.fromhex(record["hex"]) if "hex" in record else record["value"].encode()
         self.headers = [(name, None if text is None else text.encode()) for name, text in record["headers"]]
 
-    def of_version(self, version: bytes) -> list[tuple[str, bytes | None]]:
-        return [(name, version if name == "TXB_V" else value) for name, value in self.headers]
-
 
 def test_there_is_a_file_for_each_version() -> None:
     assert [file.name for file in FILES] == ["v1.json"]
@@ -176,70 +173,40 @@ def test_the_checkpoint() -> None:
     assert (read.recent, read.entry, read.read, read.ops, read.marks, read.cut) == (None, 0, None, 0, {}, None)
 
 
+def parked(offset: int, state: TransactionState, **fields: Any) -> HalfEntry:
+    usual = {"transaction_id": FIRST, "group": "orders", "real_topic": "orders.placed", "checks": 0}
+    known = {"parked": True, "born": 1_700_000_000_000, "size": 120}
+    return HalfEntry(offset=offset, state=state, **{**known, **usual, **fields})
+
+
+PENDING, HELD = TransactionState.PENDING, TransactionState.HELD
+DISCARDED, SCHEDULED = TransactionState.DISCARDED, TransactionState.SCHEDULED
+LATER, NINTH, AT = 1_700_003_600_000, "0" * 31 + "9", (0, 3)
+NO_TOPIC = "topic orders.placed does not exist"
+#: By kind, the entry, and the END position that is written beside it for people and is not kept.
 PARKED = {
-    "pending": HalfEntry(
-        parked=True,
-        offset=7,
-        state=TransactionState.PENDING,
-        transaction_id=FIRST,
-        group="orders",
-        real_topic="orders.placed",
-        born=1_700_000_000_000,
-        size=120,
-        checks=2,
-        next_due=1_700_000_066_000,
-        resumed=1_700_000_030_000,
+    "pending": (parked(7, PENDING, checks=2, next_due=1_700_000_066_000, resumed=1_700_000_030_000), 40),
+    "held": (parked(8, HELD, transaction_id=SECOND, next_due=1_700_000_060_000, decided=40, error=NO_TOPIC), 41),
+    "discarded": (
+        parked(
+            9,
+            DISCARDED,
+            transaction_id=NINTH,
+            checks=15,
+            next_due=1_702_592_000_000,
+            reason="MAX_CHECKS",
+            discarded_at=AT,
+        ),
+        42,
     ),
-    "held": HalfEntry(
-        parked=True,
-        offset=8,
-        state=TransactionState.HELD,
-        transaction_id=SECOND,
-        group="orders",
-        real_topic="orders.placed",
-        born=1_700_000_000_000,
-        size=120,
-        checks=0,
-        next_due=1_700_000_060_000,
-        decided=40,
-        error="topic orders.placed does not exist",
-    ),
-    "discarded": HalfEntry(
-        parked=True,
-        offset=9,
-        state=TransactionState.DISCARDED,
-        transaction_id="0" * 31 + "9",
-        group="orders",
-        real_topic="orders.placed",
-        born=1_700_000_000_000,
-        size=120,
-        checks=15,
-        next_due=1_702_592_000_000,
-        reason="MAX_CHECKS",
-        discarded_at=(0, 3),
-    ),
-    "scheduled": HalfEntry(
-        parked=True,
-        offset=10,
-        state=TransactionState.SCHEDULED,
-        transaction_id=FIRST,
-        group="orders",
-        real_topic="orders.placed",
-        born=1_700_000_000_000,
-        size=120,
-        checks=1,
-        next_due=1_700_003_600_000,
-        decided=42,
-        deliver_at=1_700_003_600_000,
-    ),
+    "scheduled": (parked(10, SCHEDULED, checks=1, next_due=LATER, deliver_at=LATER, decided=42), 43),
 }
 
 
-@pytest.mark.parametrize("kind", list(PARKED))
+@pytest.mark.parametrize("kind", PARKED)
 def test_parked_entries(kind: str) -> None:
-    golden, entry = Golden(kind), PARKED[kind]
-    # The END position is for people and is not kept.
-    assert entry.encode({"pending": 40, "held": 41, "discarded": 42, "scheduled": 43}[kind]) == golden.value
+    golden, (entry, end) = Golden(kind), PARKED[kind]
+    assert entry.encode(end) == golden.value
     assert NAMES.parked_key(2, entry.offset) == golden.key
     assert HalfEntry.decode(entry.offset, golden.value) == entry
 
@@ -251,11 +218,8 @@ def test_offset_of_golden_records() -> None:
         offset_topic.take_record(golden.key, golden.value, golden.headers)
     assert offset_topic.checkpoint is not None
     assert offset_topic.checkpoint.end == 40
-    assert {offset: offset_topic.parked.get(offset).state.value for offset in sorted(offset_topic.parked)} == {
-        7: "pending",
-        8: "held",
-        9: "discarded",
-        10: "scheduled",
+    assert {offset: offset_topic.parked[offset] for offset in offset_topic.parked} == {
+        entry.offset: entry for entry, _ in PARKED.values()
     }
 
 
@@ -271,29 +235,28 @@ def test_a_check_request() -> None:
     assert check_headers(parsed, 2, 2, 40) == golden.headers
 
 
+def read(kind: str, version: bytes) -> object:
+    """Read a golden record as if it were of another version."""
+    golden = Golden(kind)
+    headers = [(name, version if name == "TXB_V" else value) for name, value in golden.headers]
+    match kind:
+        case "half":
+            return parse_half(7, 0, golden.key, golden.value, headers, NAMES)
+        case "end":
+            return parse_end(40, golden.value, headers)
+        case "op":
+            return parse_op(golden.value, headers)
+        case "check":
+            return parse_check(FakeRecord(value=golden.value, key=golden.key, headers=headers), "orders", NAMES, 4)
+    return OffsetTopic(NAMES, 2).take_record(golden.key, golden.value, headers)
+
+
 @pytest.mark.parametrize("version", [b"2", b"10", b"1.1"])
-def test_records_of_a_version_that_is_not_known_are_refused_and_not_guessed(version: bytes) -> None:
-    said = f"TXB_V={version.decode()!r} is not a version that this worker knows"
-    half, end, op, check = (Golden(kind) for kind in ("half", "end", "op", "check"))
-    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
-        parse_half(7, 0, half.key, half.value, half.of_version(version), NAMES)
-    assert str(caught.value) == said
-    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
-        parse_end(40, end.value, end.of_version(version))
-    assert str(caught.value) == said
-    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
-        parse_op(op.value, op.of_version(version))
-    assert str(caught.value) == said
-    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
-        parse_check(FakeRecord(value=check.value, key=check.key, headers=check.of_version(version)), "orders", NAMES, 4)
-    assert str(caught.value) == said
-    offset_topic = OffsetTopic(NAMES, 2)
-    for kind in ("checkpoint", *PARKED):
-        golden = Golden(kind)
-        with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
-            offset_topic.take_record(golden.key, golden.value, golden.of_version(version))
-        assert str(caught.value) == said
-    assert (offset_topic.checkpoint, list(offset_topic.parked)) == (None, [])
+@pytest.mark.parametrize("kind", ["half", "end", "op", "check", "checkpoint", *PARKED])
+def test_a_record_of_a_version_that_is_not_known_is_refused_and_not_guessed(kind: str, version: bytes) -> None:
+    with pytest.raises(MalformedRecordError) as caught:
+        read(kind, version)
+    assert str(caught.value) == f"TXB_V={version.decode()!r} is not a version that this worker knows"
 
 
 def test_a_later_version_in_offset_is_remembered_until_its_key_is_written_again() -> None:
@@ -301,7 +264,8 @@ def test_a_later_version_in_offset_is_remembered_until_its_key_is_written_again(
     assert offset_topic.newer is None
     for offset, golden in ((5, parked), (6, checkpoint)):
         with pytest.raises(NewerVersionError):
-            offset_topic.take_record(golden.key, golden.value, golden.of_version(b"2"), offset)
+            offset_topic.take_record(golden.key, golden.value, [("TXB_V", b"2")], offset)
+    assert (offset_topic.checkpoint, list(offset_topic.parked)) == (None, [])
     assert offset_topic.newer == (5, "TXB_V='2' is not a version that this worker knows")
     offset_topic.take_record(parked.key, None, parked.headers, 7)
     assert offset_topic.newer == (6, "TXB_V='2' is not a version that this worker knows")
@@ -311,7 +275,6 @@ def test_a_later_version_in_offset_is_remembered_until_its_key_is_written_again(
 
 @pytest.mark.parametrize("version", [b"0", b"", b"1.1", b"-2", b"+2", b"\xd9\xa3", b"9" * 5_000])
 def test_what_is_no_later_version_is_a_stranger_s(version: bytes) -> None:
-    golden = Golden("op")
     with pytest.raises(MalformedRecordError) as caught:
-        parse_op(golden.value, golden.of_version(version))
+        read("op", version)
     assert type(caught.value) is MalformedRecordError

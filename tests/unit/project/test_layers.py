@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import txbridge
+from tests.support.source import ROOT, tree_of
 
-ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "txbridge"
 
 #: By folder (or module) of the package, the ones that it may import.
@@ -78,7 +78,7 @@ PURE = {
 
 
 def _imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute"
             module = node.module or ""

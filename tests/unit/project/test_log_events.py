@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.source import ROOT, calls_in
+
 LEVELS = {"debug", "info", "warning", "error"}
-
-
-def calls(*folders: str) -> Iterator[ast.Call]:
-    for folder in folders:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            yield from (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
 
 
 def text(node: ast.expr | None) -> str | None:
@@ -26,7 +19,7 @@ def text(node: ast.expr | None) -> str | None:
 def logged_by_the_worker() -> dict[str, str]:
     """Events and levels. Owner and committer have methods that log an event from an argument."""
     found: dict[str, str] = {}
-    for call in calls("txbridge/worker", "txbridge/kafka"):
+    for _, call in calls_in("txbridge/worker", "txbridge/kafka"):
         match call.func:
             case ast.Attribute(value=ast.Name("_log"), attr=level) if level in LEVELS:
                 if (event := text(call.args[0])) is not None:
@@ -46,7 +39,7 @@ def logged_by_the_worker() -> dict[str, str]:
 def logged_by_the_client() -> dict[str, str]:
     """Events and levels. `note_trouble` of the connection logs its argument."""
     found: dict[str, str] = {}
-    for call in calls("txbridge/client", "connectors"):
+    for _, call in calls_in("txbridge/client", "connectors"):
         match call.func, call.args:
             case ast.Name("report"), [ast.Attribute(value=ast.Name("logging"), attr=level), event, *_]:
                 if (name := text(event)) is not None:

@@ -21,6 +21,7 @@ from txbridge.core.half_message import (
 )
 from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
+from txbridge.topics.plan import PlanOptions, wanted_topics
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 NAMES = Names()
@@ -54,20 +55,13 @@ def read_half() -> HalfMessage:
 
 
 def test_the_half_message_is_written_and_read_like_that() -> None:
-    page = Example("half")
+    page, half = Example("half"), read_half()
     assert (page.topic, page.partition) == (NAMES.half, 2)
-    written = half_headers(
-        [("trace", b"00-abc-01")],
-        transaction_id=FIRST,
-        group="orders",
-        real_topic="orders.placed",
-        immunity_seconds=90,
-        user_timestamp=1_700_000_000_123,
-    )
-    assert written == page.headers
-    half = read_half()
+    written = {"transaction_id": FIRST, "group": "orders", "real_topic": "orders.placed"}
+    options = {"immunity_seconds": 90, "user_timestamp": 1_700_000_000_123}
+    assert half_headers([("trace", b"00-abc-01")], **written, **options) == page.headers
     assert (half.key, half.value) == (b"order-42", b'{"order": 42}')
-    assert (half.transaction_id, half.group, half.real_topic) == (FIRST, "orders", "orders.placed")
+    assert {name: getattr(half, name) for name in written} == written
     assert (half.immunity, half.user_timestamp, half.real_partition) == ("90", 1_700_000_000_123, None)
 
 
@@ -134,17 +128,9 @@ def test_several_messages_are_written_read_and_delivered_like_that() -> None:
 
 def test_the_topics_are_as_the_table_says() -> None:
     """The topics of `txbridge topics plan`, for user values of a million bytes."""
-    from txbridge.topics.spec import check_topic, discard_topic, half_topic, history_topics, offset_topic
-
-    wanted = [
-        half_topic(NAMES, message_size=1_000_000, retention_ms="604800000"),
-        *history_topics(NAMES, half_retention_ms="604800000"),
-        offset_topic(NAMES),
-        check_topic(NAMES, "<group>", message_size=1_000_000),
-        discard_topic(NAMES, message_size=1_000_000),
-    ]
+    options = PlanOptions(groups=("<group>",))
     page = PAGE.read_text("utf-8")
-    for topic in wanted:
+    for topic in wanted_topics(NAMES, options, {NAMES.half: None}):
         (size,) = [one.value for one in topic.properties if one.name == "max.message.bytes"]
         (row,) = re.findall(rf"^\| \w+ \| `{re.escape(topic.name)}` \|.*$", page, re.MULTILINE)
         assert row.endswith(f" {int(size):,} |"), row

@@ -1,0 +1,66 @@
+"""Calls that the code must not contain, because each has caused a defect that no other test would show."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.support.source import calls_in, nodes_of
+
+#: Calls of list_topics that name a topic, and why that topic is no name that a client or a message brings.
+NAMED = {
+    "connectors/txbridge_rocketmq/door_process.py": "HALF",
+    "txbridge/client/checks/consumer.py": "HALF, and the group's own check topic",
+    "txbridge/client/kafka/producer.py": "HALF or END",
+    "txbridge/kafka/admin.py": "HALF, in a command",
+    "txbridge/kafka/fence.py": "HALF",
+    "txbridge/kafka/partition_reader.py": "the reader's own topic",
+    "txbridge/operations/history.py": "in a client of one look, which ends after it",
+    "txbridge/testing/sandbox.py": "a topic that a test names",
+}
+#: Without arguments these follow Unicode, in which 25 characters count as spaces.
+BY_UNICODE = {"split", "rsplit", "strip", "lstrip", "rstrip", "splitlines", "isspace", "isdecimal", "isnumeric"}
+#: A person writes what is read here: a file with the secret, and options of the command.
+OF_PERSONS = "connectors/txbridge_rocketmq/door_options.py"
+
+
+def test_list_topics_names_only_topics_of_ours() -> None:
+    """librdkafka keeps the name of a missing topic forever once `list_topics` has named it, and gets slower with each.
+
+    `describe_topics` leaves nothing behind.
+    """
+    found = {
+        path
+        for path, call in calls_in("txbridge", "connectors", "spark")
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "list_topics"
+        and (call.args or any(keyword.arg == "topic" for keyword in call.keywords))
+    }
+    assert found == set(NAMED)
+
+
+def test_an_admin_client_has_a_name_until_its_answers_are_there() -> None:
+    """Python collects a client without a name as soon as the request is sent, and no answer ever comes.
+
+    `list_topics` returns with its answer.
+    """
+    found = [
+        f"{path}:{node.lineno}"
+        for path, node in nodes_of("txbridge", "connectors", "spark", "tests", "examples")
+        if isinstance(node, ast.Attribute)
+        and node.attr != "list_topics"
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func).lower().endswith(("adminclient", "admin_client", "quiet_admin"))
+    ]
+    assert found == []
+
+
+def test_text_that_others_have_written_is_split_by_named_characters() -> None:
+    found = [
+        f"{path}:{call.lineno}"
+        for path, call in calls_in("txbridge/core", "connectors/txbridge_rocketmq")
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr in BY_UNICODE
+        and not call.args
+        and path != OF_PERSONS
+    ]
+    assert found == []
