@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.db import DatabaseError, IntegrityError, OperationalError, close_old_connections, connections, transaction
 
-from txbridge import LocalTransactionState, MessageExt, TransactionListener
-from txbridge.client.barrier import (
-    ANSWERS,
-    BARRIER_ROW,
-    COMMITTED,
-    NEVER_PURGED,
-    ROLLED_BACK,
-    Barrier,
-    Rollback,
-    is_busy,
-    new_barrier_id,
-    report_busy,
-    report_lost,
-)
+from txbridge import LocalTransactionState, MessageExt
+from txbridge.client.barrier import BARRIER_ROW, COMMITTED, ROLLED_BACK, Rollback, creation_time, new_barrier_id
+from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, wants_commit
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_django.conf import refuse_autocommit_off
@@ -36,15 +24,7 @@ Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
 _IDLE = 0
 
 
-class _RowExistsError(Exception):
-    """The transaction id has a row already."""
-
-
-class _LostError(Exception):
-    """The transaction was rolled back, or must be. Its message is the hint of the log."""
-
-
-class DjangoTransactionListener(TransactionListener):
+class DjangoTransactionListener(BarrierListener):
     """Runs local transactions in one of Django's databases, and answers every check from its table.
 
     The rules are those of txbridge_sqlalchemy.SqlTransactionListener (docs/sqlalchemy.md). The row is written first, in
@@ -53,9 +33,9 @@ class DjangoTransactionListener(TransactionListener):
     """
 
     def __init__(self, database: str, check_wait: float, patience: float = DEFAULT_PATIENCE_S) -> None:
+        super().__init__(patience)
         self._database = database
         self._check_wait_ms = max(1, round(check_wait * 1000))
-        self._barrier = Barrier(patience)
 
     def verify(self) -> None:
         """Read the identity of the table, or give it one.
@@ -85,74 +65,39 @@ class DjangoTransactionListener(TransactionListener):
                 # A server that loads wsgi.py before it forks would share this connection among its web processes.
                 connection.close()
 
-    def barrier_id(self) -> str | None:
-        """Identity of the table, which half messages carry."""
-        if self._barrier.id is None:
-            self.verify()
-        return self._barrier.id
-
-    def execute_local_transaction(self, message: MessageExt, arg: Call) -> LocalTransactionState:
-        function, given = arg
-        try:
-            return self._run(message, function, given)
-        except _RowExistsError:
-            # A check was faster.
-            pass
-        except _LostError as error:
-            report_lost(message, error)
-        except BaseException:
-            self._barrier.note_failed(message.transaction_id)
-            raise
-        return self._decision_of(message)
-
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         # This thread serves no request, so Django does not close its old connections.
         close_old_connections()
         try:
-            found = self._read_states(message.transaction_id, BARRIER_ROW)
-            answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
-            return self._decision_of(message) if answer is None else answer
-        except DatabaseError as error:
-            if not is_busy(error.__cause__):
-                raise
-            report_busy(message)
-            return LocalTransactionState.UNKNOW
+            return super().check_local_transaction(message)
         finally:
             close_old_connections()
 
-    def _run(
-        self, message: MessageExt, function: Callable[[MessageExt, Any], bool | None], given: Any
-    ) -> LocalTransactionState:
+    def _run(self, message: MessageExt, arg: Call) -> bool:
         connection = connections[self._database]
         earlier_error = connection.rollback_exc
         try:
             with self._open_transaction():
-                # The row comes first: a check waits for it from now on, and SQLite takes its lock where it can wait.
                 self._write_row(message.transaction_id, COMMITTED)
+                function, given = arg
                 with connection.execute_wrapper(_refuse_after_the_end):
-                    commits = function(message, given)
-                if commits is not None and not isinstance(commits, bool):
-                    raise UsageError(
-                        "the function of a transactional message returns None or True to commit and False to roll "
-                        f"back, not {type(commits).__name__}: rolled back"
-                    )
-                if commits is not False and connection.rollback_exc is not earlier_error and connection.needs_rollback:
+                    commits = wants_commit(function, message, given)
+                if commits and connection.rollback_exc is not earlier_error and connection.needs_rollback:
                     # Django's ORM marks the transaction for a rollback when one of its statements fails.
-                    raise _LostError(_CAUGHT)
-                if commits is False or connection.needs_rollback:
+                    raise LostTransactionError(_CAUGHT)
+                if not commits or connection.needs_rollback:
                     raise Rollback  # noqa: TRY301
                 # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite
                 # may have ended the transaction by itself.
                 if not self._is_committable(message.transaction_id):
-                    raise _LostError(_CAUGHT)
+                    raise LostTransactionError(_CAUGHT)
         except Rollback:
-            # The rollback was too late if the function has sent COMMIT as text.
-            return ANSWERS[self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
-        return LocalTransactionState.COMMIT_MESSAGE
+            return False
+        return True
 
     @contextmanager
     def _open_transaction(self) -> Iterator[None]:
-        """A transaction that is committed at the end. Raises _LostError if COMMIT was not sent."""
+        """A transaction that is committed at the end. Raises LostTransactionError if COMMIT was not sent."""
         connection = connections[self._database]
         refuse_autocommit_off(self._database)
         was_in_a_test_case = connection.in_atomic_block
@@ -166,7 +111,9 @@ class DjangoTransactionListener(TransactionListener):
                 connection.close()
                 del connections[self._database]
         if is_open:
-            raise _LostError("the function has entered an atomic() that it has not left: use it in a with statement")
+            raise LostTransactionError(
+                "the function has entered an atomic() that it has not left: use it in a with statement"
+            )
 
     def _all_rows(self) -> Any:
         return Transaction.objects.using(self._database)
@@ -178,33 +125,18 @@ class DjangoTransactionListener(TransactionListener):
             return False
 
     def _write_row(self, row_id: str, state: str) -> None:
-        created_at = NEVER_PURGED if row_id == BARRIER_ROW else time.time_ns() // 1_000_000
-        row = Transaction(id=row_id, state=state, created_at=created_at)
+        row = Transaction(id=row_id, state=state, created_at=creation_time(row_id))
         try:
             row.save(using=self._database, force_insert=True)
         except IntegrityError as error:
-            raise _RowExistsError from error
+            raise RowDecidesError from error
 
-    def _decision_of(self, message: MessageExt) -> LocalTransactionState:
-        """Return the decision in the table. If there is none, write a rollback first."""
-        return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK)]
-
-    def _state_or_new(self, row_id: str, new: str) -> str:
-        """Return the state of a row. If there is none, write it with this state."""
-        found = self._read_states(row_id)
-        if not found:
-            try:
-                with self._open_transaction():
-                    self._bound_waits()
-                    self._write_row(row_id, new)
-            except _RowExistsError as error:
-                found = self._read_states(row_id)
-                if not found:
-                    raise error.__cause__ or error from None
-        return found.get(row_id, new)
+    def _write_state(self, row_id: str, state: str) -> None:
+        with self._open_transaction():
+            self._bound_waits()
+            self._write_row(row_id, state)
 
     def _read_states(self, *ids: str) -> dict[str, str]:
-        """The states in the table by id. An id without a row is left out."""
         with self._open_transaction():
             self._bound_waits()
             return dict(self._all_rows().filter(id__in=ids).values_list("id", "state"))

@@ -9,6 +9,7 @@ if error := missing_extra(__name__, "sqlalchemy", "sqlalchemy"):
     raise error
 
 from txbridge.client.barrier import Rollback
+from txbridge.client.barrier_listener import LostTransactionError
 from txbridge_sqlalchemy.inbox import Inbox
 from txbridge_sqlalchemy.inbox_table import (
     async_purge_inbox,
@@ -19,7 +20,6 @@ from txbridge_sqlalchemy.inbox_table import (
 )
 from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
-from txbridge_sqlalchemy.work import LostTransactionError
 
 if TYPE_CHECKING:
     from txbridge_sqlalchemy.async_inbox import AsyncInbox

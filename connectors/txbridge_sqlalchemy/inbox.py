@@ -7,25 +7,20 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast, overload
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
+from txbridge.client.barrier_listener import LostTransactionError, RowDecidesError
 from txbridge.client.base.log import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, inbox, inbox_row
 from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.record_name import RecordName, name_of
-from txbridge_sqlalchemy.row import Row
-from txbridge_sqlalchemy.work import LostTransactionError, begin, checked_database
+from txbridge_sqlalchemy.work import Opener, begin, opener
 
 _S = TypeVar("_S", bound=Session)
 #: Connection or session that the function gets.
 _G = TypeVar("_G")
-
-
-class RepeatError(Exception):
-    """The record has a row already."""
 
 
 class Inbox(Generic[_G]):
@@ -51,9 +46,14 @@ class Inbox(Generic[_G]):
     def __init__(self: Inbox[_S], database: sessionmaker[_S], consumer: str) -> None: ...
 
     def __init__(self, database: Engine | sessionmaker[Any], consumer: str) -> None:
-        self._database = checked_database(database, "an AsyncInbox")
-        self._consumer = checked_consumer(consumer)
+        if not isinstance(consumer, str) or not consumer or len(consumer) > MAX_CONSUMER or "\0" in consumer:
+            raise UsageError(f"consumer must be a text of 1 to {MAX_CONSUMER} characters, not {consumer!r}")
+        self._open = self._opener(database)
+        self._consumer = consumer
         self._verified = False
+
+    def _opener(self, database: Any) -> Opener:
+        return opener(database, "an AsyncInbox")
 
     def verify(self) -> None:
         """Make sure that the table is there and that a rollback works.
@@ -66,7 +66,7 @@ class Inbox(Generic[_G]):
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database cannot be asked.
 
         """
-        probe(self._database, inbox_row(self._consumer, RecordName(probe_id(), 1)), lambda _: None)
+        probe(self._open, inbox_row(self._consumer, RecordName(probe_id(), 1)), lambda _: None)
         self._verified = True
 
     def process(self, record: Any, work: Callable[[_G, Any], object]) -> bool:
@@ -99,43 +99,31 @@ class Inbox(Generic[_G]):
             self.verify()
         row = inbox_row(self._consumer, name)
         try:
-            with begin(self._database, inbox) as open_work:
+            with begin(self._open, inbox) as open_work:
                 # The row comes first: another process with this record waits here, and SQLite locks where it can wait.
-                try:
-                    open_work.write_row(row)
-                except IntegrityError as error:
-                    raise RepeatError from error
-                refuse_returned(work(cast(_G, open_work.given), record))
+                open_work.write_row(row)
+                _refuse_returned(work(cast(_G, open_work.given), record))
                 if open_work.is_over():
-                    raise LostTransactionError(ENDED)  # noqa: TRY301  what the block must see
-        except RepeatError:
-            report_repeat(self._consumer, name)
+                    raise LostTransactionError(_ENDED)  # noqa: TRY301  what the block must see
+        except RowDecidesError:
+            _report_repeat(self._consumer, name)
             return False
         except LostTransactionError:
             # Only the table has the outcome.
-            if not self._is_done(row):
+            with begin(self._open, inbox) as asking:
+                is_done = row.is_there(asking.connection)
+            if not is_done:
                 raise
         return True
 
-    def _is_done(self, row: Row) -> bool:
-        with begin(self._database, inbox) as asking:
-            return row.is_there(asking.connection)
 
-
-ENDED = (
+_ENDED = (
     "the function has rolled the transaction back by itself: what it did has not happened. Raise an exception to give "
     "a record up"
 )
 
 
-def checked_consumer(consumer: object) -> str:
-    """Return the consumer's name. Raises UsageError if it cannot be one."""
-    if not isinstance(consumer, str) or not consumer or len(consumer) > MAX_CONSUMER or "\0" in consumer:
-        raise UsageError(f"consumer must be a text of 1 to {MAX_CONSUMER} characters, not {consumer!r}")
-    return consumer
-
-
-def refuse_returned(returned: object) -> None:
+def _refuse_returned(returned: object) -> None:
     """Raise UsageError unless the function has returned None. A coroutine would not run, but its row be written."""
     if returned is not None:
         if hasattr(returned, "close") and hasattr(returned, "cr_frame"):
@@ -146,7 +134,7 @@ def refuse_returned(returned: object) -> None:
         )
 
 
-def report_repeat(consumer: str, name: RecordName) -> None:
+def _report_repeat(consumer: str, name: RecordName) -> None:
     report(
         logging.INFO,
         "inbox_repeat_skipped",

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import BigInteger, Column, Engine, Index, Integer, MetaData, String, Table
 from sqlalchemy.engine import Dialect
 
+from txbridge.client.message import now_ms
 from txbridge_sqlalchemy.record_name import RecordName
-from txbridge_sqlalchemy.row import Row, now_ms
+from txbridge_sqlalchemy.row import Row
 from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.hidden_transaction import guard_pool
 from txbridge_sqlalchemy.row import Row
-from txbridge_sqlalchemy.work import Database, begin
+from txbridge_sqlalchemy.work import Opener, begin
 
 _T = TypeVar("_T")
 
@@ -21,31 +21,21 @@ def probe_id() -> str:
     return f"probe {secrets.token_hex(8)}"
 
 
-def kept(table: str) -> UsageError:
-    """The error for a row of a probe that is still there after the rollback."""
-    return UsageError(
-        f"a row of {table} was there after a rollback: the connections commit every statement by themselves "
-        "(AUTOCOMMIT), or the table knows no transactions. Give an engine whose transactions can be rolled back",
-    )
-
-
-def probe(database: Database, row: Row, look: Callable[[Connection], _T]) -> _T:
+def probe(open_one: Opener, row: Row, look: Callable[[Connection], _T]) -> _T:
     """Write the row and roll it back. Return the result of `look` in that transaction. UsageError if the row stays."""
-    with begin(database, row.table) as work:
+    with begin(open_one, row.table) as work:
         guard_pool(work.connection)
         seen = look(work.connection)
         work.write_row(row)
         work.transaction.rollback()
-    with begin(database, row.table) as work:
-        stays = delete_if_there(work.connection, row)
+    with begin(open_one, row.table) as work:
+        stays = row.is_there(work.connection)
+        if stays:
+            row.delete_row(work.connection)
     if stays:
-        raise kept(row.table.name)
+        raise UsageError(
+            f"a row of {row.table.name} was there after a rollback: the connections commit every statement by "
+            "themselves (AUTOCOMMIT), or the table knows no transactions. Give an engine whose transactions can be "
+            "rolled back"
+        )
     return seen
-
-
-def delete_if_there(connection: Connection, row: Row) -> bool:
-    """Delete the row. True if it was there."""
-    if not row.is_there(connection):
-        return False
-    row.delete_row(connection)
-    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -49,11 +48,6 @@ def _statements(table: Table) -> _Statements:
         select(literal(1)).select_from(table).where(*same),
         delete(table).where(*same),
     )
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970-01-01 UTC, as in `created_at`."""
-    return time.time_ns() // 1_000_000
 
 
 def ask(connection: Connection, statement: Executable, values: dict[str, Any] | None = None) -> Result[Any]:

@@ -5,38 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Connection, Engine, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from txbridge import LocalTransactionState, MessageExt, TransactionListener
-from txbridge.client.barrier import (
-    ANSWERS,
-    BARRIER_ROW,
-    COMMITTED,
-    ROLLED_BACK,
-    Barrier,
-    Rollback,
-    is_busy,
-    new_barrier_id,
-    report_busy,
-    report_lost,
-)
+from txbridge import MessageExt
+from txbridge.client.barrier import BARRIER_ROW, COMMITTED, ROLLED_BACK, new_barrier_id
+from txbridge.client.barrier_listener import BarrierListener, RowDecidesError, wants_commit
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
-from txbridge_sqlalchemy.decisions import (
-    DecidedError,
-    Waits,
-    refuse_dirty_reads,
-    refuse_mistakes,
-)
+from txbridge.errors import UsageError
 from txbridge_sqlalchemy.probe import probe, probe_id
+from txbridge_sqlalchemy.row import ask
 from txbridge_sqlalchemy.table import row_of, transactions
-from txbridge_sqlalchemy.work import LostTransactionError, begin, checked_database
+from txbridge_sqlalchemy.work import Opener, begin, opener
 
 _S = TypeVar("_S", bound=Session)
 
 
-class SqlTransactionListener(TransactionListener):
+class SqlTransactionListener(BarrierListener):
     """Runs local transactions in one SQL database, and answers every check from it.
 
     The application's function and a row with the transaction's id are committed together, so a check only has to look
@@ -95,10 +80,15 @@ class SqlTransactionListener(TransactionListener):
         check_wait: float = 3.0,
         patience: float = DEFAULT_PATIENCE_S,
     ) -> None:
-        self._database = checked_database(database, "an AsyncSqlTransactionListener")
+        super().__init__(patience)
+        if check_wait <= 0:
+            raise UsageError(f"check_wait must be positive, not {check_wait}")
+        self._open = self._opener(database)
         self._execute = execute
-        self._waits = Waits(check_wait)
-        self._barrier = Barrier(patience)
+        self._wait_ms = max(1, round(check_wait * 1000))
+
+    def _opener(self, database: Any) -> Opener:
+        return opener(database, "an AsyncSqlTransactionListener")
 
     def verify(self) -> None:
         """Make sure that the table is there and that a rollback works.
@@ -111,101 +101,47 @@ class SqlTransactionListener(TransactionListener):
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database cannot be asked.
 
         """
-        refuse_dirty_reads(probe(self._database, row_of(probe_id(), ROLLED_BACK), self._waits.isolation_level))
+        level = probe(self._open, row_of(probe_id(), ROLLED_BACK), self._isolation_level)
+        if level == "READ UNCOMMITTED":
+            raise UsageError(
+                "the isolation level is READ UNCOMMITTED: a check could see a transaction that is rolled back later. "
+                "Give the listener an engine with READ COMMITTED or more",
+            )
         self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id())
 
-    def barrier_id(self) -> str | None:
-        """Identity of the table, which half messages carry. Read once, and made where the table has none."""
-        self._verify_once()
-        return self._barrier.id
-
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
-        """Run the application's function and write the transaction's row, all or nothing.
-
-        Exceptions of the function, except Rollback, and of the database are raised after the rollback. Then the client
-        counts the transaction as unknown, and a check finds its outcome, also when a commit was not answered.
-        """
-        self._verify_once()
-        try:
-            return self._run(message, arg)
-        except DecidedError:
-            # A check was faster, or the application has called this method twice with one message. Or the function has
-            # ended the transaction by itself.
-            pass
-        except LostTransactionError as error:
-            report_lost(message, error)
-        except BaseException:
-            self._barrier.note_failed(message.transaction_id)
-            raise
-        return self._decision_of(message)
-
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the transaction up. If it is not found, make sure that it cannot be committed later.
-
-        The answer is "unknown" while the transaction still runs in some process, while it may still begin (`patience`),
-        and if the sender uses another database. If the database cannot be asked, its exception is raised. The client
-        logs it and counts it as unknown, too.
-        """
-        try:
-            self._verify_once()
-            found = self._read_states(message.transaction_id, BARRIER_ROW)
-            answer = self._barrier.answer(message, found.get(message.transaction_id), found.get(BARRIER_ROW))
-            return self._decision_of(message) if answer is None else answer
-        except DBAPIError as error:
-            if not is_busy(error.orig):
-                raise
-            report_busy(message)
-            return LocalTransactionState.UNKNOW
-
-    def _verify_once(self) -> None:
-        if self._barrier.id is None:
-            self.verify()
-
-    def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState:
-        """Run the function. DecidedError, LostTransactionError: only the table has the outcome."""
-        with begin(self._database, transactions) as work:
-            # The row comes first, so that a check waits from now on until it is committed or rolled back. If it came
-            # last, a check could roll back a running transaction. SQLite locks the database here, where it can wait,
-            # and not halfway, where it could not.
-            try:
-                work.write_row(row_of(message.transaction_id, COMMITTED))
-            except IntegrityError as error:
-                raise DecidedError from error
-            try:
-                commits = self._execute(work.given, message, arg)
-            except Rollback:
-                commits = False
-            refuse_mistakes(commits)
+    def _run(self, message: MessageExt, arg: Any) -> bool:
+        with begin(self._open, transactions) as work:
+            work.write_row(row_of(message.transaction_id, COMMITTED))
+            commits = wants_commit(self._execute, work.given, message, arg)
             if work.is_over():
-                raise DecidedError
-            if commits is False:
+                raise RowDecidesError
+            if not commits:
                 work.transaction.rollback()
-        if commits is False:
-            # The rollback was too late if the function has sent COMMIT past SQLAlchemy, or a statement that commits.
-            return ANSWERS[self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
-        return LocalTransactionState.COMMIT_MESSAGE
+        return commits
 
-    def _decision_of(self, message: MessageExt) -> LocalTransactionState:
-        """Return the decision in the table. If there is none, write a rollback first."""
-        return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK)]
-
-    def _state_or_new(self, row_id: str, new: str) -> str:
-        """Return the state of a row. If there is none, write it with this state."""
-        # Usually the row is there, and reading needs no lock.
-        found = self._read_states(row_id)
-        if not found:
-            # Of two inserts of one id, one fails on the primary key, at any isolation level.
-            try:
-                with begin(self._database, transactions) as work:
-                    self._waits.set_time_limits(work.connection)
-                    work.write_row(row_of(row_id, new))
-            except IntegrityError:
-                # Read in a new transaction, whose snapshot has the row that the insert collided with.
-                found = self._read_states(row_id)
-                if not found:
-                    raise
-        return found.get(row_id, new)
+    def _write_state(self, row_id: str, state: str) -> None:
+        with begin(self._open, transactions) as work:
+            self._set_time_limits(work.connection)
+            work.write_row(row_of(row_id, state))
 
     def _read_states(self, *ids: str) -> dict[str, str]:
-        with begin(self._database, transactions) as work:
-            return self._waits.states_of(work.connection, *ids)
+        found = select(transactions.c.id, transactions.c.state).where(transactions.c.id.in_(ids))
+        with begin(self._open, transactions) as work:
+            self._set_time_limits(work.connection)
+            return {row.id: row.state for row in ask(work.connection, found)}
+
+    def _isolation_level(self, connection: Connection) -> str | None:
+        """The isolation level; None if the dialect does not report it."""
+        self._set_time_limits(connection)
+        try:
+            return connection.get_isolation_level()
+        except NotImplementedError:
+            return None
+
+    def _set_time_limits(self, connection: Connection) -> None:
+        """Limit the waits of the current transaction."""
+        if connection.dialect.name == "postgresql":
+            # An insert waits for an open transaction that has inserted the same id, and every statement waits for a
+            # migration of the table. Without a bound these would block the checks. LOCAL: until the transaction ends.
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._wait_ms}")
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._wait_ms}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table
 from sqlalchemy.engine import Dialect
 
-from txbridge.client.barrier import BARRIER_ROW, NEVER_PURGED
-from txbridge_sqlalchemy.row import Row, now_ms
+from txbridge.client.barrier import creation_time
+from txbridge_sqlalchemy.row import Row
 from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ metadata = MetaData()
 transactions = Table(
     "txbridge_transactions",
     metadata,
-    # 128 bits as hexadecimal digits; or BARRIER_ROW, whose state is the identity of the table.
+    # 128 bits as hexadecimal digits; or `barrier`, whose state is the identity of the table.
     Column("id", String(32), primary_key=True),
     Column("state", String(16), nullable=False),
     # Milliseconds since 1970-01-01 UTC, as everywhere in txbridge: the same in every database, whatever its time zone.
@@ -37,8 +37,8 @@ PURGE_AFTER = timedelta(days=36)
 
 def row_of(transaction_id: str, state: str) -> Row:
     """The row of a transaction in this state, or of the identity of the table."""
-    created_at = NEVER_PURGED if transaction_id == BARRIER_ROW else now_ms()
-    return Row(transactions, {"id": transaction_id, "state": state, "created_at": created_at})
+    values = {"id": transaction_id, "state": state, "created_at": creation_time(transaction_id)}
+    return Row(transactions, values)
 
 
 def create_table(engine: Engine) -> None:

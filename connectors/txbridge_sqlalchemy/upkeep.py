@@ -9,8 +9,8 @@ from sqlalchemy import Delete, Engine, Table, delete, select, tuple_
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
+from txbridge.client.message import now_ms
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.row import now_ms
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

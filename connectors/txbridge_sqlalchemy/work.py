@@ -10,19 +10,22 @@ driver must not be in a transaction any more (hidden_transaction.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RootTransaction, Table, event, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
+from txbridge.client.barrier_listener import LostTransactionError, RowDecidesError
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.hidden_transaction import is_in_transaction, outlives_commit
 from txbridge_sqlalchemy.row import Row
 
 #: The source of the transactions of a listener or an inbox.
 Database = Engine | sessionmaker[Any]
+#: Opens a connection or session: what the application's function gets, and the plain one in it.
+Opener = Callable[[], AbstractContextManager[tuple[Any, Connection | Session]]]
 
 _XID = select(func.txid_current())
 
@@ -47,24 +50,27 @@ HIDDEN = (
 )
 
 
-class LostTransactionError(Exception):
-    """The transaction that wrote the row is over, or cannot be committed. The open part is rolled back."""
-
-
 class Work:
     """A database transaction that has begun.
 
     Attributes:
-        given: the connection, or the session around it, that the application's function gets.
+        given: the connection or session that the application's function gets.
         connection: the connection on which the row is written.
         transaction: SQLAlchemy's object that commits or rolls back.
 
     """
 
-    def __init__(self, given: Connection | Session, connection: Connection, transaction: Any, table: Table) -> None:
+    def __init__(
+        self,
+        given: Any,
+        connection: Connection,
+        transaction: RootTransaction | SessionTransaction,
+        table: Table,
+        session: Session | None = None,
+    ) -> None:
         self.given = given
         self.connection = connection
-        self.transaction: RootTransaction | SessionTransaction = transaction
+        self.transaction = transaction
         self._table = table
         self._is_ours: Callable[[], bool] = lambda: True
         self._second = False
@@ -73,29 +79,35 @@ class Work:
         if connection.dialect.name == "sqlite":
             # Outside a transaction SQLite commits when a savepoint is released.
             event.listen(connection, "savepoint", self._before_commit)
-        if isinstance(given, Session):
-            event.listen(given, "after_begin", self._after_begin)
+        if session is not None:
+            event.listen(session, "after_begin", self._after_begin)
             # The session returns its connection to the pool right after this.
-            event.listen(given, "after_commit", self._after_commit)
+            event.listen(session, "after_commit", self._after_commit)
 
     def write_row(self, row: Row) -> None:
         """Insert the row; from now on COMMIT is sent only if it commits this row.
 
-        Raises UsageError if the connection commits every statement by itself. A pool may have one such among others,
-        when an application has set it so by the driver.
+        Raises RowDecidesError if the row is there already. Raises UsageError if the connection commits every statement
+        by itself. A pool may have one such among others, when an application has set it so by the driver.
         """
         if getattr(self.connection.connection.dbapi_connection, "autocommit", None) is True:
             raise UsageError(AUTOCOMMIT)
+        try:
+            self._is_ours = self._insert(row)
+        except IntegrityError as error:
+            raise RowDecidesError from error
+        event.listen(self.connection, "before_cursor_execute", self._before_statement)
+
+    def _insert(self, row: Row) -> Callable[[], bool]:
+        """Insert the row. Returns the question whether it is still part of the transaction."""
         if self.connection.dialect.name == "postgresql":
             # The database's transaction id shows whether this is still the same transaction, and the query fails if
             # the transaction has failed. Reading the row instead would conflict with other rows at the isolation level
             # SERIALIZABLE.
             xid = row.insert_for_xid(self.connection)
-            self._is_ours = lambda: bool(self.connection.execute(_XID).scalar_one() == xid)
-        else:
-            row.insert_row(self.connection)
-            self._is_ours = lambda: row.is_there(self.connection)
-        event.listen(self.connection, "before_cursor_execute", self._before_statement)
+            return lambda: bool(self.connection.execute(_XID).scalar_one() == xid)
+        row.insert_row(self.connection)
+        return lambda: row.is_there(self.connection)
 
     def is_over(self) -> bool:
         """Whether the function has ended the transaction by itself. Raises UsageError as refuse_second_database."""
@@ -120,7 +132,7 @@ class Work:
     def _after_commit(self, session: Session) -> None:
         # The end of a savepoint is a commit of the session, too.
         if not session.in_nested_transaction():
-            refuse_hidden_transaction(self.connection)
+            _refuse_hidden_transaction(self.connection)
 
     def _before_statement(self, connection: Connection, *_: Any) -> None:
         """Execute nothing after the end of the transaction: asyncpg, and SQLite with an own BEGIN, would commit it."""
@@ -146,8 +158,8 @@ class Work:
         )
 
 
-def checked_database(database: Database, other: str) -> Database:
-    """Return the database. Raises UsageError if its transactions are not all of one database.
+def opener(database: Database, other: str) -> Opener:
+    """Open connections or sessions of the database. Raises UsageError if transactions are not all of one database.
 
     `other` is the class for asynchronous databases, with its article, for the error.
     """
@@ -158,7 +170,13 @@ def checked_database(database: Database, other: str) -> Database:
         )
     if isinstance(database, sessionmaker):
         refuse_two_databases(database.kw, Connection)
-    return database
+
+    @contextmanager
+    def open_plain() -> Iterator[tuple[Any, Connection | Session]]:
+        with database.connect() if isinstance(database, Engine) else database() as plain:
+            yield plain, plain
+
+    return open_plain
 
 
 def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
@@ -178,35 +196,34 @@ def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
 
 
 @contextmanager
-def begin(database: Database, table: Table) -> Iterator[Work]:
+def begin(open_one: Opener, table: Table) -> Iterator[Work]:
     """A transaction for a row of this table: committed at the end of the block, rolled back on an exception.
 
     Raises LostTransactionError instead of a COMMIT that would not commit the row of `Work.write_row`.
     """
-    if isinstance(database, Engine):
-        with database.connect() as connection:
-            with connection.begin() as transaction, _nothing_left_open(connection, transaction):
-                yield Work(connection, connection, transaction, table)
-            refuse_hidden_transaction(connection)
-        return
-    with database() as session:
+    with open_one() as (given, plain):
+        if isinstance(plain, Connection):
+            with plain.begin() as transaction, _nothing_left_open(plain, transaction):
+                yield Work(given, plain, transaction, table)
+            _refuse_hidden_transaction(plain)
+            return
         # A subclass of Session can set two-phase commit and the bind by itself.
-        if session.twophase:
+        if plain.twophase:
             raise UsageError(TWO_PHASE)
-        bind = session.get_bind(clause=table)
+        bind = plain.get_bind(clause=table)
         if not isinstance(bind, Engine):
             raise UsageError(BIND_IT)
-        with ExitStack() as at_last, session.begin() as transaction:
-            connection = session.connection(bind_arguments={"bind": bind})
+        with ExitStack() as at_last, plain.begin() as session_transaction:
+            connection = plain.connection(bind_arguments={"bind": bind})
             # A session that cannot roll its savepoints back, because the database has lost them, would keep its
             # connection and so its locks.
             at_last.callback(connection.close)
-            with _nothing_left_open(connection, transaction):
-                yield Work(session, connection, transaction, table)
+            with _nothing_left_open(connection, session_transaction):
+                yield Work(given, connection, session_transaction, table, plain)
 
 
 @contextmanager
-def _nothing_left_open(connection: Connection, transaction: Any) -> Iterator[None]:
+def _nothing_left_open(connection: Connection, transaction: RootTransaction | SessionTransaction) -> Iterator[None]:
     """Roll back the rest of a transaction that the function has ended by itself.
 
     After a COMMIT that failed, SQLite's transaction is still open. SQLAlchemy would return the connection to the pool
@@ -215,17 +232,13 @@ def _nothing_left_open(connection: Connection, transaction: Any) -> Iterator[Non
     try:
         yield
     finally:
-        end_what_is_left(connection, is_active=transaction.is_active)
+        # SQLAlchemy rolls back what is active in its eyes, and a connection that is not used any more.
+        if not (transaction.is_active or connection.closed or connection.invalidated):
+            connection.dialect.do_rollback(connection.connection)
 
 
-def refuse_hidden_transaction(connection: Connection) -> None:
+def _refuse_hidden_transaction(connection: Connection) -> None:
     """Raise LostTransactionError if COMMIT has not ended the transaction. Its connection is closed, which does."""
     if outlives_commit(connection):
         connection.invalidate()
         raise LostTransactionError(HIDDEN)
-
-
-def end_what_is_left(connection: Connection, *, is_active: bool) -> None:
-    """Send ROLLBACK, unless SQLAlchemy does (its transaction is active) or the connection is not used any more."""
-    if not (is_active or connection.closed or connection.invalidated):
-        connection.dialect.do_rollback(connection.connection)

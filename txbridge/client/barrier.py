@@ -12,7 +12,7 @@ from typing import Any
 
 from txbridge.client.base.log import report
 from txbridge.client.listener import LocalTransactionState
-from txbridge.client.message import MessageExt
+from txbridge.client.message import MessageExt, now_ms
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 
@@ -42,6 +42,11 @@ _MOST_FAILED = 10_000
 
 class Rollback(Exception):  # noqa: N818  it is a decision, not an error
     """Raised by the application's function to roll its transaction back, and with it the message."""
+
+
+def creation_time(row_id: str) -> int:
+    """The value of `created_at` for a row that is written now."""
+    return NEVER_PURGED if row_id == BARRIER_ROW else now_ms()
 
 
 def new_barrier_id() -> str:

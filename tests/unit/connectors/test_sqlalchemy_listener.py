@@ -15,8 +15,15 @@ import pytest
 from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
-from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, ddl, purge, transactions
-from txbridge_sqlalchemy.work import LostTransactionError
+from txbridge_sqlalchemy import (
+    LostTransactionError,
+    Rollback,
+    SqlTransactionListener,
+    create_table,
+    ddl,
+    purge,
+    transactions,
+)
 
 from tests.support import sql_application
 from tests.support.harness import eventually
