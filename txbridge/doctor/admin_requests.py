@@ -22,9 +22,8 @@ from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
 from txbridge.doctor.describe_quorum import DescribeQuorum
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
-from txbridge.kafka.aiokafka_client import aiokafka_client
+from txbridge.kafka.aiokafka_client import aiokafka_client, aiokafka_runner
 from txbridge.kafka.broker_features import ApiKey, Asked, Versions, ask_versions, lacking
-from txbridge.kafka.log import without_aiokafka
 
 _Result = TypeVar("_Result")
 
@@ -71,8 +70,8 @@ def ask_brokers(kafka: Mapping[str, Any], transactional_ids: Sequence[str]) -> A
     """
     try:
         # aiokafka's log lines would mix with our output. The answers contain its errors.
-        with without_aiokafka():
-            return asyncio.run(_AdminRequests(kafka).send_all(transactional_ids))
+        with aiokafka_runner() as runner:
+            return runner.run(_AdminRequests(kafka).send_all(transactional_ids))
     except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
         raise EnvironmentProblemError(
             f"a worker's second Kafka client, aiokafka, cannot connect with these settings: {_text(error)}"
@@ -100,16 +99,13 @@ class _AdminRequests:
 
     async def send_all(self, transactional_ids: Sequence[str]) -> Answers:
         self._kafka = aiokafka_client(self._properties, "doctor", REQUEST_TIMEOUT_S)
-        try:
-            await self._kafka.bootstrap()
-            self._asked = await ask_versions(self._kafka)
-            self._deadline = Deadline(_ALL_REQUESTS_S)
-            clock = await self._or_error(self._compare_clocks())
-            self._coordinators_come = Deadline(_COORDINATORS_COME_S)
-            slots = asyncio.Semaphore(_AT_ONCE)
-            found = await asyncio.gather(*(self._find_rights(one, slots) for one in transactional_ids))
-        finally:
-            await self._kafka.close()
+        await self._kafka.bootstrap()
+        self._asked = await ask_versions(self._kafka)
+        self._deadline = Deadline(_ALL_REQUESTS_S)
+        clock = await self._or_error(self._compare_clocks())
+        self._coordinators_come = Deadline(_COORDINATORS_COME_S)
+        slots = asyncio.Semaphore(_AT_ONCE)
+        found = await asyncio.gather(*(self._find_rights(one, slots) for one in transactional_ids))
         return Answers(
             releases={node: release_of(known) for node, known in self._asked.versions.items()},
             lacking={node: what for node, known in self._asked.versions.items() if (what := lacking(known))},

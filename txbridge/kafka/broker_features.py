@@ -6,7 +6,6 @@ librdkafka does not expose that answer, so aiokafka sends the request. A worker 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from aiokafka.protocol.admin import ApiVersionRequest
 
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.aiokafka_client import aiokafka_client
-from txbridge.kafka.log import without_aiokafka
+from txbridge.kafka.aiokafka_client import aiokafka_client, aiokafka_runner
 
 #: The oldest and the newest version of each request that a broker supports, by API key.
 Versions = Mapping[int, tuple[int, int]]
@@ -123,7 +121,7 @@ def require_features(kafka: Mapping[str, Any]) -> None:
     """
     # In a thread of its own: the caller's thread may have an event loop, or get one soon.
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(asyncio.run, _ask(kafka)).result()
+        asked = thread.submit(_ask, kafka).result()
     found = [f"broker {node} lacks {what}" for node, known in sorted(asked.items()) if (what := lacking(known))]
     if found:
         raise EnvironmentProblemError(
@@ -131,15 +129,16 @@ def require_features(kafka: Mapping[str, Any]) -> None:
         )
 
 
-async def _ask(kafka: Mapping[str, Any]) -> Mapping[int, Versions]:
-    client = aiokafka_client(kafka, "start", _REQUEST_TIMEOUT_S)
-    try:
-        # aiokafka's log lines about brokers that are down add nothing to the worker's own lines.
-        with without_aiokafka():
-            await client.bootstrap()
-            return (await ask_versions(client, _PATIENCE_S)).versions
-    except (kafka_errors.KafkaError, OSError, TimeoutError):
-        # librdkafka has just had an answer. Faust will report why aiokafka gets none.
-        return {}
-    finally:
-        await client.close()
+def _ask(kafka: Mapping[str, Any]) -> Mapping[int, Versions]:
+    async def ask() -> Mapping[int, Versions]:
+        client = aiokafka_client(kafka, "start", _REQUEST_TIMEOUT_S)
+        await client.bootstrap()
+        return (await ask_versions(client, _PATIENCE_S)).versions
+
+    # aiokafka's log lines about brokers that are down add nothing to the worker's own lines.
+    with aiokafka_runner() as runner:
+        try:
+            return runner.run(ask())
+        except (kafka_errors.KafkaError, OSError, TimeoutError):
+            # librdkafka has just had an answer. Faust will report why aiokafka gets none.
+            return {}

@@ -12,8 +12,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from txbridge.kafka.aiokafka_client import aiokafka_client
-from txbridge.kafka.log import without_aiokafka
+from txbridge.kafka.aiokafka_client import aiokafka_client, aiokafka_runner
 from txbridge.kafka.proven_end import AskEachBroker, View
 from txbridge.log import get_logger
 
@@ -37,12 +36,8 @@ def each_broker(kafka: Mapping[str, Any]) -> AskEachBroker:
 
     @contextmanager
     def ask() -> Iterator[_Connections]:
-        with without_aiokafka(), asyncio.Runner() as runner:
-            connections = _Connections(runner, kafka)
-            try:
-                yield connections
-            finally:
-                connections.close()
+        with aiokafka_runner() as runner:
+            yield _Connections(runner, kafka)
 
     return ask
 
@@ -56,7 +51,7 @@ class _Connections:
         self._client: AIOKafkaClient | None = None
 
     def list_nodes(self) -> Collection[int]:
-        return self._wait_for(self._connect()) or ()
+        return self._answer_of(self._connect()) or ()
 
     async def _connect(self) -> list[int]:
         if self._client is not None:
@@ -66,7 +61,7 @@ class _Connections:
         return await self._connect()
 
     def view_of(self, node: int, topic: str, partition: int) -> View | None:
-        answer = self._wait_for(self._send_to(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
+        answer = self._answer_of(self._send_to(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
         if answer is None:
             return None
         told = ((name, (number, *rest)) for _, name, _, of in answer.topics for _, number, *rest in of)
@@ -75,7 +70,7 @@ class _Connections:
 
     def end_of(self, node: int, topic: str, partition: int) -> int | None:
         request = OffsetRequest(_NO_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, _LATEST)])])
-        answer = self._wait_for(self._send_to(node, request))
+        answer = self._answer_of(self._send_to(node, request))
         if answer is None:
             return None
         told = ((name, one) for name, of in answer.topics for one in of)
@@ -84,18 +79,14 @@ class _Connections:
 
     async def _send_to(self, node: int, request: Any) -> Any:
         assert self._client is not None
-        return await self._client.send(node, request)
+        return await asyncio.wait_for(self._client.send(node, request), _ANSWER_S)
 
-    def _wait_for(self, question: Coroutine[Any, Any, _T]) -> _T | None:
+    def _answer_of(self, question: Coroutine[Any, Any, _T]) -> _T | None:
         try:
-            return self._runner.run(asyncio.wait_for(question, _ANSWER_S))
+            return self._runner.run(question)
         except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
             _log.debug("broker_not_answering", error=str(error) or type(error).__name__)
             return None
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._wait_for(self._client.close())
 
 
 def _of(told: Iterable[tuple[str, Sequence[Any]]], topic: str, partition: int) -> Sequence[Any] | None:

@@ -35,9 +35,6 @@ class Brokers:
     async def bootstrap(self) -> None:
         pass
 
-    async def close(self) -> None:
-        pass
-
     async def send(self, node: int, request: object) -> object:
         self.sent[node, type(request).__name__] += 1
         if node == self._down or (node == self._hangs and not isinstance(request, ApiVersionRequest)):

@@ -36,7 +36,7 @@ def test_a_service_without_transactions_is_told_so() -> None:
 
 
 def test_a_worker_refuses_brokers_that_lack_something_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def asked(_: object) -> dict[int, broker_features.Versions]:
+    def asked(_: object) -> dict[int, broker_features.Versions]:
         return {1: OF_3_9, 2: {key: known for key, known in OF_3_9.items() if key != ApiKey.END_TXN}}
 
     monkeypatch.setattr(broker_features, "_ask", asked)

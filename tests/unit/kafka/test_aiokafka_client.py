@@ -1,0 +1,113 @@
+"""Brokers that stop answering while a connection is being opened: no connection and no time is lost to them."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import ssl
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.unit.kafka.test_aiokafka_security import CERTIFICATE, KEY
+from txbridge.doctor import admin_requests
+from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka import broker_features, each_broker
+
+LIMIT_S = 0.1
+API_VERSIONS, METADATA = 18, 3
+
+
+class SilentBroker:
+    """A broker that answers this many requests, and then none. It accepts no connection if the number is negative."""
+
+    def __init__(self, answers: int, tls: ssl.SSLContext | None, stack: ExitStack) -> None:
+        self._left, self._tls, self._stack = answers, tls, stack
+        # A queue of one that is full: the next connection has to wait.
+        self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0 if answers < 0 else 50))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        if answers >= 0:
+            # In daemon threads: what they wait for ends with the sockets.
+            threading.Thread(target=self._accept, daemon=True).start()
+        else:
+            stack.enter_context(socket.create_connection(self._listener.getsockname()))
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._stack.enter_context(self._listener.accept()[0])
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError, struct.error):
+            if self._tls is not None:
+                client = self._stack.enter_context(self._tls.wrap_socket(client, server_side=True))
+            while True:
+                (length,) = struct.unpack(">i", client.recv(4))
+                key, _, correlation = struct.unpack(">hhi", client.recv(length)[:8])
+                if self._left:
+                    self._left -= 1
+                    answer = struct.pack(">i", correlation) + self._answer_to(key)
+                    client.sendall(struct.pack(">i", len(answer)) + answer)
+
+    def _answer_to(self, key: int) -> bytes:
+        if key == API_VERSIONS:
+            return struct.pack(">hi6h", 0, 2, API_VERSIONS, 0, 0, METADATA, 0, 1)
+        host, port = self.address.split(":")
+        broker = struct.pack(">ih", 1, len(host)) + host.encode() + struct.pack(">ih", int(port), -1)
+        return struct.pack(">i", 1) + broker + struct.pack(">ii", 1, 0)
+
+
+def ask_each_broker(kafka: dict[str, object]) -> None:
+    with each_broker.each_broker(kafka)() as brokers:
+        if brokers.list_nodes():
+            assert brokers.end_of(1, "orders", 0) is None
+
+
+def ask_as_doctor(kafka: dict[str, object]) -> None:
+    with suppress(EnvironmentProblemError):
+        admin_requests.ask_brokers(kafka, ["half@0"])
+
+
+@pytest.fixture
+def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
+    for module, limit in (
+        (each_broker, "_ANSWER_S"),
+        (admin_requests, "REQUEST_TIMEOUT_S"),
+        (broker_features, "_REQUEST_TIMEOUT_S"),
+    ):
+        monkeypatch.setattr(module, limit, LIMIT_S)
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("ask", [ask_each_broker, ask_as_doctor, broker_features.require_features])
+@pytest.mark.parametrize("answers", [-1, 0, 1, 2], ids=["accepts none", "silent", "greeting", "metadata"])
+@pytest.mark.parametrize("protocol", ["plaintext", "ssl"])
+def test_no_connection_is_left_to_the_collector(
+    stack: ExitStack, tmp_path: Path, ask: Callable[[dict[str, object]], None], answers: int, protocol: str
+) -> None:
+    tls = None
+    if protocol == "ssl":
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        for name, text in (("certificate", CERTIFICATE), ("key", KEY)):
+            (tmp_path / name).write_text(text)
+        tls.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+    broker = SilentBroker(answers, tls, stack)
+    kafka = {"bootstrap.servers": broker.address, "security.protocol": protocol, "ssl.ca.pem": CERTIFICATE}
+    gc.collect()
+    began = time.monotonic()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        ask(kafka)
+        seconds = time.monotonic() - began
+        gc.collect()
+    assert [str(one.message) for one in found] == []
+    # A broker with TLS that does not answer the end of the connection would take half a minute.
+    assert seconds < 15
