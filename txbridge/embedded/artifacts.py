@@ -39,6 +39,11 @@ class Artifact:
     def file_name(self) -> str:
         return f"{self.name}-{self.version}.jar"
 
+    @property
+    def path(self) -> str:
+        """Its path in a Maven repository."""
+        return f"{self.organisation.replace('.', '/')}/{self.name}/{self.version}/{self.file_name}"
+
 
 def locked_version(release: str) -> str:
     """The locked version for "4.3" or "4.3.1"; UsageError if there is none."""

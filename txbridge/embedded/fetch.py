@@ -1,19 +1,26 @@
 """Download of jars that are locked by SHA-256, from Maven Central or another Maven repository.
 
-jgo knows Maven's layout and the address of Maven Central. It verifies only the checksums of the repository itself. The
-lock is stronger, and is checked here.
+The lock is checked, and not the checksums of the repository: a person who can alter a jar there can alter these, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import (
+    HTTPBasicAuthHandler,
+    HTTPPasswordMgrWithPriorAuth,
+    OpenerDirector,
+    Request,
+    build_opener,
+)
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
@@ -22,10 +29,10 @@ from txbridge.deadline import Deadline
 from txbridge.embedded.artifacts import Artifact
 from txbridge.embedded.paths import MIB, require_free_space
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.extras import needs
 
 #: Variable for the address of a repository to use instead of Maven Central.
 REPOSITORY_VARIABLE = "TXBRIDGE_MAVEN_REPOSITORY"
+_CENTRAL = "https://repo.maven.apache.org/maven2"
 
 #: Bytes needed besides the jars: folders, and files rounded up to blocks.
 _MARGIN = 8 * MIB
@@ -35,10 +42,13 @@ FETCH_TIMEOUT_S = 1_200.0
 _SILENCE_S = 10
 # Most jars are small, and a connection of its own for each costs more than its bytes.
 _AT_ONCE = 4
+#: Bytes that are read at a time.
+_PIECE = 64 * 1024
 
 _REMEDY = (
-    "Check the network; behind a proxy set HTTPS_PROXY; for a mirror of your own set "
-    f"{REPOSITORY_VARIABLE} to its address; without any network copy the cache folder from a machine that has it"
+    "Check the network; behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE if it has an authority of its own; for a "
+    f"mirror of your own set {REPOSITORY_VARIABLE} to its address; without any network copy the cache folder from a "
+    "machine that has it"
 )
 
 
@@ -55,7 +65,7 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
     """Fill the empty `folder` with these jars of `what`, as in "Kafka 4.3.1", or raise.
 
     Raises:
-        EnvironmentProblemError: no jgo, no space, no network, or bytes that differ from the lock.
+        EnvironmentProblemError: no space, no network, or bytes that differ from the lock.
         UsageError: the address of the repository is invalid.
 
     """
@@ -80,32 +90,23 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
 def _transfer(
     folder: Path, jars: Sequence[Artifact], what: str, repository: str, advance: Callable[[int], None]
 ) -> None:
-    with needs("embedded", f"fetching {what} needs jgo"):
-        from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
     stopped = threading.Event()
     deadline = Deadline(FETCH_TIMEOUT_S)
+    address, opener = _opener_of(repository or _CENTRAL)
 
-    @contextmanager
-    def follow(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
-        def received(size: int) -> None:
-            if stopped.is_set():
-                raise _StoppedError
-            advance(size)
-
-        yield received
-
-    context = MavenContext(
-        PythonResolver(progress_callback=follow),
-        repo_cache=folder / "repository",
-        remote_repos={"mirror": repository.rstrip("/")} if repository else None,
-        timeout=_SILENCE_S,
-    )
+    def received(size: int) -> None:
+        if stopped.is_set():
+            raise _StoppedError
+        advance(size)
 
     def fetch(one: Artifact) -> None:
-        component = context.project(one.organisation, one.name).at_version(one.version)
+        request = Request(f"{address}/{one.path}", headers={"User-Agent": "txbridge"})  # noqa: S310 - http or https
         try:
-            component.artifact().resolve().rename(folder / one.file_name)
-        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors, jgo's RuntimeErrors
+            with opener.open(request, timeout=_SILENCE_S) as answer:
+                _save(answer, folder / one.file_name, received)
+        except (OSError, HTTPException) as error:
+            if isinstance(error, HTTPError):
+                error.close()
             raise EnvironmentProblemError(f"{one.file_name} could not be fetched: {error}. {_REMEDY}") from error
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="txbridge-fetch") as threads:
@@ -123,4 +124,22 @@ def _transfer(
             f"fetching {what} took longer than {FETCH_TIMEOUT_S:.0f} s and was given up; try again on a faster "
             "network, or copy the cache folder from a machine that has it"
         )
-    shutil.rmtree(folder / "repository")
+
+
+def _opener_of(repository: str) -> tuple[str, OpenerDirector]:
+    """The address without user and password, and an opener that sends them to it and nowhere else."""
+    parts = urlsplit(repository.rstrip("/"))
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    passwords = HTTPPasswordMgrWithPriorAuth()
+    if parts.username:
+        passwords.add_password(None, address, unquote(parts.username), unquote(parts.password or ""), True)
+    return address, build_opener(HTTPBasicAuthHandler(passwords))
+
+
+def _save(answer: HTTPResponse, path: Path, received: Callable[[int], None]) -> None:
+    with path.open("wb") as file:
+        while piece := answer.read(_PIECE):
+            file.write(piece)
+            received(len(piece))
+    if answer.length:
+        raise OSError(f"the connection ended {answer.length} bytes too early")

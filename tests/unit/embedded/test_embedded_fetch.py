@@ -1,8 +1,10 @@
-"""A fetch of jars that takes too long, from a repository of this machine that delivers byte by byte without an end."""
+"""Fetches of jars from a repository of this machine: through a proxy, with a password, and how they fail."""
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
+import hashlib
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,22 +12,43 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
-from txbridge.embedded import fetch
+from txbridge.embedded import fetch, jars
 from txbridge.embedded.artifacts import Artifact
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import EnvironmentProblemError, UsageError
 
-JARS = [Artifact("org.example", name, "1", 1_000_000, "00") for name in ("one", "two")]
+JARS = [
+    Artifact("org.example.some", name, "1", len(name), hashlib.sha256(name.encode()).hexdigest())
+    for name in ("one", "two")
+]
+SECRET = base64.b64encode(b"me:p@ss").decode()
 
 
-class Endless(BaseHTTPRequestHandler):
-    ended = threading.Event()
+class Repository(ThreadingHTTPServer):
+    """Jars whose content is their name. `ill` says what is wrong with the second one."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.ill = ""
+        self.stopped = threading.Event()
+        #: Targets of the requests and their header Authorization.
+        self.asked: list[tuple[str, str | None]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Repository
 
     def do_GET(self):
+        self.server.asked.append((self.path, self.headers["Authorization"]))
+        name = self.path.split("/")[-3]
+        ill = self.server.ill if name == "two" or self.server.ill == "endless" else ""
+        if ill == "missing":
+            return self.send_error(404)
         self.send_response(200)
-        self.send_header("Content-Length", "1000000000")
+        self.send_header("Content-Length", "1000000000" if ill in {"endless", "cut off"} else str(len(name)))
         self.end_headers()
+        self.wfile.write(b"222" if ill == "altered" else name.encode())
         try:
-            while not self.ended.wait(0.01):
+            while ill == "endless" and not self.server.stopped.wait(0.01):
                 self.wfile.write(b"x" * 10_000)
         except OSError:
             pass  # the fetch was given up
@@ -35,28 +58,83 @@ class Endless(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    Endless.ended.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
-    thread = threading.Thread(target=server.serve_forever, args=[0.05])
-    thread.start()
-    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://127.0.0.1:{server.server_port}")
-    yield
-    Endless.ended.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    monkeypatch.setattr(jars, "kafka_jars", lambda _: JARS)
+    with Repository() as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://127.0.0.1:{server.server_port}/maven/")
+        yield server
+        server.stopped.set()
+        server.shutdown()
+        thread.join()
 
 
-@pytest.mark.usefixtures("endless")
+def fetched(tmp_path) -> jars.JarCache:
+    cache = jars.JarCache(tmp_path / "cache")
+    cache.ensure_jars(console=Console(quiet=True))
+    return cache
+
+
+def test_jars_are_fetched_by_mavens_layout(repository, tmp_path):
+    folder = fetched(tmp_path).folder
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"one-1.jar": "one", "two-1.jar": "two"}
+    assert sorted(repository.asked) == [
+        ("/maven/org/example/some/one/1/one-1.jar", None),
+        ("/maven/org/example/some/two/1/two-1.jar", None),
+    ]
+
+
+def test_a_mirror_gets_the_user_and_password_of_its_address(repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://me:p%40ss@127.0.0.1:{repository.server_port}/maven")
+    fetched(tmp_path)
+    assert {secret for _, secret in repository.asked} == {f"Basic {SECRET}"}
+
+
+def test_a_proxy_gets_the_whole_address(repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "http://maven.invalid/central")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{repository.server_port}")
+    fetched(tmp_path)
+    assert ("http://maven.invalid/central/org/example/some/one/1/one-1.jar", None) in repository.asked
+
+
+@pytest.mark.parametrize(
+    ("ill", "message"),
+    [
+        (
+            "missing",
+            r"^two-1\.jar could not be fetched: HTTP Error 404: Not Found\. .* set HTTPS_PROXY.*TXBRIDGE_MAVEN",
+        ),
+        ("cut off", r"^two-1\.jar could not be fetched: the connection ended 999999997 bytes too early\. "),
+        (
+            "altered",
+            r"delivered another two-1\.jar than the one that txbridge was released with \(SHA-256 9b871512327c",
+        ),
+        ("away", r"could not be fetched: .*refused.* set HTTPS_PROXY"),
+    ],
+)
+def test_a_fetch_that_fails_says_what_to_do_and_leaves_nothing(repository, tmp_path, monkeypatch, ill, message):
+    repository.ill = ill
+    if ill == "away":
+        monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "http://127.0.0.1:1")
+    with pytest.raises(EnvironmentProblemError, match=message):
+        fetched(tmp_path)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka-4.3.1.lock"]
+
+
+def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "/srv/maven")
+    with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
+        fetched(tmp_path)
+
+
 @pytest.mark.parametrize("late", [0.0, 0.5], ids=["at once", "on a busy machine"])
-def test_a_fetch_that_takes_too_long_is_given_up_with_what_to_do(tmp_path, monkeypatch, late):
+def test_a_fetch_that_takes_too_long_is_given_up_with_what_to_do(repository, tmp_path, monkeypatch, late):
     def wait(transfers, seconds, when):
         return concurrent.futures.wait(transfers, seconds + late, when)
 
+    repository.ill = "endless"
     monkeypatch.setattr(fetch, "FETCH_TIMEOUT_S", 1.0)
     monkeypatch.setattr(fetch, "wait", wait)
-    with pytest.raises(
-        EnvironmentProblemError, match="fetching Kafka took longer than 1 s and was given up; try again"
-    ):
-        fetch.fetch_jars(tmp_path, JARS, "Kafka", Console(quiet=True))
+    with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 took longer than 1 s and was given up"):
+        fetched(tmp_path)

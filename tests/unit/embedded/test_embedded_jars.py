@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from txbridge.embedded import artifacts, datadir, jars
 from txbridge.embedded.artifacts import Artifact
-from txbridge.errors import EnvironmentProblemError, LocalProblemError, UsageError
+from txbridge.errors import EnvironmentProblemError, UsageError
 
 # Contents and their SHA-256, computed with sha256sum.
 CONTENTS = {
@@ -88,19 +86,6 @@ def test_no_space_to_fetch_and_nothing_left_behind(tmp_path, monkeypatch):
     with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 needs 50 MB, but only 40 MB are free"):
         jars.JarCache(tmp_path / "cache").ensure_jars()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka-4.3.1.lock"]
-
-
-def test_without_jgo_the_extra_is_named_and_nothing_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jgo.maven", None)
-    with pytest.raises(LocalProblemError, match=r"fetching Kafka .* needs jgo: pip install 'txbridge\[embedded\]'"):
-        jars.JarCache(tmp_path).ensure_jars()
-    assert [path.name for path in tmp_path.iterdir()] == ["kafka-4.3.1.lock"]
-
-
-def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "/srv/maven")
-    with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
-        jars.JarCache(tmp_path).ensure_jars()
 
 
 def test_cache_folder_that_can_not_be_made(tmp_path):
