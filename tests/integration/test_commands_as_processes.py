@@ -1,14 +1,14 @@
-"""Every command as a process in bad conditions: no Kafka, Ctrl-C, a lost output, missing extras.
+"""Every command as a process: its options, and bad conditions such as no Kafka, Ctrl-C, a lost output, missing extras.
 
 It ends with the documented exit code, and never with a traceback.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -26,7 +26,6 @@ import typer
 from sqlalchemy import create_engine
 from txbridge_sqlalchemy import create_table
 
-from tests.integration.test_command_options import leaves
 from tests.support.harness import eventually
 from txbridge.cli.app import app
 from txbridge.core.names import Names
@@ -73,6 +72,14 @@ INTERRUPTED = {-signal.SIGINT, 128 + signal.SIGINT}
 ESCAPE = b"\x1b["
 
 
+def leaves(command: object, name: str = "") -> Iterator[str]:
+    if hasattr(command, "commands"):
+        for inner in command.commands.values():
+            yield from leaves(inner, f"{name} {inner.name}".strip())
+    else:
+        yield name
+
+
 def test_the_table_has_every_command() -> None:
     assert set(leaves(typer.main.get_command(app))) == set(COMMANDS)
 
@@ -97,10 +104,10 @@ def environment(servers: str = "", namespace: str = "", **more: str) -> dict[str
 
 
 def run(
-    command: str, folder: Path, variables: Mapping[str, str], stdout: int | None = subprocess.PIPE
+    command: str, folder: Path, variables: Mapping[str, str], stdout: int | None = subprocess.PIPE, *flags: str
 ) -> tuple[int, bytes, str]:
     done = subprocess.run(
-        arguments(command, folder),
+        [*arguments(command, folder), *flags],
         env=dict(variables),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
@@ -133,6 +140,50 @@ def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         assert code == 2, told
         assert servers in errors + output.decode(), told
         assert "cannot be reached" in errors + output.decode(), told
+
+
+PLACES = ["flag", "environment", "file", "file named by the environment"]
+
+
+def cells() -> Iterator[object]:
+    """Each command with each place. All options are read in the same way, so most are long tests."""
+    # answer-checks needs topics, and has tests of its own.
+    for command in ON_CLUSTER:
+        if command != "answer-checks":
+            for place in PLACES:
+                marks = () if command == "topics plan" or place == "flag" else pytest.mark.long
+                yield pytest.param(command, place, marks=marks)
+
+
+@pytest.mark.parametrize(("command", "place"), list(cells()))
+def test_flag_over_environment_over_file(command: str, place: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The weaker places name a cluster that does not exist and a wrong namespace. The command says which it uses."""
+    namespace = f"n{secrets.token_hex(4)}"
+    right = {"bootstrap_servers": kafka.bootstrap_servers, "namespace": namespace}
+    wrong = {"bootstrap_servers": f"127.0.0.1:{free_port()}", "namespace": "wrong"}
+    file = tmp_path / "txbridge.toml"
+    in_file = right if place.startswith("file") else wrong
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in in_file.items()))
+    in_environment = {"flag": wrong, "environment": right}.get(place, {})
+    variables = {f"TXBRIDGE_{name.upper()}": value for name, value in in_environment.items()}
+    flags = ["--format", "json"] if command in REPORTS and command != "pending" else []
+    if place == "file named by the environment":
+        variables["TXBRIDGE_CONFIG"] = str(file)
+    else:
+        flags += ["--config", str(file)]
+    if place == "flag":
+        flags += [f"--{name.replace('_', '-')}={value}" for name, value in right.items()]
+    code, output, errors = run(command, tmp_path, {**environment(), **variables}, subprocess.PIPE, *flags)
+    said = output.decode() + errors
+    assert Names(namespace).half in said, said
+    assert "wrong" not in said
+    if command in REPORTS and command != "pending":
+        report = json.loads(output)
+        assert (report["namespace"], report["bootstrap_servers"]) == (namespace, kafka.bootstrap_servers)
+        assert len(report["cluster_id"]) == 22
+    else:
+        assert code == 2
+        assert kafka.bootstrap_servers in said
 
 
 #: Limit for Python's start, which takes 0.1 s, and seconds on a busy machine. A command may handle SIGINT itself so
@@ -379,26 +430,14 @@ def on_terminal(command: str, folder: Path, variables: Mapping[str, str]) -> byt
         arguments(command, folder), env=dict(variables), stdin=slave, stdout=slave, stderr=slave, close_fds=True
     )
     os.close(slave)
-    found = b"".join(chunks(master, process))
+    found = b""
+    # Linux reports the end of the output as an error.
+    with suppress(OSError):
+        while more := os.read(master, 65_536):
+            found += more
     process.wait(120)
     os.close(master)
     return found
-
-
-def chunks(master: int, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if not select.select([master], [], [], 0.2)[0]:
-            if process.poll() is not None:
-                return
-            continue
-        try:
-            found = os.read(master, 65_536)
-        except OSError:
-            return
-        if not found:
-            return
-        yield found
 
 
 #: Simulates an installation with only the extra `cli`: modules of the other extras cannot be imported.

@@ -317,7 +317,7 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(br
         page.run(
             f"document.querySelector('#of').value = {json.dumps(evil)}; document.querySelector('#find').requestSubmit()"
         )
-        page.wait("document.querySelector('#summary').textContent.includes('names no half message')")
+        page.wait("document.querySelector('#summary').textContent.includes('is not the address of a half message')")
         page.run(
             f"document.querySelector('#of').value = '{where(stuck)}'; document.querySelector('#find').requestSubmit()"
         )

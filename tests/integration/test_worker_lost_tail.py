@@ -84,7 +84,7 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         assert not refused.owner.status.serving
         with monkeypatch.context() as patch:
             patch.setattr(acknowledge_loss, "open_fence", _fenced(times=5))
-            with pytest.raises(EnvironmentProblemError, match="workers took partition 0 from this command 5 times"):
+            with pytest.raises(EnvironmentProblemError, match="workers took partition 0 over from this command 5"):
                 acknowledge(connection, 0, reason="power loss", operator="ann")
             patch.setattr(acknowledge_loss, "open_fence", _fenced(times=1))
             found = acknowledge(connection, 0, reason="power loss", operator="ann")
@@ -146,7 +146,7 @@ def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
         refused.wait_error("holds another record at offset 2")
         with monkeypatch.context() as patch:
             patch.setattr(acknowledge_loss, "read_offset", _as_a_former_leader)
-            with pytest.raises(EnvironmentProblemError, match="nothing was written, look again"):
+            with pytest.raises(EnvironmentProblemError, match="nothing was written, run the command again"):
                 acknowledge(_connection(bridge), 0, reason="power loss", operator="ann")
         assert "cut" not in bridge.checkpoint(0)
         assert acknowledge(_connection(bridge), 0, reason="power loss", operator="ann").is_written

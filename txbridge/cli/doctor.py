@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import enum
-import json
-import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -13,7 +11,7 @@ from rich.text import Text
 
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.cli.rocketmq import DoorPlace
-from txbridge.cli.terminal import console
+from txbridge.cli.terminal import console, print_json
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
 from txbridge.extras import needs
@@ -89,15 +87,10 @@ def doctor(
         with needs("rocketmq", "what a front door is made of"):
             from txbridge_rocketmq.examination import examine_door  # noqa: PLC0415
 
-        report = replace(report, findings=[*report.findings, *examine_door(place.as_given(), real_topic or ())])
+        report = replace(report, findings=[*report.findings, *examine_door(asdict(place), real_topic or ())])
     if json_output or output_format is FindingsFormat.JSON:
-        content = {
-            **report.subject.as_record(),
-            "healthy": report.healthy,
-            "complete": report.complete,
-            "findings": [one.as_record() for one in report.findings],
-        }
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        findings = [one.as_record() for one in report.findings]
+        print_json(report.subject, {"healthy": report.healthy, "complete": report.complete, "findings": findings})
     else:
         _print(report)
     raise typer.Exit(exit_code(report))

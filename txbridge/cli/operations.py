@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import enum
 import getpass
-import json
 import re
 import socket
-import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
-from txbridge.cli.terminal import complain, warn
+from txbridge.cli.terminal import complain, print_json, warn
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
@@ -37,7 +34,7 @@ from txbridge.operations import (
 )
 from txbridge.operations.address import FinishedError
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S
-from txbridge.subject import Subject, about
+from txbridge.subject import about
 
 #: Exit codes. main.py uses the same 2 for every TxBridgeError.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
@@ -123,17 +120,15 @@ def pending_command(
     for warning in listing.warnings:
         warn(f"warning: {warning}")
     if output_format is Format.JSON:
-        messages = [message_record(one, listing.now, show_ids=show_ids) for one in listing.messages]
-        warnings = list(listing.warnings)
         content = {
             "total": listing.total,
             "causes": dict(listing.causes),
-            "messages": messages,
+            "messages": [message_record(one, listing.now, show_ids=show_ids) for one in listing.messages],
             "left_out": {state.value: count for state, count in listing.left_out.items()},
-            "warnings": warnings,
+            "warnings": list(listing.warnings),
             "unread": dict(listing.unread),
         }
-        _print_json(connection.subject, content)
+        print_json(connection.subject, content)
     else:
         print_listing(connection.subject, listing, show_ids=show_ids)
     for unread, why in listing.unread.items():
@@ -187,7 +182,7 @@ def resolve_command(
             resolve(connection, message, wanted, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)
         ]
 
-    answer(work, settings, output_format)
+    answer(work, settings, output_format, lambda *_: [])
 
 
 @spread
@@ -231,7 +226,7 @@ def resume_command(
         assert message is not None
         return [resume(connection, message, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)]
 
-    answer(work, settings, output_format)
+    answer(work, settings, output_format, lambda _, found: [] if found else ["this group has no discarded messages"])
 
 
 def parse_age(text: str) -> int:
@@ -269,13 +264,11 @@ def answer(
     work: Callable[[Connection], list[Answer]],
     settings: WorkerSettings,
     output_format: Format,
-    summary: Callable[[list[Answer], int], list[str]] = lambda answers, _now: (
-        [] if answers else ["this group has no discarded messages"]
-    ),
+    summary: Callable[[Connection, list[Answer]], list[str]],
 ) -> None:
     """Carry out a command, print its answers, and end with its exit code.
 
-    `summary` makes the lines below the answers in text output, from the answers and the current time in ms.
+    `summary` makes the lines below the answers in text output.
     """
     with about(settings):
         connection = Connection.open(settings)
@@ -286,16 +279,12 @@ def answer(
             answers = work(connection)
     except FinishedError as error:
         if output_format is Format.JSON:
-            _print_json(subject, {"answers": [], "refused": str(error)})
+            print_json(subject, {"answers": [], "refused": str(error)})
         else:
             print_refusal(subject, str(error))
         raise typer.Exit(EXIT_REFUSED) from None
     if output_format is Format.JSON:
-        _print_json(subject, {"answers": [answer_record(answer) for answer in answers]})
+        print_json(subject, {"answers": [answer_record(answer) for answer in answers]})
     else:
-        print_answers(subject, answers, summary(answers, time.time_ns() // 1_000_000))
+        print_answers(subject, answers, summary(connection, answers))
     raise typer.Exit(exit_code(answers))
-
-
-def _print_json(subject: Subject, content: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({**subject.as_record(), **content}, indent=2) + "\n")

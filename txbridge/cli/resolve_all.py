@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated
@@ -13,7 +14,7 @@ from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.errors import UsageError
 from txbridge.operations import Answer, Connection, Selection, resolve_all
 from txbridge.operations.actions import Action
-from txbridge.operations.causes import ProblemOf, cause_of
+from txbridge.operations.causes import cause_of
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S
 from txbridge.operations.group_states import GroupStates
 from txbridge.text import plain
@@ -66,11 +67,7 @@ def resolve_all_command(
     selection = Selection(group=group, topic=topic, partition=partition, min_age=parse_age(min_age), cause=cause)
     settings = cluster.load_settings()
 
-    problem_of: ProblemOf = lambda _: None  # noqa: E731 - `work` sets it
-
     def work(connection: Connection) -> list[Answer]:
-        nonlocal problem_of
-        problem_of = GroupStates(connection).problem_of
         return resolve_all(
             connection,
             action,
@@ -82,11 +79,12 @@ def resolve_all_command(
             timeout_s=timeout,
         )
 
-    def summary(answers: list[Answer], now: int) -> list[str]:
+    def summary(connection: Connection, answers: list[Answer]) -> list[str]:
         if not answers:
             return ["no message matches"]
         if not dry_run:
             return _counted(one.result.value for one in answers)
+        now, problem_of = time.time_ns() // 1_000_000, GroupStates(connection).problem_of
         causes = _counted(cause_of(one.message, now, problem_of) for one in answers)
         return [*causes, f"nothing was written; to do it, give --expect {len(answers)} and --reason"]
 

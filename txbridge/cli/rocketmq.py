@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -69,22 +69,17 @@ class DoorPlace:
         Path | None, typer.Option(metavar="FILE", envvar="TXBRIDGE_ROCKETMQ_TLS_KEY", help="PEM, its private key.")
     ] = None
 
-    def as_given(self) -> dict[str, Any]:
-        """The options by name, as `door_options` takes them."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
+@dataclass(frozen=True, slots=True)
+class DoorLoad:
+    """What a front door serves beside its addresses, and how much of it."""
 
-@spread
-def rocketmq(
-    *,
-    cluster: ClusterOptions,
-    place: DoorPlace,
     old_port: Annotated[
         bool,
         typer.Option(
             envvar="TXBRIDGE_ROCKETMQ_OLD_PORT", help="Listen two ports below as well, for clients up to RocketMQ 4.4."
         ),
-    ] = False,
+    ] = False
     metrics_port: Annotated[
         int,
         typer.Option(
@@ -93,26 +88,32 @@ def rocketmq(
             max=65_535,
             help="Port for /metrics, /livez and /readyz; 0 is none.",
         ),
-    ] = 0,
+    ] = 0
     metrics_host: Annotated[
         str, typer.Option(envvar="TXBRIDGE_ROCKETMQ_METRICS_HOST", help="Address on which that port listens.")
-    ] = "127.0.0.1",
-    memory: Annotated[
+    ] = "127.0.0.1"
+    memory_mib: Annotated[
         int,
         typer.Option(
-            envvar="TXBRIDGE_ROCKETMQ_MEMORY", min=32, help="MiB of requests that are read or answered at a time."
+            "--memory",
+            envvar="TXBRIDGE_ROCKETMQ_MEMORY",
+            min=32,
+            help="MiB of requests that are read or answered at a time.",
         ),
-    ] = 256,
+    ] = 256
     max_connections: Annotated[
         int, typer.Option(envvar="TXBRIDGE_ROCKETMQ_MAX_CONNECTIONS", min=1, help="Connections of clients.")
-    ] = 5_000,
+    ] = 5_000
     max_groups: Annotated[
         int,
         typer.Option(
             envvar="TXBRIDGE_ROCKETMQ_MAX_GROUPS", min=1, help="Producer groups whose checks this door reads."
         ),
-    ] = 500,
-) -> None:
+    ] = 500
+
+
+@spread
+def rocketmq(cluster: ClusterOptions, place: DoorPlace, load: DoorLoad) -> None:
     """Run a front door: unmodified RocketMQ producers send transactional messages into Kafka through it.
 
     Ctrl-C, SIGTERM and SIGHUP (not under nohup) stop it: it answers its open requests and leaves its groups. Exit
@@ -126,15 +127,7 @@ def rocketmq(
         from txbridge import log  # noqa: PLC0415
 
     settings = cluster.load_settings()
-    options = door_options(
-        **place.as_given(),
-        metrics_host=metrics_host,
-        metrics_port=metrics_port,
-        old_port=old_port,
-        memory_mib=memory,
-        max_connections=max_connections,
-        max_groups=max_groups,
-    )
+    options = door_options(**asdict(place), **asdict(load))
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
         run(settings, options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +9,7 @@ from rich.text import Text
 
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.render import iso_time
-from txbridge.cli.terminal import console, warn
+from txbridge.cli.terminal import console, print_json, warn
 from txbridge.operations import Connection, History, Step, read_history
 from txbridge.subject import Subject, about
 from txbridge.text import duration, plain
@@ -44,10 +42,9 @@ def show_command(
         connection = Connection.open(settings)
         found = read_history(connection, message)
     if output_format is Format.JSON:
-        content = {**connection.subject.as_record(), **history_record(found)}
-        sys.stdout.write(json.dumps(content, indent=2) + "\n")
-        return
-    print_history(connection.subject, found)
+        print_json(connection.subject, history_record(found))
+    else:
+        print_history(connection.subject, found)
 
 
 def history_record(history: History) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from txbridge.subject import Subject
 from txbridge.text import printable
 
 #: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
@@ -35,6 +37,11 @@ def console(*, stderr: bool = False, wide: bool = False, **options: Any) -> Cons
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     width = _WIDE if wide and not sys.stdout.isatty() else None
     return PrintableConsole(stderr=stderr, highlight=False, markup=False, color_system=colours, width=width, **options)
+
+
+def print_json(subject: Subject, content: dict[str, Any]) -> None:
+    """Print a report for programs: the namespace and the cluster, then the content."""
+    sys.stdout.write(json.dumps({**subject.as_record(), **content}, indent=2) + "\n")
 
 
 def warn(text: str) -> None:

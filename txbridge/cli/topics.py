@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
-from txbridge.cli.terminal import console
+from txbridge.cli.terminal import console, print_json
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
@@ -155,15 +154,10 @@ def _run(
         subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.read_greeting(names.half).cluster_id)
         plans = work(cluster, names, options)
     if output_format is Format.JSON:
-        _print_json(subject, plans)
+        print_json(subject, {"topics": [{**asdict(one), "action": one.action.value} for one in plans]})
     else:
         _print_table(subject, plans, done=work is apply_plan)
     return plans
-
-
-def _print_json(subject: Subject, plans: list[TopicPlan]) -> None:
-    topics = [{**asdict(one), "action": one.action.value} for one in plans]
-    print(json.dumps({**subject.as_record(), "topics": topics}, indent=2))
 
 
 def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from txbridge.core.checkpoint import Checkpoint, Cut, offset_headers
 from txbridge.core.fingerprint import Mark
@@ -62,7 +62,7 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
     connection.require_partition(partition)
     names = connection.names
     with (
-        kafka_errors(f"looking for what partition {partition} has lost"),
+        kafka_errors(f"examining the logs of partition {partition}"),
         open_reader(connection, names.half, partition, committed=False) as half,
         open_reader(connection, names.end, partition, committed=False) as end,
     ):
@@ -70,11 +70,13 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
         checkpoint = offset_topic.checkpoint
         lost = {} if checkpoint is None else lost_tails(names, checkpoint, {"half": half, "end": end})
         if checkpoint is None or not lost:
-            return Acknowledged(False, [f"partition {partition}: HALF and END hold what was read of them"])
+            return Acknowledged(
+                False, [f"partition {partition} has lost nothing: HALF and END still have all records that were read"]
+            )
         if checkpoint.cut is not None and checkpoint.op < checkpoint.cut.op:
             raise EnvironmentProblemError(
-                f"a former loss of partition {partition} was acknowledged a moment ago, and no worker has got over it: "
-                f"use a new namespace, or let a worker serve the partition with the log restored",
+                f"an earlier loss of partition {partition} was acknowledged, and no worker has recovered from it yet: "
+                f"restore the log and let a worker serve the partition, or use a new namespace",
             )
         op_end = bounds_of(half, names.op)[1]
         after, lines = _after(checkpoint, lost, half, end)
@@ -109,7 +111,9 @@ def _after(
     if "half" in lost:
         mark = checkpoint.marks["half"]
         if mark.epoch is None:
-            raise EnvironmentProblemError("the checkpoint knows no leader epoch: where HALF was cut cannot be found")
+            raise EnvironmentProblemError(
+                "the checkpoint has no leader epoch, so the offset at which HALF was cut cannot be found"
+            )
         epoch = mark.epoch
         low, high = bounds_of(half)
         first = _first(half, low, min(high, mark.offset + 1), lambda message: (message.leader_epoch() or 0) > epoch)
@@ -126,8 +130,8 @@ def _after(
         if first <= checkpoint.end:
             after = replace(after, end=first, entry=0)
         lines.append(
-            f"END is applied again from offset {after.end} on; decisions that it does not hold any more are lost, "
-            f"unless they were applied",
+            f"END is applied again from offset {after.end}; decisions that are no longer in it are lost, unless they "
+            f"were applied before",
         )
     return replace(after, marks=marks), lines
 
@@ -150,7 +154,9 @@ def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Messa
         deadline = Deadline(_READ_TIMEOUT_S)
         while not messages and reader.position < high:
             if deadline.is_over:
-                raise EnvironmentProblemError(f"offset {middle} of {reader.topic}[{reader.partition}] did not come")
+                raise EnvironmentProblemError(
+                    f"offset {middle} of {reader.topic}[{reader.partition}] could not be read in time"
+                )
             messages = reader.poll(1, 0.2)
         if not messages or offset_of(messages[0]) >= high or is_new(messages[0]):
             high = middle
@@ -173,7 +179,7 @@ def _write(connection: Connection, partition: int, before: Checkpoint, after: Ch
         else:
             return
     raise EnvironmentProblemError(
-        f"workers took partition {partition} from this command {_TRIES} times: see in their logs why, then try again"
+        f"workers took partition {partition} over from this command {_TRIES} times: see their logs, then try again"
     )
 
 
@@ -189,54 +195,40 @@ def _write_once(
         found = _read_offset_topic(connection, partition, reader)
         if found.checkpoint != before:
             raise EnvironmentProblemError(
-                f"a worker has written the checkpoint of partition {partition} meanwhile: look again",
+                f"a worker has written a new checkpoint of partition {partition}: run the command again",
             )
-    written = _Written()
+    offsets: list[int] = []
+    errors: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            offsets.append(offset_of(message))
+        else:
+            errors.append(error)
+
+    def produce(key: bytes, value: bytes | None) -> None:
+        while True:
+            try:
+                producer.produce(
+                    names.offset, value, key, partition, on_delivery=on_delivery, headers=[*offset_headers()]
+                )
+            except BufferError:
+                guarded(producer.poll, 0.1)
+            else:
+                return
+
     producer.begin_transaction()
     for offset in gone:
-        _produce(producer, names.offset, partition, names.parked_key(partition, offset), None, written)
-    _produce(producer, names.offset, partition, names.checkpoint_key(partition), after.encode(), written)
+        produce(names.parked_key(partition, offset), None)
+    produce(names.checkpoint_key(partition), after.encode())
     guarded(producer.flush, _COMMIT_TIMEOUT_MS / 1000)
-    if written.errors:
-        raise KafkaException(named(written.errors[0], "WRITE", f"topic {names.offset}"))
-    if min(written.offsets) != found.position:
-        # A former leader of OFFSET has told its end: the checkpoint that was read may be an old one.
+    if errors:
+        raise KafkaException(named(errors[0], "WRITE", f"topic {names.offset}"))
+    if min(offsets) != found.position:
+        # The end came from a former leader of OFFSET: the checkpoint that was read may be an old one.
         guarded(producer.abort_transaction, _COMMIT_TIMEOUT_MS / 1000)
         raise EnvironmentProblemError(
-            f"{names.offset}[{partition}] was read up to {found.position}, and goes on to {min(written.offsets)}: "
-            f"nothing was written, look again",
+            f"{names.offset}[{partition}] was read up to offset {found.position}, but it ends at {min(offsets)}: "
+            f"nothing was written, run the command again",
         )
     guarded(producer.commit_transaction, _COMMIT_TIMEOUT_MS / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """The delivery reports of the Kafka transaction's records."""
-
-    offsets: list[int] = field(default_factory=list)
-    errors: list[KafkaError] = field(default_factory=list)
-
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.errors.append(error)
-        else:
-            self.offsets.append(offset_of(message))
-
-
-def _produce(
-    producer: Producer, topic: str, partition: int, key: bytes, value: bytes | None, written: _Written
-) -> None:
-    while True:
-        try:
-            producer.produce(
-                topic,
-                value=value,
-                key=key,
-                partition=partition,
-                headers=[*offset_headers()],
-                on_delivery=written.report,
-            )
-        except BufferError:
-            guarded(producer.poll, 0.1)
-        else:
-            return

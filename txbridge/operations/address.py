@@ -20,7 +20,7 @@ _SHORTEST_PREFIX = re.compile(r"[0-9A-F]{8,32}\Z")
 _PAST = {
     Outcome.COMMIT: "it was committed and delivered",
     Outcome.ROLLBACK: "it was rolled back",
-    Outcome.DISCARD: "it was discarded, and cannot be resumed (any more)",
+    Outcome.DISCARD: "it was discarded, and can no longer be resumed",
     Outcome.ABANDON: "it was committed, could not be delivered, and was abandoned by an operator",
 }
 
@@ -56,7 +56,7 @@ def _by_id(connection: Connection, transaction_id: str) -> tuple[PartitionView, 
                 return view, message
     raise UsageError(
         f"no open half message has the transaction id {short_id(transaction_id)}...: it is finished, or was never "
-        f"prepared in this namespace. With <partition>:<half offset> instead of the id it is clear which",
+        f"prepared in this namespace. Give <partition>:<half offset> instead of the id to find out which",
     )
 
 
@@ -68,8 +68,8 @@ def parse_place(connection: Connection, target: str) -> tuple[int, int]:
         # It may be most of a transaction id, so no more of it is shown than of one.
         shown = f"{short_id(target)}..." if len(target) > len(short_id(target)) else target
         raise UsageError(
-            f"{shown!r} names no half message: give <partition>:<half offset>, as in 0:42, or the whole transaction id "
-            f"(32 characters of 0-9 A-F); `txbridge pending` lists what is open",
+            f"{shown!r} is not the address of a half message: give <partition>:<half offset>, as in 0:42, or the whole "
+            f"transaction id (32 characters of 0-9 A-F); `txbridge pending` lists what is open",
         ) from None
     connection.require_partition(partition)
     return partition, half_offset
@@ -91,8 +91,8 @@ def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenM
     if outcome is not None:
         raise FinishedError(f"{target} is finished: {_PAST[outcome]}. Nothing was written")
     if half_offset >= view.watermark:
-        raise UsageError(f"there is no half message at {target}, but a record that txbridge did not write")
+        raise UsageError(f"the record at {target} is not a half message: txbridge did not write it")
     raise FinishedError(
-        f"{target} is finished, or was never a half message: it lies below offset {view.watermark}, to which all is "
-        f"settled, and OP does not go back so far. Nothing was written",
+        f"{target} is finished, or was never a half message: everything below offset {view.watermark} is settled, and "
+        f"OP does not go back that far. Nothing was written",
     )

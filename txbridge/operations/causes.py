@@ -48,7 +48,7 @@ def _why_pending(message: OpenMessage, now: int, problem: str | None) -> str:
     if is_overdue(message, now):
         if problem == "":
             return ", overdue: no worker serves the partition"
-        return f", overdue: {problem or 'no worker serves the partition, or nobody of the group is alive'}"
+        return f", overdue: {problem or 'no worker serves the partition, or no client of the group is running'}"
     state = "asked, and not decided yet" if message.checks else "not asked yet"
     return f": {state}; {problem}" if problem else f": {state}"
 

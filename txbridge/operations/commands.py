@@ -47,13 +47,13 @@ def resolve(
     applied.
 
     Before anything is written it raises UsageError, FinishedError, HangingTransactionError, KafkaUnreachableError and
-    EnvironmentProblemError. It raises the last one also when Kafka did not acknowledge the command; the text tells.
-    Later errors are in the answer.
+    EnvironmentProblemError. It raises the last one also when Kafka did not acknowledge the command, and the text says
+    so. Later errors are in the answer.
     """
     if decision is Decision.UNKNOWN:
         raise UsageError("decide commit or rollback: unknown decides nothing")
     action = Action.COMMIT if decision is Decision.COMMIT else Action.ROLLBACK
-    return act_on_one(connection, action, target, reason, operator, id_prefix, timeout_s)
+    return _act_on_one(connection, action, target, reason, operator, id_prefix, timeout_s)
 
 
 def resume(
@@ -69,7 +69,7 @@ def resume(
 
     It waits until a worker has applied it. A second resume has no effect. Arguments and errors are those of `resolve`.
     """
-    return act_on_one(connection, Action.RESUME, target, reason, operator, id_prefix, timeout_s)
+    return _act_on_one(connection, Action.RESUME, target, reason, operator, id_prefix, timeout_s)
 
 
 def abandon(
@@ -84,20 +84,15 @@ def abandon(
 ) -> Answer:
     """Give up one held or scheduled message: it is committed, and will not be delivered.
 
-    It waits until a worker has applied it. A dry run tells the message that would be abandoned, and writes nothing.
-    Arguments and errors are those of `resolve`.
+    It waits until a worker has applied it. A dry run says what would happen, and writes nothing. Arguments and errors
+    are those of `resolve`.
     """
-    if not dry_run:
-        return act_on_one(connection, Action.ABANDON, target, reason, operator, id_prefix, timeout_s)
-    _, message = find_target(connection, target, id_prefix)
-    body = "the half topic no longer has its body" if message.gone else f"{message.size} bytes go to the discard topic"
-    is_held = message.state is TransactionState.HELD
-    why = f"It cannot be delivered: {message.error}" if is_held else "Its time has not come"
-    detail = f"would be abandoned; {body}. {why}. Nothing was written"
-    return refuse(Action.ABANDON, message) or Answer(message, Result.WOULD_ABANDON, detail)
+    if dry_run:
+        return foretell(Action.ABANDON, find_target(connection, target, id_prefix)[1])
+    return _act_on_one(connection, Action.ABANDON, target, reason, operator, id_prefix, timeout_s)
 
 
-def act_on_one(
+def _act_on_one(
     connection: Connection,
     action: Action,
     target: str,
@@ -106,14 +101,14 @@ def act_on_one(
     id_prefix: str | None,
     timeout_s: float,
 ) -> Answer:
-    """Carry out an action on one message, as `resolve` does."""
     reason, operator = check_words(reason, operator)
     view, message = find_target(connection, target, id_prefix)
     [message] = _with_losses(connection, action, message.partition, [message])
     refused = refuse(action, message)
     if refused is not None:
         return refused
-    [answer] = _act_on_batch(connection, action, view, [message], reason, operator, timeout_s)
+    end_offset = write_end(connection, [message], RULES[action], reason, operator)
+    [answer] = _await_results(connection, action, view, [message], end_offset, Deadline(timeout_s))
     return answer
 
 
@@ -162,11 +157,13 @@ def resolve_all(
         answers += [answer for answer in refused.values() if answer is not None]
         for batch in _batches(message for message in messages if refused[message.half_offset] is None):
             try:
-                answers += _act_on_batch(connection, action, view, batch, reason, operator, deadline)
+                end_offset = write_end(connection, batch, RULES[action], reason, operator)
             except TxBridgeError as error:
                 if not written:
                     raise
                 answers += [Answer(message, Result.NOT_KNOWN, str(error)) for message in batch]
+            else:
+                answers += _await_results(connection, action, view, batch, end_offset, deadline)
             written = True
     return sorted(answers, key=lambda answer: (answer.message.partition, answer.message.half_offset))
 
@@ -222,50 +219,40 @@ def _batches(messages: Iterable[OpenMessage]) -> Iterable[list[OpenMessage]]:
             yield found[start : start + MAX_ENTRIES]
 
 
-def _act_on_batch(
+def _await_results(
     connection: Connection,
     action: Action,
     view: PartitionView,
     batch: Sequence[OpenMessage],
-    reason: str,
-    operator: str,
-    limit: Deadline | float,
+    end_offset: int,
+    deadline: Deadline,
 ) -> list[Answer]:
-    """Write one END record about these messages of one partition and group, and return the result of each.
+    """Wait until the worker has applied the END record about these messages, and return the result of each.
 
-    It waits for the worker until the deadline `limit`, or for `limit` seconds after the record is stored.
-    Raises as `write_end`, but nothing once the record is stored: that must not look like a failure.
+    It raises nothing: the record is stored, and that must not look like a failure.
     """
-    rule = RULES[action]
-    end_offset = write_end(connection, batch, rule.decision, rule.source, reason, operator)
-    offsets = [message.half_offset for message in batch]
-    deadline = limit if isinstance(limit, Deadline) else Deadline(limit)
-    seconds = deadline.left
+    seconds, stored = deadline.left, f"stored at END offset {end_offset} of partition {view.partition}"
     try:
-        applied = wait_applied(connection, view, end_offset, offsets, deadline)
+        applied = wait_applied(connection, view, end_offset, [message.half_offset for message in batch], deadline)
     except TxBridgeError as error:
-        detail = (
-            f"stored at END offset {end_offset}, but what became of it could not be learnt: {error}. Look with "
-            f"`txbridge pending` later; do not repeat it"
-        )
-        return [Answer(message, Result.STORED, detail, end_offset) for message in batch]
-    if applied is None:
-        detail = (
-            f"stored at END offset {end_offset} of partition {view.partition}, but no worker has applied it within "
-            f"{round(seconds, 1):g} s: no worker alive yet, or this partition stands still. It will be applied as soon "
-            f"as one serves it; do not repeat it"
+        detail = f"{stored}, but its result could not be read: {error}. Do not repeat it: look with `txbridge pending`"
+    else:
+        if applied is not None:
+            return [
+                outcome_of(
+                    action,
+                    message,
+                    end_offset,
+                    applied.commands[message.half_offset],
+                    applied.outcomes[message.half_offset],
+                    view.offset_topic.parked.get(message.half_offset),
+                )
+                for message in batch
+            ]
+        late = (
+            f"{stored}, but no worker applied it within {round(seconds, 1):g} s: none is running, or none serves this "
+            "partition. Do not repeat it: it takes effect as soon as one does"
         )
         # The view's warnings may be the reason.
-        detail = ". ".join([detail, *view.warnings])
-        return [Answer(message, Result.STORED, detail, end_offset) for message in batch]
-    return [
-        outcome_of(
-            action,
-            message,
-            end_offset,
-            applied.commands[message.half_offset],
-            applied.outcomes[message.half_offset],
-            view.offset_topic.parked.get(message.half_offset),
-        )
-        for message in batch
-    ]
+        detail = ". ".join([late, *view.warnings])
+    return [Answer(message, Result.STORED, detail, end_offset) for message in batch]

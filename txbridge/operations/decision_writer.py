@@ -13,6 +13,7 @@ from txbridge.kafka.denied import named
 from txbridge.kafka.errors import MSG_TIMED_OUT
 from txbridge.kafka.fence import guarded
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.operations.actions import ActionRule
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
 
@@ -40,12 +41,7 @@ def check_words(reason: str, operator: str) -> tuple[str, str]:
 
 
 def write_end(
-    connection: Connection,
-    messages: Sequence[OpenMessage],
-    decision: Decision,
-    source: Source,
-    reason: str,
-    operator: str,
+    connection: Connection, messages: Sequence[OpenMessage], rule: ActionRule, reason: str, operator: str
 ) -> int:
     """Write one END record about these messages of one partition and group; returns its offset.
 
@@ -53,8 +49,8 @@ def write_end(
     Raises EnvironmentProblemError when Kafka has not acknowledged it, KafkaUnreachableError.
     """
     partition, group = messages[0].partition, messages[0].group
-    entries = [DecisionEntry(one.half_offset, one.transaction_id, decision, None, reason) for one in messages]
-    value, headers = encode_end(entries, group, source, operator)
+    entries = [DecisionEntry(one.half_offset, one.transaction_id, rule.decision, None, reason) for one in messages]
+    value, headers = encode_end(entries, group, rule.source, operator)
     topic = connection.names.end
     reports: list[tuple[KafkaError | None, Message]] = []
     config = {"logger": librdkafka_logger(), **kafka_config.end_producer_config(connection.kafka)}

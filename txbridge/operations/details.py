@@ -11,7 +11,6 @@ from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import OurHeaders
 from txbridge.core.names import BARRIER
 from txbridge.kafka.body_cache import BodyCache
-from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
 from txbridge.operations.reading import bounds_of, never, open_reader
@@ -27,13 +26,13 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
 
     Raises as `read_view`.
     """
-    with kafka_errors(f"reading {connection.names.half}[{partition}]"):
-        reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
-        try:
-            # A budget of 0 bytes: each body is used once.
-            bodies = BodyCache(0, connection.names, reader).load(message.half_offset for message in messages)
-        finally:
-            reader.close()
+    topic = connection.names.half
+    with (
+        kafka_errors(f"reading {topic}[{partition}]"),
+        open_reader(connection, topic, partition, committed=False) as reader,
+    ):
+        # A budget of 0 bytes: each body is used once.
+        bodies = BodyCache(0, connection.names, reader).load(message.half_offset for message in messages)
     return [
         replace(message, gone=True)
         if (half := bodies.get(message.half_offset)) is None

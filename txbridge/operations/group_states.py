@@ -48,7 +48,7 @@ class GroupStates:
         ].exception()
         if described is not None:
             if isinstance(described, KafkaException) and described.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return "no check topic: no client of the group has run, or somebody has deleted it"
+                return "no check topic: no client of the group has run yet, or the topic was deleted"
             raise described
         try:
             found = admin.describe_consumer_groups([name], request_timeout=max(deadline.left, _LEAST_S))[name].result()
@@ -60,4 +60,4 @@ class GroupStates:
         return _NOBODY if is_empty else ""
 
 
-_NOBODY = "nobody of the group is alive"
+_NOBODY = "no client of the group is running"

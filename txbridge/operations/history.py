@@ -24,11 +24,10 @@ from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.denied import is_denied
 from txbridge.kafka.errors import UNKNOWN_TOPIC
 from txbridge.kafka.headers import copyable_headers, headers_of
-from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.address import parse_place
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.details import barrier_of
-from txbridge.operations.reading import never, read_view
+from txbridge.operations.reading import never, open_reader, read_view
 from txbridge.operations.since import admin_client, start_since
 from txbridge.text import counted
 
@@ -96,7 +95,7 @@ def read_history(connection: Connection, target: str) -> History:
             at = datetime.fromtimestamp(message.deliver_at / 1000, UTC).isoformat(timespec="milliseconds")
             steps.append(Step(_now(), "not delivered yet", f"to be delivered at {at}"))
     else:
-        state = outcomes[-1].what if outcomes else "finished, and OP does not go back so far"
+        state = outcomes[-1].what if outcomes else "finished, but OP does not go back that far"
     return History(
         partition=partition,
         half_offset=half.offset,
@@ -131,7 +130,7 @@ def _find(connection: Connection, target: str) -> tuple[HalfMessage, int]:
             return to_half(record, connection.names), partition
         except MalformedRecordError as error:
             raise UsageError(f"the record at {target} is not a half message: {error}") from None
-    raise UsageError(f"there is no half message at {target}: HALF does not reach so far, or no longer begins so early")
+    raise UsageError(f"there is no half message at {target}: HALF ends before it, or retention has removed it")
 
 
 def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, int]:
@@ -146,29 +145,28 @@ def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, 
             if deadline.is_over:
                 raise EnvironmentProblemError(
                     f"{short_id(transaction_id)}... was not found in HALF within {SEARCH_TIMEOUT_S:g} s: give its "
-                    f"coordinates <partition>:<half offset>, which logs and the delivered message (TXB_HALF) have"
+                    f"coordinates <partition>:<half offset>; logs and the delivered message's header TXB_HALF have them"
                 )
-    raise UsageError(f"HALF has no half message with the transaction id {short_id(transaction_id)}... (any more)")
+    shown = f"{short_id(transaction_id)}..."
+    raise UsageError(f"HALF has no half message with the transaction id {shown}; retention may have removed it")
 
 
 def _records(
     connection: Connection, topic: str, partition: int, start: int, end: int | None, *, committed: bool = False
 ) -> Iterator[Message]:
     """Records of a partition from `start` (or the log start, if that is later) to `end` (or the current log end)."""
-    with kafka_errors(f"reading {topic}[{partition}]"):
-        bounds = PartitionReader(connection.kafka, topic, partition, committed=False)
-        reader = PartitionReader(connection.kafka, topic, partition, committed=True) if committed else bounds
-        try:
-            low, high = bounds.watermarks()
-            stop = high if end is None else min(end, high)
-            start = max(start, low)
-            if start < stop:
-                reader.start(start)
-                yield from reader.read_below(stop, never)
-        finally:
-            bounds.close()
-            if reader is not bounds:
-                reader.close()
+    with (
+        kafka_errors(f"reading {topic}[{partition}]"),
+        # A reader of committed records does not see the end of the log.
+        open_reader(connection, topic, partition, committed=False) as uncommitted,
+        open_reader(connection, topic, partition, committed=committed) as reader,
+    ):
+        low, high = uncommitted.watermarks()
+        stop = high if end is None else min(end, high)
+        start = max(start, low)
+        if start < stop:
+            reader.start(start)
+            yield from reader.read_below(stop, never)
 
 
 def _collect(
@@ -219,7 +217,7 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
         return
     for entry in end.entries:
         if entry.half_offset == half.offset:
-            forged = "" if entry.transaction_id == half.transaction_id else " (with a wrong transaction id: refused)"
+            forged = "" if entry.transaction_id == half.transaction_id else " (refused: wrong transaction id)"
             asked = f", answer to check {entry.check_times}" if entry.check_times else ""
             detail = f"{_who(end)}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"
             is_command = end.source in (Source.RESUME, Source.ABANDON)

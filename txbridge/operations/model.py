@@ -143,7 +143,7 @@ class Result(Enum):
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
-    #: Committed, but its real topic does not take it; the worker goes on trying.
+    #: Committed, but its real topic does not accept it; the worker keeps trying.
     HELD = "held"
     #: Committed, and its time has not come; the worker delivers it then.
     SCHEDULED = "scheduled"

@@ -83,7 +83,7 @@ def read_views(connection: Connection) -> list[PartitionView]:
 
 
 class TooMuchToReadError(EnvironmentProblemError):
-    """There is more to read than the caller wants to wait for, or to keep in memory."""
+    """There is more to read than the caller is ready to keep in memory."""
 
 
 def read_view(
@@ -162,8 +162,8 @@ def read_offset(
     if bounds[0] > 0:
         # Compaction never moves the start of a log.
         warnings.append(
-            f"{topic}[{partition}] begins at offset {bounds[0]}: records were deleted, parked messages may be among "
-            f"them. Workers refuse this partition: nothing is applied here",
+            f"{topic}[{partition}] begins at offset {bounds[0]}: records were deleted, perhaps with parked messages. "
+            f"Workers do not serve this partition",
         )
     with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
@@ -177,7 +177,7 @@ def read_offset(
 def _warn_of_strangers(topic: str, partition: int, warnings: list[str]) -> PassedOver:
     def passed_over(offset: int, error: MalformedRecordError) -> None:
         where = f"{topic}[{partition}] offset {offset}"
-        warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
+        warnings.append(f"{where} was skipped, because txbridge did not write it: {error}")
 
     return passed_over
 
@@ -195,7 +195,7 @@ def _warn_of_other_topics(connection: Connection, view: PartitionView, checkpoin
     )
     view.warnings += [
         f"partition {view.partition}: the checkpoint was written for another {short} topic, which was deleted "
-        f"and created anew. Workers refuse this partition: nothing is applied here"
+        f"and recreated. Workers do not serve this partition"
         for short in checkpoint.topics
         if short in others
     ]
@@ -208,12 +208,12 @@ def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], war
     if wanted > high:
         raise EnvironmentProblemError(
             f"{topic}[{partition}] ends at offset {high}, below offset {wanted} that a worker had reached: the log was "
-            f"cut, or deleted and created anew. Restore it, or use a new namespace",
+            f"cut, or deleted and recreated. Restore it, or use a new namespace",
         )
     if wanted < low:
         warnings.append(
-            f"{topic}[{partition}] begins at offset {low}, above offset {wanted} up to which all is settled: what lay "
-            f"between is gone",
+            f"{topic}[{partition}] begins at offset {low}, but only what is below offset {wanted} is settled: the "
+            f"records in between are lost",
         )
     return max(wanted, low)
 
@@ -242,7 +242,7 @@ def read_op(
 
 
 def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -> Outcome | None:
-    """The outcome of a message below the low watermark, from all of OP; None when OP does not go back so far.
+    """The outcome of a message below the low watermark, from all of OP; None when OP does not go back that far.
 
     Raises as `read_view`.
     """

@@ -85,7 +85,7 @@ class PartitionView:
     next_end: int = 0
     next_entry: int = 0
     warnings: list[str] = field(default_factory=list)
-    _unparked: dict[int, OpenMessage] = field(default_factory=dict)
+    _unparked: dict[int, HalfEntry] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _commands: dict[int, list[DecisionCommand]] = field(default_factory=dict)
 
@@ -114,22 +114,15 @@ class PartitionView:
         """Take in one half message at or above the low watermark."""
         # A parked entry has more details, for a discarded message also more than OP.
         if half.offset not in self._outcomes and half.offset not in self.offset_topic.parked:
-            self._unparked[half.offset] = self._as_pending(
-                OpenMessage(
-                    partition=self.partition,
-                    half_offset=half.offset,
-                    transaction_id=half.transaction_id,
-                    group=half.group,
-                    real_topic=half.real_topic,
-                    state=TransactionState.PENDING,
-                    born=half.born,
-                    size=half.size,
-                    checks=0,
-                    next_step=NextStep.CHECK,
-                    next_due=self.policy.first_check(half.born, half.immunity),
-                    deliver_at=half.deliver_at,
-                ),
-                half.born,
+            self._unparked[half.offset] = HalfEntry(
+                offset=half.offset,
+                transaction_id=half.transaction_id,
+                group=half.group,
+                real_topic=half.real_topic,
+                born=half.born,
+                size=half.size,
+                next_due=self.policy.first_check(half.born, half.immunity),
+                deliver_at=half.deliver_at,
             )
 
     def take_end(self, record: DecisionRecord) -> None:
@@ -151,9 +144,8 @@ class PartitionView:
 
     def find_open(self, half_offset: int) -> OpenMessage | None:
         """The open message at this offset, or None."""
-        parked = self.offset_topic.parked.get(half_offset)
-        message = self._unparked.get(half_offset) if parked is None else self._from_parked(parked)
-        return None if message is None else self._with_stored(message)
+        entry = self.offset_topic.parked.get(half_offset, self._unparked.get(half_offset))
+        return None if entry is None else self._with_stored(self._as_open(entry))
 
     def outcome_of(self, half_offset: int) -> Outcome | None:
         """The outcome of a message at or above the low watermark; None when it is open, older, or no half message."""
@@ -163,43 +155,44 @@ class PartitionView:
         """The commands in END about an open message that no worker has applied."""
         return self._commands.get(half_offset, ())
 
-    def _from_parked(self, parked: HalfEntry) -> OpenMessage:
-        message = OpenMessage(
+    def _as_open(self, entry: HalfEntry) -> OpenMessage:
+        step, due = self._next_step(entry)
+        return OpenMessage(
             partition=self.partition,
-            half_offset=parked.offset,
-            transaction_id=parked.transaction_id,
-            group=parked.group,
-            real_topic=parked.real_topic,
-            state=parked.state,
-            born=parked.born,
-            size=parked.size,
-            checks=parked.checks,
-            next_step=NextStep.CHECK,
-            next_due=parked.next_due,
-            parked=True,
-            error=parked.error,
-            decided=parked.decided,
-            reason=parked.reason,
-            discarded_at=parked.discarded_at,
-            resumed=parked.resumed,
-            deliver_at=parked.deliver_at,
-            gone=parked.offset < self.half_start,
+            half_offset=entry.offset,
+            transaction_id=entry.transaction_id,
+            group=entry.group,
+            real_topic=entry.real_topic,
+            state=entry.state,
+            born=entry.born,
+            size=entry.size,
+            checks=entry.checks,
+            next_step=step,
+            next_due=due,
+            parked=entry.parked,
+            error=entry.error,
+            decided=entry.decided,
+            reason=entry.reason,
+            discarded_at=entry.discarded_at,
+            resumed=entry.resumed,
+            deliver_at=entry.deliver_at,
+            gone=entry.offset < self.half_start,
         )
-        if parked.state is TransactionState.DISCARDED:
-            return _replace(message, NextStep.LAPSE, parked.next_due)
-        if parked.state is TransactionState.HELD:
-            # Attempts after the first are not recorded: they take place once a minute or sooner.
-            return _replace(message, NextStep.RETRY, None)
-        if parked.state is TransactionState.SCHEDULED:
-            return _replace(message, NextStep.DELIVER, parked.next_due)
-        return self._as_pending(message, parked.born if parked.resumed is None else parked.resumed)
 
-    def _as_pending(self, message: OpenMessage, since: int) -> OpenMessage:
-        """The pending message with its next step, by the worker's own policy."""
-        due, expires = message.next_due or 0, self.policy.expires(since)
-        if expires <= due or self.policy.is_exhausted(message.checks):
-            return _replace(message, NextStep.DISCARD, min(due, expires))
-        return message
+    def _next_step(self, entry: HalfEntry) -> tuple[NextStep, int | None]:
+        """The next step and its due time, for a pending message by the worker's own policy."""
+        match entry.state:
+            case TransactionState.DISCARDED:
+                return NextStep.LAPSE, entry.next_due
+            case TransactionState.HELD:
+                # Attempts after the first are not recorded: they take place once a minute or sooner.
+                return NextStep.RETRY, None
+            case TransactionState.SCHEDULED:
+                return NextStep.DELIVER, entry.next_due
+        expires = self.policy.expires(entry.since)
+        if expires <= entry.next_due or self.policy.is_exhausted(entry.checks):
+            return NextStep.DISCARD, min(entry.next_due, expires)
+        return NextStep.CHECK, entry.next_due
 
     def _with_stored(self, message: OpenMessage) -> OpenMessage:
         for foreseen in foresee(message, self.commands_about(message.half_offset)):
@@ -210,7 +203,3 @@ class PartitionView:
 
 def stored_command(command: DecisionCommand) -> StoredCommand:
     return StoredCommand(command.end_offset, command.entry.decision, command.source, command.client_id)
-
-
-def _replace(message: OpenMessage, step: NextStep, due: int | None) -> OpenMessage:
-    return replace(message, next_step=step, next_due=due)

@@ -12,7 +12,7 @@ from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
-from txbridge.operations.actions import Action, outcome_of, refuse
+from txbridge.operations.actions import Action, foretell, outcome_of, refuse
 from txbridge.operations.decision_writer import check_words
 from txbridge.operations.model import Answer, Result, StoredCommand
 from txbridge.operations.view import DecisionCommand
@@ -48,7 +48,7 @@ def parked(state: TransactionState, **fields: object) -> HalfEntry:
         (
             replace(PENDING, stored=STORED),
             Action.ROLLBACK,
-            "somebody was first: commit of client host-1 at END offset 12, whi",
+            "another command came first: commit of client host-1 at END offset 12, whi",
         ),
         (
             HELD,
@@ -57,7 +57,7 @@ def parked(state: TransactionState, **fields: object) -> HalfEntry:
         ),
         (HELD, Action.COMMIT, "it is committed already (END offset 6)"),
         (SCHEDULED, Action.ROLLBACK, "it is committed already (END offset 6)"),
-        (DISCARDED, Action.COMMIT, "it was discarded (MAX_CHECKS), and a decision has no effect then: resume it first"),
+        (DISCARDED, Action.COMMIT, "it was discarded (MAX_CHECKS): resume it first, then decide"),
         (DISCARDED, Action.ROLLBACK, "it was discarded"),
         (replace(PENDING, gone=True), Action.COMMIT, "the half topic no longer has its body"),
     ],
@@ -70,18 +70,12 @@ def test_a_decision_that_would_have_no_effect_is_refused_before_it_is_written(me
     assert answer.detail.endswith(". Nothing was written")
 
 
-def test_a_pending_message_can_be_decided_and_one_without_a_body_rolled_back():
-    assert refuse(Action.COMMIT, PENDING) is None
-    assert refuse(Action.ROLLBACK, PENDING) is None
-    assert refuse(Action.ROLLBACK, replace(PENDING, gone=True)) is None
-
-
 @pytest.mark.parametrize(
     ("message", "result", "text"),
     [
-        (PENDING, Result.REFUSED, "it is not discarded but pending. Nothing was written"),
-        (HELD, Result.REFUSED, "it is not discarded but held. Nothing was written"),
-        (SCHEDULED, Result.REFUSED, "it is not discarded but scheduled. Nothing was written"),
+        (PENDING, Result.REFUSED, "it is pending, not discarded. Nothing was written"),
+        (HELD, Result.REFUSED, "it is held, not discarded. Nothing was written"),
+        (SCHEDULED, Result.REFUSED, "it is scheduled, not discarded. Nothing was written"),
         (
             replace(PENDING, resumed=5_000),
             Result.ALREADY_RESUMED,
@@ -90,14 +84,14 @@ def test_a_pending_message_can_be_decided_and_one_without_a_body_rolled_back():
         (
             replace(DISCARDED, stored=STORED),
             Result.STORED,
-            f"somebody was first: {STORED}, which no worker has applied yet. Nothing was written",
+            f"another command came first: {STORED}, which no worker has applied yet. Nothing was written",
         ),
         (
             replace(DISCARDED, gone=True),
             Result.REFUSED,
             (
-                "the half topic no longer has its body (retention), so that it could not be delivered any more. Its "
-                "copy lies in the discard topic at 0:9. Nothing was written"
+                "the half topic no longer has its body (retention), so it cannot be delivered. Its copy is in the "
+                "discard topic at 0:9. Nothing was written"
             ),
         ),
     ],
@@ -106,9 +100,32 @@ def test_only_a_discarded_message_with_a_body_is_resumed(message, result, text):
     assert refuse(Action.RESUME, message) == Answer(message, result, text)
 
 
-def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_discard():
-    assert refuse(Action.RESUME, DISCARDED) is None
-    assert refuse(Action.RESUME, replace(DISCARDED, resumed=5_000)) is None
+@pytest.mark.parametrize(
+    ("action", "message", "result", "text"),
+    [
+        (Action.COMMIT, PENDING, Result.WOULD_COMMIT, "would be committed"),
+        (Action.ROLLBACK, PENDING, Result.WOULD_ROLL_BACK, "would be rolled back"),
+        (Action.ROLLBACK, replace(PENDING, gone=True), Result.WOULD_ROLL_BACK, "would be rolled back"),
+        (Action.RESUME, DISCARDED, Result.WOULD_RESUME, "would be resumed"),
+        # After a second discard.
+        (Action.RESUME, replace(DISCARDED, resumed=5_000), Result.WOULD_RESUME, "would be resumed"),
+        (Action.ABANDON, PENDING, Result.REFUSED, "it is pending: only a held or scheduled message can be abandoned"),
+        (
+            Action.ABANDON,
+            HELD,
+            Result.WOULD_ABANDON,
+            f"would be abandoned; 10 bytes go to the discard topic. It cannot be delivered: {HELD.error}",
+        ),
+        (
+            Action.ABANDON,
+            replace(SCHEDULED, gone=True),
+            Result.WOULD_ABANDON,
+            "would be abandoned; the half topic no longer has its body. Its time has not come",
+        ),
+    ],
+)
+def test_what_an_action_would_do(action, message, result, text):
+    assert foretell(action, message) == Answer(message, result, f"{text}. Nothing was written")
 
 
 # --- after it was applied ---------------------------------------------------------------------------------------------
@@ -127,7 +144,7 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
             [Outcome.ROLLBACK],
             None,
             Result.REFUSED,
-            "somebody was first: rollback of client alice at END offset 19",
+            "another command came first: rollback of client alice at END offset 19",
         ),
         (
             COMMIT,
@@ -135,7 +152,7 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
             [Outcome.ROLLBACK],
             None,
             Result.REFUSED,
-            "somebody was first: rollback of client alice at END offset 18",
+            "another command came first: rollback of client alice at END offset 18",
         ),
         (
             COMMIT,
@@ -143,7 +160,7 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
             [Outcome.COMMIT],
             None,
             Result.REFUSED,
-            "somebody was first: commit of check alice at END offset 19",
+            "another command came first: commit of check alice at END offset 19",
         ),
         (
             COMMIT,
@@ -151,7 +168,7 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
             [],
             parked(TransactionState.HELD, decided=20, error="no topic"),
             Result.HELD,
-            "committed, but it cannot be delivered yet, and the worker goes on trying: no topic",
+            "committed, but it cannot be delivered yet; the worker keeps trying: no topic",
         ),
         (
             COMMIT,
@@ -171,30 +188,31 @@ def test_what_became_of_a_decision(decision, commands, outcomes, entry_now, resu
     assert answer.detail.startswith(text)
 
 
-def test_a_resume_that_was_applied():
-    again = parked(TransactionState.PENDING, resumed=9_000)
-    answer = outcome_of(Action.RESUME, DISCARDED, 20, [command(20, UNKNOWN, Source.RESUME)], [], again)
-    assert (answer.result, answer.detail) == (Result.RESUMED, "resumed: it is checked again, from check 1 on")
+RESUME = command(20, UNKNOWN, Source.RESUME)
+AGAIN = parked(TransactionState.PENDING, resumed=9_000)
+STILL = parked(TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9))
+SEE_LOG = "the worker refused it; its log says why (event end_refused)"
 
 
-def test_a_resume_that_was_applied_and_decided_at_once():
-    answer = outcome_of(Action.RESUME, DISCARDED, 20, [command(20, UNKNOWN, Source.RESUME)], [Outcome.COMMIT], None)
-    assert (answer.result, answer.detail) == (Result.RESUMED, "resumed, and since finished: commit")
-
-
-def test_a_resume_after_somebody_elses_had_no_effect():
-    commands = [command(19, UNKNOWN, Source.RESUME), command(20, UNKNOWN, Source.RESUME)]
-    answer = outcome_of(Action.RESUME, DISCARDED, 20, commands, [], parked(TransactionState.PENDING, resumed=9_000))
-    assert answer.result is Result.ALREADY_RESUMED
-    assert answer.detail == "somebody was first: resume of alice at END offset 19. This one had no effect"
-
-
-@pytest.mark.parametrize("resumed", [None, 5_000])
-def test_a_resume_without_a_trace_is_said_to_be_refused(resumed):
-    still = parked(TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9), resumed=resumed)
-    discarded = replace(DISCARDED, resumed=resumed)
-    answer = outcome_of(Action.RESUME, discarded, 20, [command(20, UNKNOWN, Source.RESUME)], [], still)
-    assert answer.result is Result.REFUSED
+@pytest.mark.parametrize(
+    ("message", "commands", "outcomes", "entry_now", "result", "text"),
+    [
+        (DISCARDED, [RESUME], [], AGAIN, Result.RESUMED, "resumed: it is checked again, starting with check 1"),
+        (DISCARDED, [RESUME], [Outcome.COMMIT], None, Result.RESUMED, "resumed, and finished since: commit"),
+        (
+            DISCARDED,
+            [command(19, UNKNOWN, Source.RESUME), RESUME],
+            [],
+            AGAIN,
+            Result.ALREADY_RESUMED,
+            "another command came first: resume of alice at END offset 19. This one had no effect",
+        ),
+        (DISCARDED, [RESUME], [], STILL, Result.REFUSED, SEE_LOG),
+        (replace(DISCARDED, resumed=5_000), [RESUME], [], STILL._replace(resumed=5_000), Result.REFUSED, SEE_LOG),
+    ],
+)
+def test_what_became_of_a_resume(message, commands, outcomes, entry_now, result, text):
+    assert outcome_of(Action.RESUME, message, 20, commands, outcomes, entry_now) == Answer(message, result, text, 20)
 
 
 # --- who and why ------------------------------------------------------------------------------------------------------

@@ -1,18 +1,14 @@
-"""Open messages by cause, and the result of a dry run for many of them."""
+"""Open messages by cause."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from tests.support import open_messages
-from tests.support.open_messages import DISCARDED, HELD
+from tests.support.open_messages import HELD
 from txbridge.core.states import TransactionState
 from txbridge.errors import EnvironmentProblemError
 from txbridge.operations import overview
-from txbridge.operations.actions import Action, foretell
-from txbridge.operations.model import Result
 from txbridge.operations.overview import Cause, read_overview
 from txbridge.operations.reading import TooMuchToReadError
 
@@ -76,26 +72,3 @@ def test_invented_causes_share_one_that_says_so(monkeypatch):
     assert len(found.causes) == 201
     assert found.causes[0].text == "pending: other causes"
     assert found.total == 3_000
-
-
-@pytest.mark.parametrize(
-    ("action", "message", "result"),
-    [
-        (Action.COMMIT, PENDING, Result.WOULD_COMMIT),
-        (Action.ROLLBACK, PENDING, Result.WOULD_ROLL_BACK),
-        (Action.ABANDON, PENDING, Result.REFUSED),
-        (Action.RESUME, PENDING, Result.REFUSED),
-        (Action.COMMIT, HELD, Result.REFUSED),
-        (Action.ROLLBACK, HELD, Result.REFUSED),
-        (Action.ABANDON, HELD, Result.WOULD_ABANDON),
-        (Action.COMMIT, DISCARDED, Result.REFUSED),
-        (Action.RESUME, DISCARDED, Result.WOULD_RESUME),
-        (Action.COMMIT, replace(PENDING, gone=True), Result.REFUSED),
-        (Action.ROLLBACK, replace(PENDING, gone=True), Result.WOULD_ROLL_BACK),
-    ],
-)
-def test_what_an_action_would_do(action, message, result):
-    answer = foretell(action, message)
-    assert answer.result is result
-    assert answer.end_offset is None
-    assert answer.detail.lower().endswith("nothing was written")

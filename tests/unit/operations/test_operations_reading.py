@@ -19,7 +19,8 @@ from txbridge.core.fingerprint import Mark
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.kafka.admin import KafkaUnreachableError
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import LogGoneError
 from txbridge.kafka.partition_reader import PartitionReader
@@ -30,7 +31,6 @@ from txbridge.operations import (
     Selection,
     acknowledge_loss,
     commands,
-    details,
     list_pending,
     listing,
     reading,
@@ -85,10 +85,10 @@ class Logs(Outside):
         log.append(Record(partition, len(log), timestamp, key, value, headers))
         return len(log) - 1
 
-    def prepare(self, partition=0, key=None) -> int:
+    def prepare(self, partition=0, key=None, born=1_000) -> int:
         offset = len(self.records[NAMES.half, partition])
         headers = half_headers([], transaction_id=id_of(offset), group="orders", real_topic="orders.placed")
-        return self.append(NAMES.half, partition, b"value", headers, key=key)
+        return self.append(NAMES.half, partition, b"value", headers, key=key, timestamp=born)
 
     def park(self, message: OpenMessage, partition=0) -> None:
         entry = HalfEntry(
@@ -159,8 +159,7 @@ class Consumer:
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
     made = Logs()
-    for module in (reading, details):
-        monkeypatch.setattr(module, "PartitionReader", partial(PartitionReader, outside=made))
+    monkeypatch.setattr(reading, "PartitionReader", partial(PartitionReader, outside=made))
     return made
 
 
@@ -210,7 +209,7 @@ def test_a_partition_whose_record_does_not_come_is_named_and_hides_no_other(slow
 
 
 def test_a_loss_is_not_acknowledged_while_a_record_does_not_come(slow_first: Logs) -> None:
-    with pytest.raises(EnvironmentProblemError, match=r"Kafka was too slow; looking for .*: offset 0 of .* did not"):
+    with pytest.raises(EnvironmentProblemError, match=r"Kafka was too slow; examining .*: offset 0 of .* did not"):
         acknowledge(CONNECTION, 0, **WORDS)
 
 
@@ -256,7 +255,16 @@ def test_a_record_that_comes_at_the_last_moment_is_used(logs: Logs, monkeypatch:
     logs.checkpoint(0, end=2, marks={"end": Mark(1, "0", 0, 100_000)})
     found = acknowledge(CONNECTION, 0, **WORDS)
     assert found.is_written
-    assert found.lines[-1].startswith("END is applied again from offset 1 on")
+    assert found.lines[-1].startswith("END is applied again from offset 1;")
+
+
+def test_the_oldest_messages_are_listed_and_all_are_counted(logs: Logs) -> None:
+    for born in (3_000, 1_000, 2_000):
+        logs.prepare(1, born=born)
+    listed = list_pending(CONNECTION, Selection(limit=2), errors=False)
+    assert (places(listed.messages), listed.total) == (["1:1", "1:2"], 3)
+    with pytest.raises(UsageError, match="has no partition 2: its partitions are 0 to 1"):
+        list_pending(CONNECTION, Selection(partition=2))
 
 
 # --- growing logs -----------------------------------------------------------------------------------------------------
@@ -293,7 +301,7 @@ def test_an_outcome_that_the_wait_for_another_batch_has_read_is_not_forgotten(
     monkeypatch.setattr(commands, "write_end", write)
     first, second = resolve_all(CONNECTION, Action.ABANDON, Selection(), **WORDS)
     assert (first.result, second.result) == (Result.ABANDONED, Result.REFUSED)
-    assert second.detail == ("it was delivered to orders.placed before the command was applied, which had no effect")
+    assert second.detail == ("it was delivered to orders.placed before the command was applied")
 
 
 def test_each_answer_tells_how_long_its_own_batch_was_waited_for(logs: Logs, written: list[list[int]]) -> None:
@@ -305,8 +313,8 @@ def test_each_answer_tells_how_long_its_own_batch_was_waited_for(logs: Logs, wri
     first, second = resolve_all(CONNECTION, Action.ABANDON, Selection(), **WORDS, timeout_s=0.3)
     assert written == [[0], [1]]
     assert (first.result, second.result) == (Result.STORED, Result.STORED)
-    assert "no worker has applied it within 0.3 s: " in first.detail
-    assert "no worker has applied it within 0 s: " in second.detail
+    assert "no worker applied it within 0.3 s: " in first.detail
+    assert "no worker applied it within 0 s: " in second.detail
 
 
 def test_a_bulk_abandon_takes_what_is_held_and_what_is_scheduled(logs: Logs, written: list[list[int]]) -> None:
@@ -323,6 +331,19 @@ def test_a_bulk_abandon_takes_what_is_held_and_what_is_scheduled(logs: Logs, wri
     scheduled = Selection(cause="scheduled for topic orders.placed")
     done = resolve_all(CONNECTION, Action.ABANDON, scheduled, **WORDS, expected=1, timeout_s=0)
     assert (places([one.message for one in done]), written) == (["0:1"], [[1]])
+
+
+def test_a_command_that_is_stored_is_no_failure_when_kafka_cannot_be_read_then(
+    logs: Logs, written: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise KafkaUnreachableError("Kafka cannot be reached; all brokers are down")
+
+    monkeypatch.setattr(commands, "wait_applied", away)
+    logs.prepare(0)
+    answer = resolve(CONNECTION, "0:0", Decision.ROLLBACK, **WORDS)
+    assert (answer.result, answer.end_offset, written) == (Result.STORED, 0, [[0]])
+    assert "its result could not be read: Kafka cannot be reached; all brokers are down. Do not" in answer.detail
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,43 +54,29 @@ def rows(flight_log):
     return [row[0] for row in flight_log._connection.execute("SELECT transaction_id FROM departures ORDER BY 1")]
 
 
-def test_local_transactions_at_the_same_time_share_one_of_the_database(flight_log):
-    async def run():
-        return await asyncio.gather(
-            *(flight_log.execute_local_transaction(message(number), flight()) for number in range(500))
-        )
-
-    assert asyncio.run(run()) == [COMMIT] * 500
+async def test_local_transactions_at_the_same_time_share_one_of_the_database(flight_log):
+    works = [flight_log.execute_local_transaction(message(number), flight()) for number in range(500)]
+    assert await asyncio.gather(*works) == [COMMIT] * 500
     assert rows(flight_log) == [f"{number:032}" for number in range(500)]
     assert 1 <= flight_log.commits <= 10
 
 
-def test_a_decision_follows_the_commit_and_a_check_finds_the_row(flight_log):
-    async def run():
-        kinds = flight(), flight(has_air_time=False), flight(departed=False)
-        answers = []
-        for number, kind in enumerate(kinds):
-            answers.append(await flight_log.execute_local_transaction(message(number), kind))
-            # Another connection does not see an open transaction.
-            with sqlite3.connect(flight_log_file) as other:
-                assert other.execute("SELECT count(*) FROM departures").fetchone() == (min(number + 1, 2),)
-            other.close()
-        return answers, [await flight_log.check_local_transaction(message(number)) for number in range(3)]
-
-    flight_log_file = flight_log._connection.execute("PRAGMA database_list").fetchone()[2]
-    answers, checks = asyncio.run(run())
-    assert answers == [COMMIT, UNKNOW, ROLLBACK]
+async def test_a_decision_follows_the_commit_and_a_check_finds_the_row(flight_log):
+    file = flight_log._connection.execute("PRAGMA database_list").fetchone()[2]
+    kinds = {COMMIT: flight(), UNKNOW: flight(has_air_time=False), ROLLBACK: flight(departed=False)}
+    for number, (answer, kind) in enumerate(kinds.items()):
+        assert await flight_log.execute_local_transaction(message(number), kind) is answer
+        # Another connection does not see an open transaction.
+        with closing(sqlite3.connect(file)) as other:
+            assert other.execute("SELECT count(*) FROM departures").fetchone() == (min(number + 1, 2),)
+    checks = [await flight_log.check_local_transaction(message(number)) for number in range(3)]
     assert checks == [COMMIT, COMMIT, ROLLBACK]
 
 
-def test_what_the_database_refuses_is_refused_for_all_that_share_it_and_the_next_ones_go_on(flight_log):
-    async def run():
-        twice = [flight_log.execute_local_transaction(message(1), flight()) for _ in range(2)]
-        refused = await asyncio.gather(*twice, return_exceptions=True)
-        return refused, await flight_log.execute_local_transaction(message(2), flight())
-
-    refused, next_one = asyncio.run(run())
-    assert next_one is COMMIT
+async def test_what_the_database_refuses_is_refused_for_all_that_share_it_and_the_next_ones_go_on(flight_log):
+    twice = [flight_log.execute_local_transaction(message(1), flight()) for _ in range(2)]
+    refused = await asyncio.gather(*twice, return_exceptions=True)
+    assert await flight_log.execute_local_transaction(message(2), flight()) is COMMIT
     # The first one may have had a database transaction of its own.
     assert isinstance(refused[1], sqlite3.IntegrityError)
     assert refused[0] is COMMIT or isinstance(refused[0], sqlite3.IntegrityError)
