@@ -8,7 +8,6 @@ the answer to a check.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 from dataclasses import dataclass, field
@@ -31,13 +30,12 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import async_sessionmaker
-from sqlalchemy.orm import Session, registry, sessionmaker
-from txbridge_sqlalchemy import AsyncSqlTransactionListener, Rollback, SqlTransactionListener, create_table
+from sqlalchemy.orm import Session, registry
+from txbridge_sqlalchemy import Rollback, create_table
 
-from tests.support.async_engine import async_twin
 from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
 from tests.support.sql_application import COMMIT, ROLLBACK, message
+from tests.support.sql_service import SqlService
 
 tables = MetaData()
 rows = Table("rows", tables, Column("id", Integer, primary_key=True), Column("owner", String(32), nullable=False))
@@ -198,49 +196,25 @@ def engine(request, tmp_path_factory):
     made.dispose()
 
 
-class OnLoop:
-    """An asynchronous listener for a caller without an event loop."""
-
-    def __init__(self, runner, listener):
-        self._runner, self._listener = runner, listener
-
-    def verify(self):
-        self._runner.run(self._listener.verify())
-
-    def execute_local_transaction(self, placed, arg):
-        return self._runner.run(self._listener.execute_local_transaction(placed, arg))
-
-    def check_local_transaction(self, placed):
-        return self._runner.run(self._listener.check_local_transaction(placed))
-
-
-async def run_in_greenlet(work, placed, script):
-    return await work.run_sync(script.run, placed, script)
-
-
 @pytest.fixture(scope="module")
 def listener(request, engine):
     driver, _, opens = request.param.rpartition("-")
     if opens == "django":
         made = DjangoListener(engine, Script.run)
-        made.verify()
-        yield made
-        made.close()
-    elif driver:
-        with asyncio.Runner() as runner:
-            twin = async_twin(engine.url.render_as_string(hide_password=False), driver)
-            event.listen(twin.sync_engine, "connect", check_foreign_keys)
-            database = twin if opens == "connection" else async_sessionmaker(twin)
-            made = OnLoop(runner, AsyncSqlTransactionListener(database, run_in_greenlet, check_wait=0.3))
-            made.verify()
-            yield made
-            runner.run(twin.dispose())
     else:
-        made = SqlTransactionListener(
-            engine if opens == "connection" else sessionmaker(engine), lambda *call: call[-1].run(*call), check_wait=0.3
+        form = {"": opens, "connection": "asyncio", "session": "asyncio-session"}[opens if driver else ""]
+        url = engine.url.render_as_string(hide_password=False)
+        made = SqlService(
+            url,
+            form,
+            lambda *call: call[-1].run(*call),
+            driver=driver,
+            on_connect=check_foreign_keys,
+            check_wait=0.3,
         )
-        made.verify()
-        yield made
+    made.verify()
+    yield made
+    made.close()
 
 
 def check_foreign_keys(dbapi, _):

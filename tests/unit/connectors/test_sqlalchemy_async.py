@@ -1,4 +1,4 @@
-"""AsyncSqlTransactionListener with each driver: the same tests as for the plain one, and cancellation at each await."""
+"""AsyncSqlTransactionListener with each driver: tasks of one event loop, and cancellation at each await."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from itertools import count
 
 import pytest
 from sqlalchemy import create_engine, func, insert, select
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker
 from txbridge_sqlalchemy import (
     AsyncInbox,
     AsyncSqlTransactionListener,
-    Rollback,
     SqlTransactionListener,
-    async_purge,
-    transactions,
 )
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 
 from tests.support.async_engine import async_twin
 from tests.support.cancel_at import cancelled_everywhere
 from tests.support.consumed import Record
-from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, orders, state_of
+from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, orders
 from tests.support.sql_application import place_async as place
 from txbridge import UsageError
 
@@ -59,93 +55,6 @@ def run(engine, url, driver):
         asyncio.run(running())
 
     return run
-
-
-def test_data_and_answer_are_committed_together(engine, run):
-    async def program(twin):
-        listener = AsyncSqlTransactionListener(twin, place)
-        assert await listener.execute_local_transaction(MESSAGE, 1) is COMMIT
-        assert await listener.execute_local_transaction(MESSAGE, 2) is COMMIT
-        assert await listener.check_local_transaction(MESSAGE) is COMMIT
-        # The plain one reads the same table.
-        assert SqlTransactionListener(engine, place).check_local_transaction(MESSAGE) is COMMIT
-
-    run(program)
-    assert (order_ids(engine), state_of(engine, ID)) == ([1], "committed")
-
-
-@pytest.mark.parametrize("how", ["False", "Rollback", "error"])
-@pytest.mark.parametrize("factory", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
-def test_the_function_can_roll_back(engine, run, how, factory):
-    async def refuse(work, placed, arg):
-        await place(work, placed, arg)
-        if how != "False":
-            raise {"Rollback": Rollback, "error": ZeroDivisionError}[how]
-        return False
-
-    async def program(twin):
-        listener = AsyncSqlTransactionListener(factory(twin), refuse)
-        if how == "error":
-            with pytest.raises(ZeroDivisionError):
-                await listener.execute_local_transaction(MESSAGE, 1)
-        else:
-            assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
-        assert state_of(engine, ID) is None
-        assert await listener.check_local_transaction(MESSAGE) is ROLLBACK
-        assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
-
-    run(program)
-    assert (order_ids(engine), state_of(engine, ID)) == ([], "rolled back")
-
-
-def test_a_session_is_given_when_a_sessionmaker_was(engine, run):
-    async def place_order(session, placed, arg):
-        assert isinstance(session, AsyncSession)
-        await place(session, placed, arg)
-        return True
-
-    async def program(twin):
-        listener = AsyncSqlTransactionListener(async_sessionmaker(twin), place_order)
-        assert await listener.execute_local_transaction(MESSAGE, 1) is COMMIT
-
-    run(program)
-    assert (order_ids(engine), state_of(engine, ID)) == ([1], "committed")
-
-
-@pytest.mark.parametrize("factory", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
-def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engine, run, factory):
-    with engine.begin() as connection:
-        connection.execute(insert(orders).values(id=7, transaction_id="other"))
-
-    async def swallow(work, placed, arg):
-        await place(work, placed, arg)
-        statement = insert(orders).values(id=7, transaction_id="again")
-        if engine.dialect.name == "sqlite":
-            statement = statement.prefix_with("OR ROLLBACK")
-        with pytest.raises(IntegrityError):
-            await work.execute(statement)
-
-    async def program(twin):
-        listener = AsyncSqlTransactionListener(factory(twin), swallow)
-        assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
-
-    run(program)
-    assert (order_ids(engine), state_of(engine, ID)) == ([7], "rolled back")
-
-
-@pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, run, ends):
-    async def meddle(work, placed, arg):
-        await place(work, placed, arg)
-        await getattr(work, ends)()
-
-    async def program(twin):
-        expected = COMMIT if ends == "commit" else ROLLBACK
-        listener = AsyncSqlTransactionListener(twin, meddle)
-        assert await listener.execute_local_transaction(MESSAGE, 1) is expected
-        assert await listener.check_local_transaction(MESSAGE) is expected
-
-    run(program)
 
 
 def test_a_transaction_that_runs_is_not_judged(engine, run):
@@ -212,15 +121,6 @@ def test_what_can_not_work(url, driver):
         AsyncSqlTransactionListener(twin, place, check_wait=0)
 
 
-def test_connections_that_commit_by_themselves_are_refused(engine, run):
-    async def program(twin):
-        with pytest.raises(UsageError, match="AUTOCOMMIT"):
-            await AsyncSqlTransactionListener(twin, place).execute_local_transaction(MESSAGE, 1)
-
-    run(program, isolation_level="AUTOCOMMIT")
-    assert order_ids(engine) == []
-
-
 def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need():
     """SQLAlchemy's asyncio part needs greenlet, and an extra for threads does not install it."""
     program = (
@@ -231,19 +131,6 @@ def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need
     assert done.stderr.splitlines()[-1] == (
         "txbridge.extras.MissingExtraError: AsyncInbox needs greenlet: pip install 'sqlalchemy[asyncio]'"
     )
-
-
-def test_purge(engine, run):
-    async def program(twin):
-        listener = AsyncSqlTransactionListener(twin, place)
-        await listener.execute_local_transaction(MESSAGE, 1)
-        with engine.begin() as connection:
-            old = transactions.c.created_at - 37 * 86_400_000
-            connection.execute(transactions.update().values(created_at=old))
-        assert await async_purge(twin) == 1
-        assert await async_purge(twin) == 0
-
-    run(program)
 
 
 # --- cancelled at each await ------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from txbridge_sqlalchemy import (
 from tests.support import sql_application
 from tests.support.harness import eventually
 from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, number, orders, place, state_of
+from tests.support.sql_service import SqlService
 from txbridge import UsageError
 from txbridge.client import listener as client
 
@@ -83,63 +84,79 @@ class Running:
 # --- one process ------------------------------------------------------------------------------------------------------
 
 
-def test_data_and_answer_are_committed_together(engine, listener):
+@pytest.fixture(params=["connection", "session", "asyncio"])
+def make(request, url, engine):
+    """Make listeners of each form."""
+    made = []
+
+    def make(function=place, **options):
+        made.append(SqlService(url, request.param, function, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_data_and_answer_are_committed_together(engine, make, listener):
     before = time.time_ns() // 1_000_000
-    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    service = make()
+    assert service.execute_local_transaction(MESSAGE, 1) is COMMIT
     assert rows(engine) == [(1, ID)]
     (identity, (transaction_id, state, created_at)) = sorted(rows(engine, transactions), reverse=True)
     assert (identity.id, identity.created_at) == ("barrier", 2**63 - 1)
     assert (transaction_id, state) == (ID, "committed")
     assert before <= created_at <= time.time_ns() // 1_000_000
+    assert service.check_local_transaction(MESSAGE) is COMMIT
+    # All forms read the same table.
     assert listener.check_local_transaction(MESSAGE) is COMMIT
+    # It is executed once.
+    assert service.execute_local_transaction(MESSAGE, 2) is COMMIT
+    assert rows(engine) == [(1, ID)]
 
 
-def test_a_session_is_given_when_a_sessionmaker_was(engine):
+@pytest.mark.parametrize("binds", [{}, {Order: None}], ids=["one", "by class"])
+def test_a_session_is_given_when_a_sessionmaker_was(engine, binds):
     def place_order(session, placed, arg):
         session.add(Order(id=arg, transaction_id=placed.transaction_id))
         return True
 
-    listener = SqlTransactionListener(sessionmaker(engine), place_order)
+    made = sessionmaker(engine, binds=dict.fromkeys(binds, engine))
+    listener = SqlTransactionListener(made, place_order)
     assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
     assert rows(engine) == [(1, ID)]
     assert listener.check_local_transaction(MESSAGE) is COMMIT
 
 
-def test_a_sessionmaker_may_bind_its_classes_elsewhere(engine):
-    listener = SqlTransactionListener(sessionmaker(engine, binds={Order: engine}), place)
-    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
-    assert rows(engine) == [(1, ID)]
-
-
 @pytest.mark.parametrize("how", ["False", "Rollback"])
-@pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
-def test_the_function_can_roll_back(engine, how, factory):
+def test_the_function_can_roll_back(engine, make, how):
     def refuse(work, placed, arg):
         place(work, placed, arg)
         if how == "Rollback":
             raise Rollback("sold out")
         return False
 
-    listener = SqlTransactionListener(factory(engine), refuse)
-    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    service = make(refuse)
+    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
     assert rows(engine) == []
     assert state_of(engine, ID) is None
-    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert service.check_local_transaction(MESSAGE) is ROLLBACK
     assert state_of(engine, ID) == "rolled back"
-    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == []
 
 
-def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine):
-    def fail(connection, placed, arg):
-        place(connection, placed, arg)
+def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine, make):
+    def fail(work, placed, arg):
+        place(work, placed, arg)
         raise ZeroDivisionError
 
-    listener = SqlTransactionListener(engine, fail)
+    service = make(fail)
     with pytest.raises(ZeroDivisionError):
-        listener.execute_local_transaction(MESSAGE, 1)
+        service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
-    assert client.execute(listener, MESSAGE, 1).state is UNKNOWN
-    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert client.execute(service, MESSAGE, 1).state is UNKNOWN
+    assert service.check_local_transaction(MESSAGE) is ROLLBACK
 
 
 def test_the_functions_own_conflict_is_an_exception_like_any_other(engine, listener):
@@ -151,23 +168,8 @@ def test_the_functions_own_conflict_is_an_exception_like_any_other(engine, liste
     assert rows(engine) == [(1, "other")]
 
 
-def test_a_failed_flush_can_become_a_rollback(engine):
-    with engine.begin() as connection:
-        connection.execute(insert(orders).values(id=1, transaction_id="other"))
-
-    def place_order(session, placed, arg):
-        session.add(Order(id=arg, transaction_id=placed.transaction_id))
-        try:
-            session.flush()
-        except IntegrityError as error:
-            raise Rollback from error
-
-    listener = SqlTransactionListener(sessionmaker(engine), place_order)
-    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
-    assert rows(engine) == [(1, "other")]
-
-
-def test_a_failed_flush_that_was_swallowed_is_rolled_back(engine):
+@pytest.mark.parametrize("then", ["Rollback", "swallowed"])
+def test_a_failed_flush_is_rolled_back(engine, then):
     with engine.begin() as connection:
         connection.execute(insert(orders).values(id=1, transaction_id="other"))
 
@@ -175,6 +177,8 @@ def test_a_failed_flush_that_was_swallowed_is_rolled_back(engine):
         session.add(Order(id=arg, transaction_id=placed.transaction_id))
         with pytest.raises(IntegrityError):
             session.flush()
+        if then == "Rollback":
+            raise Rollback
         with pytest.raises(InvalidRequestError):
             session.execute(select(Order))
 
@@ -183,10 +187,9 @@ def test_a_failed_flush_that_was_swallowed_is_rolled_back(engine):
     assert rows(engine) == [(1, "other")]
 
 
-@pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
 @pytest.mark.parametrize("then", [None, False, Rollback()], ids=["None", "False", "Rollback"])
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, factory, ends, then):
+def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, make, ends, then):
     def meddle(work, placed, arg):
         place(work, placed, arg)
         getattr(work, ends)()
@@ -196,11 +199,11 @@ def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engi
             raise then
         return then
 
-    listener = SqlTransactionListener(factory(engine), meddle)
+    service = make(meddle)
     expected = COMMIT if ends == "commit" else ROLLBACK
-    assert listener.execute_local_transaction(MESSAGE, 1) is expected
+    assert service.execute_local_transaction(MESSAGE, 1) is expected
     assert [row.id for row in rows(engine)] == ([1] if expected is COMMIT else [])
-    assert listener.check_local_transaction(MESSAGE) is expected
+    assert service.check_local_transaction(MESSAGE) is expected
 
 
 @pytest.mark.parametrize("answer", [COMMIT, ROLLBACK, 0, "no"])
@@ -213,12 +216,6 @@ def test_an_answer_that_may_be_a_mistake_is_rolled_back(engine, answer):
         SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
     assert state_of(engine, ID) is None
-
-
-def test_a_transaction_is_executed_once(engine, listener):
-    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
-    assert listener.execute_local_transaction(MESSAGE, 2) is COMMIT
-    assert rows(engine) == [(1, ID)]
 
 
 def test_a_savepoint_of_the_function_is_its_own_business(engine):
@@ -236,9 +233,8 @@ def test_a_savepoint_of_the_function_is_its_own_business(engine):
 both = pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
 
 
-@both
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engine, caplog, factory, last):
+def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engine, caplog, make, last):
     """PostgreSQL then answers ROLLBACK to COMMIT, without an error. SQLite has begun another transaction."""
     with engine.begin() as connection:
         connection.execute(insert(orders).values(id=7, transaction_id="other"))
@@ -255,43 +251,36 @@ def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engi
             with contextlib.suppress(DBAPIError):
                 place(work, placed, arg)
 
-    listener = SqlTransactionListener(factory(engine), swallow)
-    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    service = make(swallow)
+    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
     assert rows(engine) == [(7, "other")]
-    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert service.check_local_transaction(MESSAGE) is ROLLBACK
     assert [record.event for record in caplog.records if record.name == "txbridge.client"] == [
         "sql_transaction_was_rolled_back"
     ]
 
 
-@both
-def test_a_rollback_that_is_sent_as_text_is_no_commit(engine, factory):
-    def meddle(work, placed, arg):
-        work.execute(text("ROLLBACK"))
-        if engine.dialect.name == "postgresql":
-            work.execute(text("BEGIN"))
-        place(work, placed, arg)
-
-    listener = SqlTransactionListener(factory(engine), meddle)
-    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
-    assert rows(engine) == []
-    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
-
-
-@both
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_commit_that_is_sent_as_text_is_a_commit(engine, factory, commits):
-    """The same holds if the function wants to roll back afterwards: it is too late."""
+@pytest.mark.parametrize(
+    ("sends", "commits", "expected"),
+    [("ROLLBACK", None, ROLLBACK), ("COMMIT", True, COMMIT), ("COMMIT", False, COMMIT)],
+)
+def test_the_table_has_the_last_word_when_the_function_sends_the_end_as_text(engine, make, sends, commits, expected):
+    """After a COMMIT it is too late to roll back."""
 
     def meddle(work, placed, arg):
-        place(work, placed, arg)
-        work.execute(text("COMMIT"))
+        if sends == "COMMIT":
+            place(work, placed, arg)
+        work.execute(text(sends))
+        if sends == "ROLLBACK":
+            if engine.dialect.name == "postgresql":
+                work.execute(text("BEGIN"))
+            place(work, placed, arg)
         return commits
 
-    listener = SqlTransactionListener(factory(engine), meddle)
-    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
-    assert rows(engine) == [(1, ID)]
-    assert listener.check_local_transaction(MESSAGE) is COMMIT
+    service = make(meddle)
+    assert service.execute_local_transaction(MESSAGE, 1) is expected
+    assert rows(engine) == ([(1, ID)] if expected is COMMIT else [])
+    assert service.check_local_transaction(MESSAGE) is expected
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
@@ -317,9 +306,8 @@ def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
     assert state_of(engine, "0" * 32) is None
 
 
-@both
 @pytest.mark.parametrize("open_one", [True, False], ids=["left open", "rolled back"])
-def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(engine, factory, open_one):
+def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(engine, make, open_one):
     def place_order(work, placed, arg):
         place(work, placed, arg)
         savepoint = work.begin_nested()
@@ -327,19 +315,16 @@ def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(engine, factor
         if not open_one:
             savepoint.rollback()
 
-    listener = SqlTransactionListener(factory(engine), place_order)
-    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert make(place_order).execute_local_transaction(MESSAGE, 1) is COMMIT
     assert rows(engine) == ([(1, ID), (2, ID)] if open_one else [(1, ID)])
 
 
-@both
-def test_a_function_that_closes_what_it_was_given_has_rolled_back(engine, factory):
+def test_a_function_that_closes_what_it_was_given_has_rolled_back(engine, make):
     def close(work, placed, arg):
         place(work, placed, arg)
         work.close()
 
-    listener = SqlTransactionListener(factory(engine), close)
-    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert make(close).execute_local_transaction(MESSAGE, 1) is ROLLBACK
     assert rows(engine) == []
 
 
@@ -450,29 +435,29 @@ def other(tmp_path):
     made.dispose()
 
 
-def test_a_sessionmaker_of_two_databases_is_refused(engine, other):
-    with pytest.raises(UsageError, match="bound to 2 engines"):
-        SqlTransactionListener(sessionmaker(engine, binds={Order: other}), place)
+class TwoPhase(Session):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.twophase = True
 
 
-def test_a_sessionmaker_of_a_connection_for_some_classes_is_refused(engine):
-    with engine.connect() as connection, pytest.raises(UsageError, match="bind it to an Engine"):
-        SqlTransactionListener(sessionmaker(engine, binds={Order: connection}), place)
-
-
-def test_two_phase_commit_is_refused(engine):
-    with pytest.raises(UsageError, match="twophase"):
-        SqlTransactionListener(sessionmaker(engine, twophase=True), place)
-
-
-def test_two_phase_commit_of_a_class_is_refused(engine):
-    class Mine(Session):
-        def __init__(self, **options):
-            super().__init__(**options)
-            self.twophase = True
-
-    with pytest.raises(UsageError, match="twophase"):
-        SqlTransactionListener(sessionmaker(engine, class_=Mine), place).check_local_transaction(MESSAGE)
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (lambda other, _: {"binds": {Order: other}}, "bound to 2 engines"),
+        (lambda _, connection: {"binds": {Order: connection}}, "bind it to an Engine"),
+        (lambda _, connection: {"bind": connection}, "bind it to an Engine"),
+        (lambda *_: {"twophase": True}, "twophase"),
+        # A session shows it only when it is made.
+        (lambda *_: {"class_": TwoPhase}, "twophase"),
+    ],
+    ids=["two engines", "connection for a class", "connection", "two-phase", "two-phase class"],
+)
+def test_sessions_that_can_not_commit_all_in_one_transaction_are_refused(engine, other, options, problem):
+    with engine.connect() as connection:
+        given = {"bind": engine, **options(other, connection)}
+        with pytest.raises(UsageError, match=problem):
+            SqlTransactionListener(sessionmaker(**given), place).check_local_transaction(MESSAGE)
 
 
 @pytest.mark.parametrize("swallowed", [False, True])
@@ -722,19 +707,21 @@ def test_a_missing_table_is_named(url):
     engine.dispose()
 
 
-def test_autocommit_is_refused(url, engine):
-    autocommit = create_engine(url, isolation_level="AUTOCOMMIT")
-    for database in (autocommit, sessionmaker(autocommit), engine.execution_options(isolation_level="AUTOCOMMIT")):
-        listener = SqlTransactionListener(database, place)
-        with pytest.raises(UsageError, match="AUTOCOMMIT"):
-            listener.verify()
-        with pytest.raises(UsageError, match="AUTOCOMMIT"):
-            listener.execute_local_transaction(MESSAGE, 1)
-        with pytest.raises(UsageError, match="AUTOCOMMIT"):
-            listener.check_local_transaction(MESSAGE)
+def test_autocommit_is_refused(engine, make):
+    service = make(isolation_level="AUTOCOMMIT")
+    with pytest.raises(UsageError, match="AUTOCOMMIT"):
+        service.verify()
+    with pytest.raises(UsageError, match="AUTOCOMMIT"):
+        service.execute_local_transaction(MESSAGE, 1)
+    with pytest.raises(UsageError, match="AUTOCOMMIT"):
+        service.check_local_transaction(MESSAGE)
     assert rows(engine) == []
     assert rows(engine, transactions) == []
-    autocommit.dispose()
+
+
+def test_autocommit_of_an_option_is_refused(engine):
+    with pytest.raises(UsageError, match="AUTOCOMMIT"):
+        SqlTransactionListener(engine.execution_options(isolation_level="AUTOCOMMIT"), place).verify()
 
 
 def test_dirty_reads_are_refused(url, engine):
@@ -749,11 +736,6 @@ def test_dirty_reads_are_refused(url, engine):
 def test_what_is_no_synchronous_database_is_refused(database):
     with pytest.raises(UsageError, match=f"an Engine or a sessionmaker, not {type(database).__name__}"):
         SqlTransactionListener(database, place)
-
-
-def test_a_sessionmaker_of_a_connection_is_refused(engine):
-    with engine.connect() as connection, pytest.raises(UsageError, match="bind it to an Engine"):
-        SqlTransactionListener(sessionmaker(connection), place)
 
 
 def test_a_check_that_would_not_wait_is_refused(engine):
