@@ -204,7 +204,7 @@ SCENARIOS = (
     _scenario(
         "producer and check commit",
         commit_between_checks_and_by_check,
-        Expected(Fate(1, 1), (Fate(2, 2),), "M.2694"),
+        Expected(Fate(1, 1), (Fate(2, 2),), "D.11"),
     ),
     _scenario("producer away while checks are due", producer_away, Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.7c")),
     _scenario("immunity longer than all checks", long_immunity, Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.5a")),
