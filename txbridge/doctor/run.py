@@ -25,7 +25,8 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
     """Examine a namespace with the workers' settings; `now` tells the time in ms.
 
     Takes about a second on a healthy cluster. Each request is bounded by REQUEST_TIMEOUT_S (10 s), those about the
-    clock and Kafka transactions together by 30 s, and the reading of a partition by 30 s. Raises KafkaUnreachableError
+    clock and transactional ids together by 30 s, and the reading of a partition by 30 s. The wait for the end of open
+    Kafka transactions is bounded by commit_timeout and 10 s. Raises KafkaUnreachableError
     when no broker answers, EnvironmentProblemError, and UsageError for settings that cannot work.
     """
     cluster = KafkaCluster.connect(settings.librdkafka)
@@ -70,7 +71,7 @@ def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], no
         yield unknown(
             Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
         )
-    yield from transaction_checks.transactions(view, now)
+    yield from transaction_checks.transactions(view)
     yield from topic_checks.real_topics(view)
 
 

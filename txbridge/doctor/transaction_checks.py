@@ -1,17 +1,20 @@
 """Findings about open Kafka transactions in the internal topics.
 
 Readers of committed records stop at the last stable offset, which is the first offset of the oldest open transaction.
+A transaction is open for too long if this offset stays where it is for that time. The timestamps of the records would
+tell at once, but by the clock of the partition's leader, which may be wrong.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public there, but re-exported without saying so
 
-from txbridge.doctor.cluster_view import ClusterView, internal_topics
+from txbridge.deadline import Deadline
+from txbridge.doctor.cluster_view import RETRY_S, ClusterView, internal_topics
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown, warning
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.text import duration
@@ -19,17 +22,28 @@ from txbridge.text import duration
 #: The coordinator aborts a transaction after its time-out. It checks every 10 s
 #: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 _ABORTED_AFTER_MS = 10_000
-_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_Offsets = Mapping[tuple[str, int], int]
 
 
-def transactions(view: ClusterView, now: int) -> Iterator[Finding]:
-    """Findings about transactions that are open for longer than a worker's can be, and about any in END or HALF."""
+def transactions(view: ClusterView) -> Iterator[Finding]:
+    """Findings about transactions that are open for longer than a worker's can be, and about any in END or HALF.
+
+    Returns at once if none is open. Otherwise it waits until they have ended, as long as a worker's may be open.
+    """
     patience = view.settings.commit_timeout + _ABORTED_AFTER_MS
+    names = view.names
     try:
-        latest = _read_offsets(view, _LATEST)
-        stable = _read_offsets(view, _LATEST, IsolationLevel.READ_COMMITTED)
-        # First offset of the records that are young enough, or -1.
-        young = _read_offsets(view, OffsetSpec.for_timestamp(max(0, now - patience)))
+        latest = _read_ends(view, IsolationLevel.READ_UNCOMMITTED)
+        stable = _read_ends(view, IsolationLevel.READ_COMMITTED)
+        begun = {where: offset for where, offset in stable.items() if offset < latest[where]}
+        # HALF is read uncommitted: an open transaction blocks no reader.
+        lasting = {where: offset for where, offset in begun.items() if where[0] != names.half}
+        deadline = Deadline(patience / 1000)
+        while lasting and not deadline.is_over:
+            time.sleep(RETRY_S)
+            stable = _read_ends(view, IsolationLevel.READ_COMMITTED)
+            lasting = {where: offset for where, offset in lasting.items() if stable.get(where) == offset}
     except KafkaException as failure:
         yield unknown(
             Check.TRANSACTIONS,
@@ -37,29 +51,25 @@ def transactions(view: ClusterView, now: int) -> Iterator[Finding]:
             "see the findings about topics, replication and rights",
         )
         return
-    names = view.names
     never = {
         names.end: "what it aborts decides nothing, and the decisions behind it wait",
         names.half: "a half message that it aborts stays a half message, is checked, and can be committed",
     }
     fine = True
-    for (topic, partition), offset in stable.items():
-        if offset >= latest[topic, partition]:
-            continue
-        where = f"{topic}[{partition}] has an open Kafka transaction at offset {offset}"
+    for (topic, partition), offset in begun.items():
+        found = f"{topic}[{partition}] has an open Kafka transaction at offset {offset}"
         if topic in never:
             fine = False
             yield warning(
                 Check.TRANSACTIONS,
-                f"{where}, where none may be: {never[topic]}",
+                f"{found}, where none may be: {never[topic]}",
                 "let that application send with a producer without transactional.id",
             )
-        # HALF is read uncommitted: an open transaction blocks no reader.
-        if topic != names.half and not 0 <= young[topic, partition] <= offset:
+        if (topic, partition) in lasting:
             fine = False
             yield problem(
                 Check.TRANSACTIONS,
-                f"{where} for more than {duration(patience)}: nobody reads beyond it",
+                f"{found} for more than {duration(patience)}: nobody reads beyond it",
                 "stop the process that keeps it open. If there is none, it hangs: kafka-transactions.sh find-hanging "
                 "and abort; see docs/incidents.md",
             )
@@ -67,12 +77,10 @@ def transactions(view: ClusterView, now: int) -> Iterator[Finding]:
         yield ok(Check.TRANSACTIONS, "no Kafka transaction hangs in the internal topics")
 
 
-def _read_offsets(
-    view: ClusterView, spec: Any, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-) -> Mapping[tuple[str, int], int]:
-    """The offset of each partition with a leader. Raises KafkaException."""
+def _read_ends(view: ClusterView, isolation: IsolationLevel) -> _Offsets:
+    """The end of each partition with a leader, as readers of this isolation see it. Raises KafkaException."""
     wanted = {
-        TopicPartition(topic, partition): spec
+        TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
         for topic in internal_topics(view.names)
         if (described := view.described.get(topic))
         for partition, place in enumerate(described.places)
