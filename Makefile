@@ -46,7 +46,7 @@ format: setup ## formats the code, and repairs what ruff can repair
 
 quick: setup check ## what tells most in little more than a minute, without Kafka and Spark
 	HYPOTHESIS_PROFILE=small $(PYTEST) tests/unit tests/property -m "not spark and not long" --numprocesses $(JOBS) --dist loadfile
-	$(BIN)/python -m txbridge.testing.simulator --seeds 300
+	$(BIN)/python -m tests.simulator --seeds 300
 
 # Most tests wait for a Kafka or a worker most of the time: two processes for each processor, each with a Kafka of its own.
 test: setup check ## the gate: all tests but the long ones, in 12 minutes; JOBS=0 runs one after the other

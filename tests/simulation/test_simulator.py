@@ -37,7 +37,7 @@ def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations(first_seed, seeds):
     print(f"{totals.seeds} seeds in {totals.seconds:.0f} s, {totals.seeds / totals.seconds:.0f} a second")
     first = totals.violations[0] if totals.violations else None
     assert first is None, (
-        f"seed {first.seed}: {first.violation}; replay: python -m txbridge.testing.simulator "
+        f"seed {first.seed}: {first.violation}; replay: python -m tests.simulator "
         f"--first-seed {first.seed} --seeds 1 --verbose"
     )
     assert totals.seeds == seeds
@@ -68,7 +68,7 @@ def test_a_seed_that_was_a_violation_is_none(seed, what):
 
 def test_a_seed_replays_to_the_byte():
     # Different hash seeds show that neither the order of a set or dict matters, nor a real time or a secret.
-    arguments = ("-m", "txbridge.testing.simulator", "--first-seed", "4711", "--seeds", "20", "--verbose")
+    arguments = ("-m", "tests.simulator", "--first-seed", "4711", "--seeds", "20", "--verbose")
     one, other = python(*arguments, hash_seed="1"), python(*arguments, hash_seed="2")
     assert one.returncode == 0, one.stderr
     assert one.stdout.count("no violation, trace ") == 20
@@ -166,7 +166,7 @@ def test_a_violation_exits_with_1_and_names_the_command_that_replays_it():
     result = python("-m", "tests.simulation.mutants", "last_decision_wins", "--cli")
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(r"seed (\d+) VIOLATION P\d", result.stdout)
-    assert re.search(r"python -m txbridge.testing.simulator --first-seed \d+ --seeds 1 --steps 200", result.stdout)
+    assert re.search(r"python -m tests.simulator --first-seed \d+ --seeds 1 --steps 200", result.stdout)
 
 
 # Takes forty seconds on an idle processor.

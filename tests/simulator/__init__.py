@@ -1,4 +1,4 @@
 """A deterministic simulator: the real owner code on a simulated Kafka with a virtual clock, under faults.
 
-`python -m txbridge.testing.simulator --seeds N --first-seed S`; docs/testing.md lists what it models.
+`python -m tests.simulator --seeds N --first-seed S`; docs/testing.md lists what it models.
 """

@@ -1,4 +1,4 @@
-"""`python -m txbridge.testing.simulator --seeds N --first-seed S`: runs of seeds, with exit code 1 on a violation."""
+"""`python -m tests.simulator --seeds N --first-seed S`: runs of seeds, with exit code 1 on a violation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROGRESS_EVERY_S = 5.0
 
 def main() -> int:
     """0: no violation; 1: a promise was broken; 2: wrong arguments (argparse)."""
-    parser = argparse.ArgumentParser(prog="python -m txbridge.testing.simulator", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     parser.add_argument("--seeds", type=_positive, default=1_000, help="how many seeds to run")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--steps", type=_positive, default=200, help="choices of the scheduler before faults stop")
@@ -89,7 +89,7 @@ def _explain(result: Result, steps: int) -> None:
     print("the end of its trace:")
     print("\n".join(f"  {line}" for line in result.tail[-25:]))
     print("replay it with:")
-    print(f"  python -m txbridge.testing.simulator --first-seed {result.seed} --seeds 1 --steps {steps} --verbose")
+    print(f"  python -m tests.simulator --first-seed {result.seed} --seeds 1 --steps {steps} --verbose")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Helpers for tests of services that use txbridge (docs/testing-your-service.md), and the simulator of the worker."""
+"""Helpers for tests of services that use txbridge (docs/testing-your-service.md)."""
 
 from txbridge.extras import missing_extra
 
