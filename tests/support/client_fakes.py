@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from types import SimpleNamespace
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -11,11 +12,11 @@ from txbridge import PrepareError, UsageError
 from txbridge.client import runtime, start
 from txbridge.client.checks import consumer
 from txbridge.client.decide.decision_batcher import Ticket
-from txbridge.client.flow.registry import TransactionIds
 from txbridge.client.flow.send_path import SendPath
+from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
 from txbridge.client.prepare.half_writer import Prepared
-from txbridge.core.decision_record import DecisionEntry
+from txbridge.core.names import Names
 from txbridge.topics.verify import Layout
 
 
@@ -103,38 +104,40 @@ def refusal(code):
     return KafkaException(KafkaError(code))
 
 
-class FakeHalfWriter:
-    """A writer whose room never lasts."""
+class FakeRuntime:
+    """A started client without Kafka, on the real SendPath. The test says when half messages are acknowledged.
 
-    def __init__(self, room_waits):
-        self._room_waits = room_waits
-
-    def wait_for_room(self, timeout):
-        self._room_waits.append(timeout)
-        threading.Event().wait(min(timeout, 0.01))
-
-
-class FakeRuntime(SendPath):
-    """A started client without Kafka. The test says when half messages are acknowledged."""
-
-    is_of_this_process = True
+    It is its own writers of half messages, of which there is one, and its own registry of attempts.
+    """
 
     def __init__(self, *, room=True):
-        self.sends = self
-        self._ids = TransactionIds()
-        self._limits = MessageLimits(LAYOUT.max_message_size, 604_800)
-        self._prepare_timeout = 0.1
-        self.room = room
-        self.refusals = deque()
+        #: Whether there is room for ENDs. `refusals` are raised for the next half messages.
+        self.room, self.refusals = room, deque()
         self.written, self.running, self.given_up, self.ends = [], set(), [], []
         self.room_waits = []
         self.closed = False
         self.after_reports = None
-        self._half_writer = FakeHalfWriter(self.room_waits)
         self._condition = threading.Condition()
+        limits = MessageLimits(LAYOUT.max_message_size, 604_800)
+        ends = SimpleNamespace(wait_for_room=self._wait_for_ends, submit_command=self._submit_command)
+        self.sends = SendPath(limits, 0.1, self, self, ends, TopicWatch(Names(), LAYOUT.partitions), None, ())
+
+    # As Runtime.
 
     def is_called_by_it(self):
         return False
+
+    def flush(self, timeout):
+        return sum(not end.as_future().done() for end in self.ends)
+
+    def close(self, timeout, finish_calls):
+        with self._condition:
+            self.closed = True
+            self._condition.wait_for(lambda: not self.running, timeout)
+        finish_calls(timeout)
+        self.acknowledge(PrepareError("the producer was closed meanwhile"))
+
+    # As Attempts.
 
     def begin_attempt(self, transaction_id, running=None):
         if self.closed:
@@ -149,23 +152,42 @@ class FakeRuntime(SendPath):
     def give_up(self, transaction_id):
         self.given_up.append(transaction_id)
 
-    def _has_room_for_ends(self, timeout):
-        if timeout and not self.room:
-            self.room_waits.append(timeout)
-            threading.Event().wait(timeout)
-        return self.room
+    # As HalfWriters, and as each HalfWriter.
 
-    def half_writer(self, *, gathers=False, in_order=False):
-        return self._half_writer
+    def for_caller(self):
+        return self
 
-    def _write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
-        assert writer is self._half_writer
+    def for_many(self, *, waits):
+        return self
+
+    def wait_for_room(self, timeout):
+        self.room_waits.append(timeout)
+        threading.Event().wait(min(timeout, 0.01))
+
+    def write_half(self, message, transaction_id, on_done, after_reports, deadline, barrier_id):
         self.after_reports = after_reports
         if self.refusals:
             raise self.refusals.popleft()
         with self._condition:
             self.written.append((message, transaction_id, on_done))
             self._condition.notify_all()
+
+    # As DecisionSender.
+
+    def _wait_for_ends(self, timeout):
+        if timeout and not self.room:
+            self.room_waits.append(timeout)
+            threading.Event().wait(timeout)
+        return self.room
+
+    def _submit_command(self, partition, entry, source, size):
+        self.ends.append(Ticket(entry, size))
+        return self.ends[-1]
+
+    # The test calls these.
+
+    def decisions(self):
+        return [end.entry.decision.name for end in self.ends]
 
     def wait_written(self, count, timeout=10):
         with self._condition:
@@ -179,22 +201,6 @@ class FakeRuntime(SendPath):
             on_done(error or Prepared(transaction_id, 0, number, 1_000, 1))
         if self.after_reports is not None:
             self.after_reports()
-
-    def send_decision(self, prepared, outcome):
-        entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision)
-        end = Ticket(entry, prepared.size)
-        self.ends.append((prepared.transaction_id, outcome, end))
-        return end
-
-    def flush(self, timeout):
-        return sum(not end.as_future().done() for *_, end in self.ends)
-
-    def close(self, timeout, finish_calls):
-        with self._condition:
-            self.closed = True
-            self._condition.wait_for(lambda: not self.running, timeout)
-        finish_calls(timeout)
-        self.acknowledge(PrepareError("the producer was closed meanwhile"))
 
 
 class FakeConsumer:

@@ -346,7 +346,8 @@ class AsyncTransactionProducer:
         """Do as SendPath.prepare_half, without blocking the loop."""
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
-            writer = sends.half_writer(gathers=self._turns.number >= _GATHER_FROM)
+            gathers = self._turns.number >= _GATHER_FROM
+            writer = sends.halves.for_many(waits=False) if gathers else sends.writer_for_caller()
             on_done = partial(hand_over.resolve_soon, reported)
             for wait, seconds in sends.hand_over(writer, message, transaction_id, on_done):
                 await self._wait_together(wait, seconds)

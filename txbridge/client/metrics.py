@@ -6,9 +6,11 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import ListenerOutcome
+from txbridge.client.message import Message
 from txbridge.client.prepare.half_writer import Prepared, Report
 from txbridge.core.decision_record import Source
 from txbridge.extras import needs
@@ -57,64 +59,56 @@ class ClientMetrics:
 
     def of_group(self, group: str) -> GroupMetrics:
         """Return the metrics of a producer of this group."""
-        # Create the series now, because Prometheus sees an increase only in a series that it has seen before.
-        for result in ("stored", "failed"):
-            self._prepares.labels(group, result)
-        for result in ("acknowledged", "given_up"):
-            self._ends.labels(group, result)
-        return GroupMetrics(self, group)
-
-    def count_stored(self, group: str, seconds: float) -> None:
-        self._prepares.labels(group, "stored").inc()
-        self._prepare.labels(group).observe(seconds)
-
-    def count_failed(self, group: str) -> None:
-        self._prepares.labels(group, "failed").inc()
-
-    def local_transaction(self, group: str, seconds: float) -> None:
-        self._local.labels(group).observe(seconds)
-
-    def count_decision(self, group: str, outcome: ListenerOutcome, source: Source) -> None:
-        self._decisions.labels(group, outcome.decision.name.lower(), source.value).inc()
-
-    def count_end(self, group: str, *, acknowledged: bool) -> None:
-        self._ends.labels(group, "acknowledged" if acknowledged else "given_up").inc()
+        return GroupMetrics(group, self._prepares, self._decisions, self._ends, self._prepare, self._local)
 
 
 class GroupMetrics:
     """Measures the transactions of one producer; thread-safe."""
 
-    def __init__(self, metrics: ClientMetrics, group: str) -> None:
-        self._metrics = metrics
+    def __init__(
+        self,
+        group: str,
+        prepares: Counter,
+        decisions: Counter,
+        ends: Counter,
+        prepare_seconds: Histogram,
+        local_seconds: Histogram,
+    ) -> None:
         self._group = group
+        # The series are created now, because Prometheus sees an increase only in a series that it has seen before.
+        self._stored, self._failed = (prepares.labels(group, result) for result in ("stored", "failed"))
+        self._acknowledged, self._given_up = (ends.labels(group, result) for result in ("acknowledged", "given_up"))
+        self._prepare_seconds, self._local_seconds = prepare_seconds.labels(group), local_seconds.labels(group)
+        self._decisions = decisions
         #: Start time (s) of each running attempt, by transaction id. From the acknowledgement on, the time of that.
         self._prepared: dict[str, float] = {}
 
-    def watch_prepare(self, transaction_id: str, on_done: Report) -> Report:
-        """Return a report that updates the metrics and calls `on_done`."""
+    def watch_prepare(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report]:
+        """Return the message, and a report that updates the metrics and calls `on_done`."""
         started = self._prepared[transaction_id] = time.monotonic()
 
         def report(result: Prepared | PrepareError) -> None:
             now = time.monotonic()
             if isinstance(result, Prepared):
-                self._metrics.count_stored(self._group, now - started)
+                self._stored.inc()
+                self._prepare_seconds.observe(now - started)
                 # Not if the caller was interrupted meanwhile, because nothing would remove the entry again.
                 if transaction_id in self._prepared:
                     self._prepared[transaction_id] = now
             else:
-                self._metrics.count_failed(self._group)
+                self._failed.inc()
             on_done(result)
 
-        return report
+        return message, report
 
-    def watch_decision(self, transaction_id: str, outcome: ListenerOutcome, end: Ticket) -> None:
+    def watch_decision(self, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
         """Measure a local transaction that is over, with its END on the way."""
-        prepared = self._prepared.pop(transaction_id, None)
-        if prepared is not None:
-            self._metrics.local_transaction(self._group, time.monotonic() - prepared)
+        since = self._prepared.pop(prepared.transaction_id, None)
+        if since is not None:
+            self._local_seconds.observe(time.monotonic() - since)
         self._count_decision(outcome, Source.CLIENT, end)
 
-    def watch_answer(self, outcome: ListenerOutcome, end: Ticket) -> None:
+    def watch_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:  # noqa: ARG002
         """Measure the answer to a check."""
         self._count_decision(outcome, Source.CHECK, end)
 
@@ -123,24 +117,8 @@ class GroupMetrics:
         self._prepared.pop(transaction_id, None)
 
     def _count_decision(self, outcome: ListenerOutcome, source: Source, end: Ticket) -> None:
-        self._metrics.count_decision(self._group, outcome, source)
+        self._decisions.labels(self._group, outcome.decision.name.lower(), source.value).inc()
         end.as_future().add_done_callback(self._count_end)
 
     def _count_end(self, end: Future[None]) -> None:
-        self._metrics.count_end(self._group, acknowledged=end.exception() is None)
-
-
-class NoMetrics:
-    """Stand-in for GroupMetrics in producers without metrics: does nothing."""
-
-    def watch_prepare(self, transaction_id: str, on_done: Report) -> Report:  # noqa: ARG002
-        return on_done
-
-    def watch_decision(self, transaction_id: str, outcome: ListenerOutcome, end: Ticket) -> None:
-        pass
-
-    def watch_answer(self, outcome: ListenerOutcome, end: Ticket) -> None:
-        pass
-
-    def forget_attempt(self, transaction_id: str) -> None:
-        pass
+        (self._acknowledged if end.exception() is None else self._given_up).inc()

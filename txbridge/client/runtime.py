@@ -25,7 +25,6 @@ from txbridge.client.kafka.timestamp_limits import TimestampLimits
 from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 from txbridge.client.message import MessageLimits
-from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import HalfWriter
 from txbridge.client.prepare.half_writer_pool import HalfWriters
@@ -68,8 +67,8 @@ class Runtime:
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
         self._connection = connection
-        self._metrics = NoMetrics() if options.metrics is None else options.metrics.of_group(group)
-        self._tracing = ClientTracing(group)
+        tracing = ClientTracing(group)
+        self._watchers = (tracing,) if options.metrics is None else (options.metrics.of_group(group), tracing)
         self._attempts = Attempts()
         self._shortage = Shortage(settings, names.half)
         self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
@@ -98,8 +97,7 @@ class Runtime:
             self._ends,
             self._watch,
             TimestampLimits(settings),
-            self._metrics,
-            self._tracing,
+            self._watchers,
         )
         self._checks = CheckConsumer(
             check_config,
@@ -192,8 +190,8 @@ class Runtime:
                 outcome.remark,
             )
             end = self._ends.submit_command(message.half_partition, entry, Source.CHECK, request.size)
-            self._metrics.watch_answer(outcome, end)
-            self._tracing.trace_answer(request, outcome, end)
+            for watcher in self._watchers:
+                watcher.watch_answer(request, outcome, end)
             end.as_future().add_done_callback(lambda _: settled())
 
         verdict = self._attempts.verdict_of(message.transaction_id)

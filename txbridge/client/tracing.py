@@ -33,7 +33,7 @@ class ClientTracing:
         #: Context of `prepare` and real topic of each running transaction.
         self._prepared: dict[str, tuple[Context, str]] = {}
 
-    def trace_prepare(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report]:
+    def watch_prepare(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report]:
         """Start the span `prepare`. Returns the message for Kafka, and a report that ends the span and calls `on_done`.
 
         A message without a trace context gets that of the span, so that the worker and consumers can continue the
@@ -71,15 +71,15 @@ class ClientTracing:
 
         return carried, report
 
-    def trace_decision(self, transaction_id: str, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
+    def watch_decision(self, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of a local transaction that is over, with its END on the way."""
-        known = self._prepared.get(transaction_id)
+        known = self._prepared.get(prepared.transaction_id)
         if known is not None:
             context, topic = known
             where = (prepared.partition, prepared.offset)
-            self._start_decide(context, topic, transaction_id, where, outcome, end, Source.CLIENT)
+            self._start_decide(context, topic, prepared.transaction_id, where, outcome, end, Source.CLIENT)
 
-    def trace_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:
+    def watch_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of an answered check, with its END on the way."""
         message = request.message
         if tracing.tracer() is None:

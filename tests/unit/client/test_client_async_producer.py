@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ from txbridge import (
 from txbridge.client.base.in_flight import InFlight
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.flow.back_pressure import Turns
+from txbridge.core.decision_record import Decision
 from txbridge.topics.verify import KafkaUnreachableError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -89,292 +91,249 @@ async def until(what):
 # --- sending ----------------------------------------------------------------------------------------------------------
 
 
-def test_completions_of_a_thread_wake_the_loop_once(runtime):
-    async def main():
-        async with producer_with(Listener()) as producer:
-            loop, wakes = asyncio.get_running_loop(), []
-            wake = loop.call_soon_threadsafe
-            loop.call_soon_threadsafe = lambda *arguments, **more: wakes.append(1) or wake(*arguments, **more)
-            tasks = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE)) for _ in range(100)]
-            await written(runtime, 100)
-            thread = threading.Thread(target=runtime.acknowledge)
-            thread.start()
-            # This blocks the loop meanwhile, as other work of the application would.
-            thread.join()
-            results = await asyncio.gather(*tasks)
-            assert len(wakes) == 1
-            waits = [asyncio.ensure_future(result.wait(120)) for result in results]
-            await asyncio.sleep(0)
-            thread = threading.Thread(target=lambda: [end.settle_with() for *_, end in runtime.ends])
-            thread.start()
-            thread.join()
-            await asyncio.gather(*waits)
-            assert len(wakes) == 2
-            del loop.call_soon_threadsafe
-        assert [result.transaction_id for result in results] == [end[0] for end in runtime.ends]
-
-    asyncio.run(main())
+async def test_completions_of_a_thread_wake_the_loop_once(runtime):
+    async with producer_with(Listener()) as producer:
+        loop, wakes = asyncio.get_running_loop(), []
+        wake = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *arguments, **more: wakes.append(1) or wake(*arguments, **more)
+        tasks = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE)) for _ in range(100)]
+        await written(runtime, 100)
+        thread = threading.Thread(target=runtime.acknowledge)
+        thread.start()
+        # This blocks the loop meanwhile, as other work of the application would.
+        thread.join()
+        results = await asyncio.gather(*tasks)
+        assert len(wakes) == 1
+        waits = [asyncio.ensure_future(result.wait(120)) for result in results]
+        await asyncio.sleep(0)
+        thread = threading.Thread(target=lambda: [end.settle_with() for end in runtime.ends])
+        thread.start()
+        thread.join()
+        await asyncio.gather(*waits)
+        assert len(wakes) == 2
+        del loop.call_soon_threadsafe
+    assert [result.transaction_id for result in results] == [end.entry.transaction_id for end in runtime.ends]
 
 
-def test_cancelled_before_the_half_message_is_acknowledged_it_is_given_up(runtime):
-    async def main():
-        async with producer_with(Listener()) as producer:
-            task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-            await written(runtime, 1)
-            [(_, transaction_id, _)] = runtime.written
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert (runtime.given_up, runtime.running) == ([transaction_id], set())
-            runtime.acknowledge()
-        assert runtime.ends == []
-
-    asyncio.run(main())
-
-
-def test_cancelled_while_its_coroutine_runs_it_sends_unknown(runtime):
-    async def main():
-        cleaned, begun = [], asyncio.Event()
-
-        async def slow(*_):
-            begun.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                cleaned.append(1)
-
-        async with producer_with(Listener(slow)) as producer:
-            task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-            await written(runtime, 1)
-            runtime.acknowledge()
-            await begun.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert runtime.running == set()
-        [(_, outcome, _)] = runtime.ends
-        assert outcome.state is LocalTransactionState.UNKNOW
-        assert outcome.remark == "executeLocalTransactionBranch exception: CancelledError: "
-        assert (cleaned, runtime.given_up) == ([1], [])
-
-    asyncio.run(main())
-
-
-def test_cancelled_while_its_thread_runs_it_counts_as_running_until_that_is_done(runtime):
-    begun, go_on = threading.Event(), threading.Event()
-
-    async def main():
-        producer = producer_with(Plain(lambda: begun.set() or (go_on.wait(30) and COMMIT)))
+async def test_cancelled_before_the_half_message_is_acknowledged_it_is_given_up(runtime):
+    async with producer_with(Listener()) as producer:
         task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
         await written(runtime, 1)
-        runtime.acknowledge()
-        await until(begun.is_set)
+        [(_, transaction_id, _)] = runtime.written
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert [outcome.state.name for _, outcome, _ in runtime.ends] == ["UNKNOW"]
-        assert len(runtime.running) == 1
-        closing = asyncio.ensure_future(producer.close())
-        await asyncio.sleep(0.05)
-        assert not closing.done()
-        go_on.set()
-        await closing
+        assert (runtime.given_up, runtime.running) == ([transaction_id], set())
+        runtime.acknowledge()
+    assert runtime.ends == []
+
+
+async def test_cancelled_while_its_coroutine_runs_it_sends_unknown(runtime):
+    cleaned, begun = [], asyncio.Event()
+
+    async def slow(*_):
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append(1)
+
+    async with producer_with(Listener(slow)) as producer:
+        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+        await written(runtime, 1)
+        runtime.acknowledge()
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         assert runtime.running == set()
+    [end] = runtime.ends
+    assert end.entry.decision is Decision.UNKNOWN
+    assert end.entry.remark == "executeLocalTransactionBranch exception: CancelledError: "
+    assert (cleaned, runtime.given_up) == ([1], [])
 
-    asyncio.run(main())
+
+async def test_cancelled_while_its_thread_runs_it_counts_as_running_until_that_is_done(runtime):
+    begun, go_on = threading.Event(), threading.Event()
+    producer = producer_with(Plain(lambda: begun.set() or (go_on.wait(30) and COMMIT)))
+    task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+    await written(runtime, 1)
+    runtime.acknowledge()
+    await until(begun.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert runtime.decisions() == ["UNKNOWN"]
+    assert len(runtime.running) == 1
+    closing = asyncio.ensure_future(producer.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go_on.set()
+    await closing
+    assert runtime.running == set()
 
 
-def test_cancelled_while_it_waits_for_a_thread_its_method_is_not_called(runtime):
+async def test_cancelled_while_it_waits_for_a_thread_its_method_is_not_called(runtime):
     called = []
-
-    async def main():
-        loop, go_on = asyncio.get_running_loop(), threading.Event()
-        async with producer_with(Plain(lambda: called.append(1))) as producer:
-            # All threads of the default executor.
-            blockers = [loop.run_in_executor(None, go_on.wait, 10) for _ in range(40)]
-            task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-            await written(runtime, 1)
-            runtime.acknowledge()
-            # Enough turns of the loop to reach the listener.
-            for _ in range(20):
-                await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            go_on.set()
-            await asyncio.gather(*blockers)
-        assert [outcome.state.name for _, outcome, _ in runtime.ends] == ["UNKNOW"]
-
-    asyncio.run(main())
+    loop, go_on = asyncio.get_running_loop(), threading.Event()
+    async with producer_with(Plain(lambda: called.append(1))) as producer:
+        # All threads of the default executor.
+        blockers = [loop.run_in_executor(None, go_on.wait, 10) for _ in range(40)]
+        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+        await written(runtime, 1)
+        runtime.acknowledge()
+        # Enough turns of the loop to reach the listener.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await asyncio.gather(*blockers)
+    assert runtime.decisions() == ["UNKNOWN"]
     assert called == []
 
 
-def test_too_many_wait_for_their_turn_but_a_listener_does_not(runtime):
-    async def main():
-        async def nested(message, arg):
-            if arg == "outer":
-                await producer.send_message_in_transaction(MESSAGE, "inner")
-            return COMMIT
+async def test_too_many_wait_for_their_turn_but_a_listener_does_not(runtime):
+    async def nested(message, arg):
+        if arg == "outer":
+            await producer.send_message_in_transaction(MESSAGE, "inner")
+        return COMMIT
 
-        async with producer_with(Listener(nested)) as producer:
-            producer._turns = Turns(InFlight(2))
-            tasks = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE, "outer")) for _ in range(6)]
-            most = 0
-            while not all(task.done() for task in tasks):
-                await asyncio.sleep(0)
-                most = max(most, len(runtime.running))
-                runtime.acknowledge()
-            # Two, and one nested in each.
-            assert most == 4
-        assert len(runtime.ends) == 12
-
-    asyncio.run(main())
+    async with producer_with(Listener(nested)) as producer:
+        producer._turns = Turns(InFlight(2))
+        tasks = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE, "outer")) for _ in range(6)]
+        most = 0
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            most = max(most, len(runtime.running))
+            runtime.acknowledge()
+        # Two, and one nested in each.
+        assert most == 4
+    assert len(runtime.ends) == 12
 
 
 @pytest.mark.parametrize("full", ["ends", "half messages"])
-def test_no_room_is_waited_for_in_one_thread_and_then_a_prepare_error(runtime, full):
-    async def main():
-        if full == "ends":
-            runtime.room = False
-        else:
-            runtime.refusals.extend([BufferError("full")] * 1_000_000)
-        async with producer_with(Listener()) as producer:
-            sends = [producer.send_message_in_transaction(MESSAGE) for _ in range(20)]
-            errors = await asyncio.gather(*sends, return_exceptions=True)
-        assert {type(error) for error in errors} == {PrepareError}
-        expected = "too many decisions wait" if full == "ends" else "librdkafka's queue stayed full"
-        assert all(str(error).startswith(expected) for error in errors)
-        # 20 sends with waits of their own would have waited 20 times as often.
-        assert len(runtime.room_waits) <= (1 if full == "ends" else 20)
-        assert (len(runtime.given_up), runtime.running) == (20, set())
-
-    asyncio.run(main())
+async def test_no_room_is_waited_for_in_one_thread_and_then_a_prepare_error(runtime, full):
+    if full == "ends":
+        runtime.room = False
+    else:
+        runtime.refusals.extend([BufferError("full")] * 1_000_000)
+    async with producer_with(Listener()) as producer:
+        sends = [producer.send_message_in_transaction(MESSAGE) for _ in range(20)]
+        errors = await asyncio.gather(*sends, return_exceptions=True)
+    assert {type(error) for error in errors} == {PrepareError}
+    expected = "too many decisions wait" if full == "ends" else "librdkafka's queue stayed full"
+    assert all(str(error).startswith(expected) for error in errors)
+    # 20 sends with waits of their own would have waited 20 times as often.
+    assert len(runtime.room_waits) <= (1 if full == "ends" else 20)
+    assert (len(runtime.given_up), runtime.running) == (20, set())
 
 
-def test_what_plain_methods_return_and_raise(runtime):
+async def test_what_plain_methods_return_and_raise(runtime):
     def answers():
         yield COMMIT
         yield commit()
         yield 42
 
     # Its fourth call raises StopIteration, which no future takes.
-    async def main():
-        async with producer_with(Plain(answers().__next__)) as producer:
-            results = []
-            for _ in range(4):
-                task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-                await written(runtime, 1)
-                runtime.acknowledge()
-                results.append(await task)
-        assert [result.local_transaction_state.name for result in results] == [
-            "COMMIT_MESSAGE",
-            "COMMIT_MESSAGE",
-            "UNKNOW",
-            "UNKNOW",
-        ]
-        assert isinstance(results[3].local_exception, StopIteration)
-
-    asyncio.run(main())
-
-
-def test_the_result_waits_without_blocking_the_loop(runtime):
-    async def main():
-        async with producer_with(Listener()) as producer:
+    async with producer_with(Plain(answers().__next__)) as producer:
+        results = []
+        for _ in range(4):
             task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
             await written(runtime, 1)
             runtime.acknowledge()
-            result = await task
-            assert result.transaction_id not in repr(result)
-            with pytest.raises(TimeoutError):
-                await result.wait(0.01)
-            waiting = asyncio.ensure_future(result.wait())
-            await asyncio.sleep(0)
-            runtime.ends[0][2].settle_with(EndTransactionError("given up"))
-            with pytest.raises(EndTransactionError):
-                await waiting
-            with pytest.raises(EndTransactionError):
-                await result.wait(0)
+            results.append(await task)
+    assert [result.local_transaction_state.name for result in results] == [
+        "COMMIT_MESSAGE",
+        "COMMIT_MESSAGE",
+        "UNKNOW",
+        "UNKNOW",
+    ]
+    assert isinstance(results[3].local_exception, StopIteration)
 
-    asyncio.run(main())
+
+async def test_the_result_waits_without_blocking_the_loop(runtime):
+    async with producer_with(Listener()) as producer:
+        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+        await written(runtime, 1)
+        runtime.acknowledge()
+        result = await task
+        assert result.transaction_id not in repr(result)
+        with pytest.raises(TimeoutError):
+            await result.wait(0.01)
+        waiting = asyncio.ensure_future(result.wait())
+        await asyncio.sleep(0)
+        runtime.ends[0].settle_with(EndTransactionError("given up"))
+        with pytest.raises(EndTransactionError):
+            await waiting
+        with pytest.raises(EndTransactionError):
+            await result.wait(0)
 
 
 # --- life -------------------------------------------------------------------------------------------------------------
 
 
-def test_another_loop_and_a_fork_are_refused(runtime):
-    producer = producer_with(Listener())
-    first = asyncio.new_event_loop()
-    first.run_until_complete(producer.start())
+async def test_another_loop_and_a_fork_are_refused(runtime):
+    producer = await producer_with(Listener()).start()
+    sends = partial(producer.send_message_in_transaction, MESSAGE)
 
-    async def main():
-        for call in (producer.start, producer.flush, producer.close):
+    def in_another_loop():
+        for call in (producer.start, producer.flush, producer.close, sends):
             with pytest.raises(UsageError, match="started in another event loop; create one in each"):
-                await call()
-        with pytest.raises(UsageError, match="started in another event loop"):
-            await producer.send_message_in_transaction(MESSAGE)
-        with pytest.MonkeyPatch.context() as forked:
-            forked.setattr("txbridge.client.base.process._generation", -1)
-            with pytest.raises(UsageError, match="before a fork; create one in the child"):
-                await producer.send_message_in_transaction(MESSAGE)
+                asyncio.run(call())
 
-    asyncio.run(main())
-    first.run_until_complete(producer.close())
-    first.close()
+    await asyncio.to_thread(in_another_loop)
+    with pytest.MonkeyPatch.context() as forked:
+        forked.setattr("txbridge.client.base.process._generation", -1)
+        with pytest.raises(UsageError, match="before a fork; create one in the child"):
+            await sends()
+    await producer.close()
 
 
-def test_flushes_that_wait_do_not_hold_up_close(runtime):
+async def test_flushes_that_wait_do_not_hold_up_close(runtime):
     go_on = threading.Event()
-
-    async def main():
-        producer = await producer_with(Listener()).start()
-        runtime.flush = lambda timeout: go_on.wait(30) and 0
-        flushes = [asyncio.ensure_future(producer.flush()) for _ in range(10)]
-        await asyncio.sleep(0.01)
-        await asyncio.wait_for(producer.close(0.1), 5)
-        go_on.set()
-        await asyncio.wait(flushes)
-
-    asyncio.run(main())
+    producer = await producer_with(Listener()).start()
+    runtime.flush = lambda timeout: go_on.wait(30) and 0
+    flushes = [asyncio.ensure_future(producer.flush()) for _ in range(10)]
+    await asyncio.sleep(0.01)
+    await asyncio.wait_for(producer.close(0.1), 5)
+    go_on.set()
+    await asyncio.wait(flushes)
 
 
-def test_close_by_a_listener_is_refused_also_in_a_task_of_its_own(runtime):
-    async def main():
-        async def closes(*_):
-            await asyncio.wait_for(producer.close(), 10)
+async def test_close_by_a_listener_is_refused_also_in_a_task_of_its_own(runtime):
+    async def closes(*_):
+        await asyncio.wait_for(producer.close(), 10)
 
-        async with producer_with(Listener(closes)) as producer:
-            task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-            await written(runtime, 1)
-            runtime.acknowledge()
-            assert isinstance((await task).local_exception, UsageError)
-
-    asyncio.run(main())
-
-
-def test_a_task_that_outlives_the_listener_may_close(runtime):
-    async def main():
-        closing = []
-
-        async def later(*_):
-            async def close():
-                await asyncio.sleep(0.01)
-                await producer.close()
-
-            closing.append(asyncio.ensure_future(close()))
-            return COMMIT
-
-        producer = await producer_with(Listener(later)).start()
+    async with producer_with(Listener(closes)) as producer:
         task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
         await written(runtime, 1)
         runtime.acknowledge()
-        await task
-        await closing[0]
-        assert runtime.closed
-
-    asyncio.run(main())
+        assert isinstance((await task).local_exception, UsageError)
 
 
-def test_a_cancelled_first_send_leaves_the_start_to_the_others(monkeypatch, runtime):
+async def test_a_task_that_outlives_the_listener_may_close(runtime):
+    closing = []
+
+    async def later(*_):
+        async def close():
+            await asyncio.sleep(0.01)
+            await producer.close()
+
+        closing.append(asyncio.ensure_future(close()))
+        return COMMIT
+
+    producer = await producer_with(Listener(later)).start()
+    task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+    await written(runtime, 1)
+    runtime.acknowledge()
+    await task
+    await closing[0]
+    assert runtime.closed
+
+
+async def test_a_cancelled_first_send_leaves_the_start_to_the_others(monkeypatch, runtime):
     go_on, started = threading.Event(), []
 
     def start(*_):
@@ -383,25 +342,21 @@ def test_a_cancelled_first_send_leaves_the_start_to_the_others(monkeypatch, runt
         return runtime
 
     monkeypatch.setattr("txbridge.client.start.start", start)
-
-    async def main():
-        producer = producer_with(Listener())
-        first, second = (asyncio.ensure_future(producer.start()) for _ in range(2))
-        await asyncio.sleep(0.01)
-        first.cancel()
-        go_on.set()
-        assert await second is producer
-        assert first.cancelled()
-        await producer.close()
-        await producer.close()
-        with pytest.raises(UsageError, match="closed"):
-            await producer.send_message_in_transaction(MESSAGE)
-
-    asyncio.run(main())
+    producer = producer_with(Listener())
+    first, second = (asyncio.ensure_future(producer.start()) for _ in range(2))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    go_on.set()
+    assert await second is producer
+    assert first.cancelled()
+    await producer.close()
+    await producer.close()
+    with pytest.raises(UsageError, match="closed"):
+        await producer.send_message_in_transaction(MESSAGE)
     assert started == [1]
 
 
-def test_a_start_that_failed_can_be_tried_again_in_another_loop(monkeypatch, runtime):
+async def test_a_start_that_failed_can_be_tried_again_in_another_loop(monkeypatch, runtime):
     attempts = []
 
     def start(*_):
@@ -413,13 +368,9 @@ def test_a_start_that_failed_can_be_tried_again_in_another_loop(monkeypatch, run
     monkeypatch.setattr("txbridge.client.start.start", start)
     producer = producer_with(Listener())
     with pytest.raises(KafkaUnreachableError):
-        asyncio.run(producer.start())
-
-    async def main():
-        async with producer:
-            assert await producer.flush() == 0
-
-    asyncio.run(main())
+        await asyncio.to_thread(asyncio.run, producer.start())
+    async with producer:
+        assert await producer.flush() == 0
 
 
 def test_a_closed_loop_gets_no_call(runtime):
@@ -460,72 +411,63 @@ REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789AB
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_checks_run_on_the_loop_so_many_at_once(runtime, concurrency):
-    async def main():
-        running = most = 0
+async def test_checks_run_on_the_loop_so_many_at_once(runtime, concurrency):
+    running = most = 0
 
-        async def check(_):
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0.001)
-            running -= 1
-            return COMMIT
+    async def check(_):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return COMMIT
 
-        answers: list = []
-        async with producer_with(Listener(check=check), check_concurrency=concurrency):
-            thread = threading.Thread(target=lambda: [runtime.ask(REQUEST, answers.append) for _ in range(9)])
-            thread.start()
-            await until(lambda: len(answers) == 9)
-            thread.join()
-        assert {answer.state for answer in answers} == {COMMIT}
-        assert most == concurrency
-
-    asyncio.run(main())
+    answers: list = []
+    async with producer_with(Listener(check=check), check_concurrency=concurrency):
+        thread = threading.Thread(target=lambda: [runtime.ask(REQUEST, answers.append) for _ in range(9)])
+        thread.start()
+        await until(lambda: len(answers) == 9)
+        thread.join()
+    assert {answer.state for answer in answers} == {COMMIT}
+    assert most == concurrency
 
 
-def test_close_waits_for_the_check_that_runs_and_leaves_the_rest(runtime):
-    async def main():
-        begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_close_waits_for_the_check_that_runs_and_leaves_the_rest(runtime):
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def check(_):
-            begun.set()
-            await go_on.wait()
-            return COMMIT
+    async def check(_):
+        begun.set()
+        await go_on.wait()
+        return COMMIT
 
-        answers: list = []
-        producer = await producer_with(Listener(check=check)).start()
-        for _ in range(3):
-            runtime.ask(REQUEST, answers.append)
-        await begun.wait()
-        closing = asyncio.ensure_future(producer.close())
-        await asyncio.sleep(0.02)
-        assert not closing.done()
-        go_on.set()
-        await closing
+    answers: list = []
+    producer = await producer_with(Listener(check=check)).start()
+    for _ in range(3):
         runtime.ask(REQUEST, answers.append)
-        await asyncio.sleep(0.01)
-        # The rest stays in Kafka for another member of the group.
-        assert len(answers) == 1
-
-    asyncio.run(main())
-
-
-def test_a_cancelled_check_is_unknown(runtime):
-    async def main():
-        async def check(_):
-            raise asyncio.CancelledError
-
-        answers: list = []
-        async with producer_with(Listener(check=check)):
-            runtime.ask(REQUEST, answers.append)
-            await until(lambda: answers)
-        assert answers[0].state is LocalTransactionState.UNKNOW
-
-    asyncio.run(main())
+    await begun.wait()
+    closing = asyncio.ensure_future(producer.close())
+    await asyncio.sleep(0.02)
+    assert not closing.done()
+    go_on.set()
+    await closing
+    runtime.ask(REQUEST, answers.append)
+    await asyncio.sleep(0.01)
+    # The rest stays in Kafka for another member of the group.
+    assert len(answers) == 1
 
 
-def test_a_blocking_listener_will_do(runtime):
+async def test_a_cancelled_check_is_unknown(runtime):
+    async def check(_):
+        raise asyncio.CancelledError
+
+    answers: list = []
+    async with producer_with(Listener(check=check)):
+        runtime.ask(REQUEST, answers.append)
+        await until(lambda: answers)
+    assert answers[0].state is LocalTransactionState.UNKNOW
+
+
+async def test_a_blocking_listener_will_do(runtime):
     class Blocking(TransactionListener):
         def execute_local_transaction(self, message, arg):
             return COMMIT if threading.current_thread() is not threading.main_thread() else None
@@ -533,15 +475,12 @@ def test_a_blocking_listener_will_do(runtime):
         def check_local_transaction(self, message):
             return self.execute_local_transaction(message, None)
 
-    async def main():
-        answers: list = []
-        async with producer_with(Blocking()) as producer:
-            task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-            await written(runtime, 1)
-            runtime.acknowledge()
-            assert (await task).local_transaction_state is COMMIT
-            runtime.ask(REQUEST, answers.append)
-            await until(lambda: answers)
-        assert answers[0].state is COMMIT
-
-    asyncio.run(main())
+    answers: list = []
+    async with producer_with(Blocking()) as producer:
+        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+        await written(runtime, 1)
+        runtime.acknowledge()
+        assert (await task).local_transaction_state is COMMIT
+        runtime.ask(REQUEST, answers.append)
+        await until(lambda: answers)
+    assert answers[0].state is COMMIT

@@ -23,17 +23,6 @@ class Listener(AsyncTransactionListener):
         raise AssertionError
 
 
-class FullWriter:
-    """A writer that has no room until the test ends its waits."""
-
-    def __init__(self, waits, go_on):
-        self._waits, self._go_on = waits, go_on
-
-    def wait_for_room(self, timeout):
-        self._waits.append(self)
-        self._go_on.wait()
-
-
 class FullRuntime(FakeRuntime):
     """Each half message goes to another writer, and none of them has room. Waits last until the test ends them."""
 
@@ -42,16 +31,27 @@ class FullRuntime(FakeRuntime):
         self.go_on = threading.Event()
         self.waits = []
 
-    def half_writer(self, *, gathers=False, in_order=False):
-        return FullWriter(self.waits, self.go_on)
+    def for_caller(self):
+        return FullWriter(self)
 
-    def _has_room_for_ends(self, timeout):
+    def _wait_for_ends(self, timeout):
         if timeout:
             self.waits.append("ends")
             self.go_on.wait()
         return self.room
 
-    def _write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
+
+class FullWriter:
+    """A writer without room."""
+
+    def __init__(self, runtime):
+        self._runtime = runtime
+
+    def wait_for_room(self, timeout):
+        self._runtime.waits.append(self)
+        self._runtime.go_on.wait()
+
+    def write_half(self, *_):
         raise BufferError("full")
 
 
@@ -73,7 +73,7 @@ async def until(what):
             await asyncio.sleep(0.001)
 
 
-def test_a_flush_with_a_time_out_ends_while_others_wait_without_one(started):
+async def test_a_flush_with_a_time_out_ends_while_others_wait_without_one(started):
     go_on, waiting = threading.Event(), []
 
     def flush(timeout):
@@ -83,23 +83,20 @@ def test_a_flush_with_a_time_out_ends_while_others_wait_without_one(started):
         go_on.wait()
         return 0
 
-    async def main():
-        runtime = FakeRuntime()
-        runtime.flush = flush
-        producer = await started(runtime)
-        others = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
-        try:
-            await until(lambda: len(waiting) == 2)
-            assert await asyncio.wait_for(producer.flush(0.01), LONG_S) == 3
-        finally:
-            go_on.set()
-        assert await asyncio.gather(*others) == [0, 0]
-        await producer.close()
-
-    asyncio.run(main())
+    runtime = FakeRuntime()
+    runtime.flush = flush
+    producer = await started(runtime)
+    others = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
+    try:
+        await until(lambda: len(waiting) == 2)
+        assert await asyncio.wait_for(producer.flush(0.01), LONG_S) == 3
+    finally:
+        go_on.set()
+    assert await asyncio.gather(*others) == [0, 0]
+    await producer.close()
 
 
-def test_a_flush_that_waited_for_a_thread_has_only_the_rest_of_its_time(started):
+async def test_a_flush_that_waited_for_a_thread_has_only_the_rest_of_its_time(started):
     go_on, timeouts = threading.Event(), []
 
     def flush(timeout):
@@ -108,38 +105,32 @@ def test_a_flush_that_waited_for_a_thread_has_only_the_rest_of_its_time(started)
             go_on.wait()
         return 0
 
-    async def main():
-        runtime = FakeRuntime()
-        runtime.flush = flush
-        producer = await started(runtime)
-        others = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
-        await until(lambda: len(timeouts) == 2)
-        third = asyncio.ensure_future(producer.flush(600))
-        await asyncio.sleep(0.05)
-        go_on.set()
-        assert await asyncio.gather(*others, third) == [0, 0, 0]
-        await producer.close()
-
-    asyncio.run(main())
+    runtime = FakeRuntime()
+    runtime.flush = flush
+    producer = await started(runtime)
+    others = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
+    await until(lambda: len(timeouts) == 2)
+    third = asyncio.ensure_future(producer.flush(600))
+    await asyncio.sleep(0.05)
+    go_on.set()
+    assert await asyncio.gather(*others, third) == [0, 0, 0]
+    await producer.close()
     assert timeouts[:2] == [None, None]
     assert 0 < timeouts[2] < 600
 
 
-def test_every_kind_of_wait_for_room_and_close_have_a_thread(started):
-    async def main():
-        runtime = FullRuntime()
-        producer = await started(runtime)
-        # A client has six writers at most.
-        sends = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE)) for _ in range(6)]
-        try:
-            await until(lambda: len(runtime.waits) == 6)
-            runtime.room = False
-            sends.append(asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE)))
-            await until(lambda: runtime.waits[-1] == "ends")
-            await asyncio.wait_for(producer.close(0.01), LONG_S)
-            assert runtime.closed
-        finally:
-            runtime.go_on.set()
-        await asyncio.gather(*sends, return_exceptions=True)
-
-    asyncio.run(main())
+async def test_every_kind_of_wait_for_room_and_close_have_a_thread(started):
+    runtime = FullRuntime()
+    producer = await started(runtime)
+    # A client has six writers at most.
+    sends = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE)) for _ in range(6)]
+    try:
+        await until(lambda: len(runtime.waits) == 6)
+        runtime.room = False
+        sends.append(asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE)))
+        await until(lambda: runtime.waits[-1] == "ends")
+        await asyncio.wait_for(producer.close(0.01), LONG_S)
+        assert runtime.closed
+    finally:
+        runtime.go_on.set()
+    await asyncio.gather(*sends, return_exceptions=True)

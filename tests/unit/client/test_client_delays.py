@@ -167,14 +167,10 @@ def test_several_messages_that_are_submitted_have_one_time(monkeypatch, messages
 
 
 @pytest.mark.parametrize("messages", SEVERAL)
-def test_several_messages_on_a_loop_have_one_time(monkeypatch, messages):
+async def test_several_messages_on_a_loop_have_one_time(monkeypatch, messages):
     kafka, listener = working_kafka(monkeypatch), Listener()
-
-    async def main():
-        async with AsyncTransactionProducer("orders", listener, SETTINGS) as producer:
-            await producer.send_messages_in_transaction(messages)
-
-    asyncio.run(main())
+    async with AsyncTransactionProducer("orders", listener, SETTINGS) as producer:
+        await producer.send_messages_in_transaction(messages)
     assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
 
 
@@ -223,25 +219,21 @@ def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):
             producer.send_later(Message("orders", b"v", delay=timedelta(days=7, seconds=1)))
 
 
-def test_send_later_on_a_loop(monkeypatch):
+async def test_send_later_on_a_loop(monkeypatch):
     runtime = FakeRuntime()
     monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
-
-    async def main():
-        async with AsyncTransactionProducer("orders", Listener(), SETTINGS) as producer:
-            with pytest.raises(UsageError, match="names no time"):
-                await producer.send_later(Message("orders", b"v"))
-            task = asyncio.ensure_future(producer.send_later(Message("orders", b"v", delay=60)))
-            async with asyncio.timeout(60):
-                while not runtime.written:  # noqa: ASYNC110 - set by threads
-                    await asyncio.sleep(0.001)
-                assert runtime.written[0][0].deliver_at == NOW + 60_000
-                runtime.acknowledge()
-                while not runtime.ends:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
-                assert not task.done(), "not before its commit is acknowledged"
-                runtime.ends[0][2].settle_with()
-                result = await task
-        assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
-
-    asyncio.run(main())
+    async with AsyncTransactionProducer("orders", Listener(), SETTINGS) as producer:
+        with pytest.raises(UsageError, match="names no time"):
+            await producer.send_later(Message("orders", b"v"))
+        task = asyncio.ensure_future(producer.send_later(Message("orders", b"v", delay=60)))
+        async with asyncio.timeout(60):
+            while not runtime.written:  # noqa: ASYNC110 - set by threads
+                await asyncio.sleep(0.001)
+            assert runtime.written[0][0].deliver_at == NOW + 60_000
+            runtime.acknowledge()
+            while not runtime.ends:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert not task.done(), "not before its commit is acknowledged"
+            runtime.ends[0].settle_with()
+            result = await task
+    assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE

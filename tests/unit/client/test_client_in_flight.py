@@ -44,62 +44,53 @@ async def _settled():
         await asyncio.sleep(0)
 
 
-def test_turns_come_in_order_and_never_more_than_there_is_room_for():
-    async def main():
-        flight = InFlight(4, 1_000)
-        turns, held, order = Turns(flight), [], []
+async def test_turns_come_in_order_and_never_more_than_there_is_room_for():
+    flight = InFlight(4, 1_000)
+    turns, held, order = Turns(flight), [], []
 
-        async def take(number):
-            held.append(await turns.take_turn(1, waits=True))
-            order.append(number)
-            assert flight.number <= 4
+    async def take(number):
+        held.append(await turns.take_turn(1, waits=True))
+        order.append(number)
+        assert flight.number <= 4
 
-        tasks = [asyncio.ensure_future(take(number)) for number in range(10)]
+    tasks = [asyncio.ensure_future(take(number)) for number in range(10)]
+    await _settled()
+    assert order == [0, 1, 2, 3]
+    while held:
+        turns.give_back(held.pop(), 1)
         await _settled()
-        assert order == [0, 1, 2, 3]
-        while held:
-            turns.give_back(held.pop(), 1)
-            await _settled()
-        assert order == list(range(10))
-        await asyncio.gather(*tasks)
-
-    asyncio.run(main())
+    assert order == list(range(10))
+    await asyncio.gather(*tasks)
 
 
-def test_who_is_cancelled_when_its_turn_has_come_passes_it_on():
-    async def main():
-        flight = InFlight(2, 1_000)
-        turns = Turns(flight)
-        held = [await turns.take_turn(1, waits=True) for _ in range(2)]
-        first, second, third = (asyncio.ensure_future(turns.take_turn(1, waits=True)) for _ in range(3))
-        await _settled()
-        turns.give_back(held[0], 1)
-        # Its turn has come, but it has not run yet.
-        first.cancel()
-        await _settled()
-        assert first.cancelled()
-        assert second.done()
-        assert not third.done()
-        third.cancel()
-        await _settled()
-        turns.give_back(held[1], 1)
-        turns.give_back(second.result(), 1)
-        await turns.take_turn(1, waits=True)
-        assert flight.number == 1
-
-    asyncio.run(main())
+async def test_who_is_cancelled_when_its_turn_has_come_passes_it_on():
+    flight = InFlight(2, 1_000)
+    turns = Turns(flight)
+    held = [await turns.take_turn(1, waits=True) for _ in range(2)]
+    first, second, third = (asyncio.ensure_future(turns.take_turn(1, waits=True)) for _ in range(3))
+    await _settled()
+    turns.give_back(held[0], 1)
+    # Its turn has come, but it has not run yet.
+    first.cancel()
+    await _settled()
+    assert first.cancelled()
+    assert second.done()
+    assert not third.done()
+    third.cancel()
+    await _settled()
+    turns.give_back(held[1], 1)
+    turns.give_back(second.result(), 1)
+    await turns.take_turn(1, waits=True)
+    assert flight.number == 1
 
 
-def test_a_listener_does_not_wait_and_after_close_nobody_does():
-    async def main():
-        turns = Turns(InFlight(1, 1_000))
-        await turns.take_turn(1, waits=True)
-        await turns.take_turn(1, waits=False)
-        waiting = asyncio.ensure_future(turns.take_turn(1, waits=True))
-        await _settled()
-        assert not waiting.done()
-        turns.close()
-        await waiting
-        await turns.take_turn(1, waits=True)
-
-    asyncio.run(main())
+async def test_a_listener_does_not_wait_and_after_close_nobody_does():
+    turns = Turns(InFlight(1, 1_000))
+    await turns.take_turn(1, waits=True)
+    await turns.take_turn(1, waits=False)
+    waiting = asyncio.ensure_future(turns.take_turn(1, waits=True))
+    await _settled()
+    assert not waiting.done()
+    turns.close()
+    await waiting
+    await turns.take_turn(1, waits=True)

@@ -261,17 +261,14 @@ def test_a_producer_made_before_a_fork_may_start_in_the_child():
 # --- asyncio ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):
-    async def main():
-        producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
-        send = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-        await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
-        async with asyncio.timeout(LONG_S):
-            await asyncio.gather(producer.close(), producer.close())
-            with pytest.raises(UsageError, match="closed"):
-                await send
-
-    asyncio.run(main())
+async def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):
+    producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
+    send = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+    await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
+    async with asyncio.timeout(LONG_S):
+        await asyncio.gather(producer.close(), producer.close())
+        with pytest.raises(UsageError, match="closed"):
+            await send
     assert wait_until(lambda: not [name for name in names_of_ours() if "async" not in name], LONG_S)
     assert kafka.left_open() == []
 
@@ -286,14 +283,13 @@ def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, m
         finally:
             over.set()
 
-    monkeypatch.setattr("txbridge.client.start.start", watched)
-
     async def main():
         producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
         send = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
         await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
         send.cancel()
 
+    monkeypatch.setattr("txbridge.client.start.start", watched)
     asyncio.run(main())
     slow.go_on.set()
     assert over.wait(LONG_S)
@@ -332,7 +328,7 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
             async def acknowledges():
                 while True:
                     runtime.acknowledge()
-                    for *_, end in runtime.ends:
+                    for end in runtime.ends:
                         if not end.as_future().done():
                             end.settle_with()
                     await asyncio.sleep(0.001)

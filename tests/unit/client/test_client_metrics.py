@@ -1,20 +1,20 @@
-"""A producer's metrics, and a producer without metrics, which counts nothing."""
+"""A producer's metrics."""
 
 from __future__ import annotations
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from txbridge import ClientMetrics, LocalTransactionState, PrepareError
+from txbridge import ClientMetrics, LocalTransactionState, Message, PrepareError
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.listener import ListenerOutcome
-from txbridge.client.metrics import NoMetrics
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.core.decision_record import Decision, DecisionEntry
 
 COMMITTED = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOW)
-STORED = Prepared("A" * 32, 0, 7, 1_000, 10)
+ID, MESSAGE = "A" * 32, Message("t", b"")
+STORED = Prepared(ID, 0, 7, 1_000, 10)
 
 
 @pytest.fixture
@@ -39,10 +39,11 @@ def value(registry, name, **labels):
 
 def test_a_transaction_is_counted_from_its_half_message_to_its_end(registry, group):
     told = []
-    group.watch_prepare("A", told.append)(STORED)
-    group.watch_decision("A", COMMITTED, settled())
-    group.forget_attempt("A")
-    assert told == [STORED]
+    carried, report = group.watch_prepare(ID, MESSAGE, told.append)
+    report(STORED)
+    group.watch_decision(STORED, COMMITTED, settled())
+    group.forget_attempt(ID)
+    assert (carried, told) == (MESSAGE, [STORED])
     assert value(registry, "prepares_total", result="stored") == 1
     assert value(registry, "prepare_seconds_count") == 1
     assert value(registry, "local_transaction_seconds_count") == 1
@@ -52,38 +53,29 @@ def test_a_transaction_is_counted_from_its_half_message_to_its_end(registry, gro
 
 
 def test_a_half_message_that_fails_has_no_local_transaction(registry, group):
-    group.watch_prepare("A", lambda _: None)(PrepareError("no"))
-    group.forget_attempt("A")
+    group.watch_prepare(ID, MESSAGE, lambda _: None)[1](PrepareError("no"))
+    group.forget_attempt(ID)
     assert value(registry, "prepares_total", result="failed") == 1
-    assert value(registry, "prepare_seconds_count") is None
-    assert value(registry, "local_transaction_seconds_count") is None
+    assert value(registry, "prepare_seconds_count") == 0
+    assert value(registry, "local_transaction_seconds_count") == 0
 
 
 def test_an_acknowledgement_after_an_interrupt_leaves_nothing_behind(group):
-    report = group.watch_prepare("A", lambda _: None)
-    group.forget_attempt("A")
+    _, report = group.watch_prepare(ID, MESSAGE, lambda _: None)
+    group.forget_attempt(ID)
     report(STORED)
     assert group._prepared == {}
 
 
 def test_answers_to_checks_and_ends_that_were_given_up(registry, group):
-    group.watch_answer(UNKNOWN, settled(RuntimeError()))
+    group.watch_answer(None, UNKNOWN, settled(RuntimeError()))
     assert value(registry, "decisions_total", outcome="unknown", source="check") == 1
     assert value(registry, "ends_total", result="given_up") == 1
-    assert value(registry, "local_transaction_seconds_count") is None
+    assert value(registry, "local_transaction_seconds_count") == 0
 
 
 def test_several_groups_share_one_object(registry):
     metrics = ClientMetrics(registry)
     for name in ("orders", "billing"):
-        metrics.of_group(name).watch_answer(COMMITTED, settled())
+        metrics.of_group(name).watch_answer(None, COMMITTED, settled())
     assert generate_latest(registry).count(b'outcome="commit",source="check"} 1.0') == 2
-
-
-def test_without_metrics_nothing_is_in_the_way():
-    none, told = NoMetrics(), []
-    none.watch_prepare("A", told.append)(STORED)
-    none.watch_decision("A", COMMITTED, settled())
-    none.watch_answer(COMMITTED, settled())
-    none.forget_attempt("A")
-    assert told == [STORED]

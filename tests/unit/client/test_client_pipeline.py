@@ -74,7 +74,7 @@ def test_local_transactions_run_in_order_once_prepared_and_share_a_job(made, run
         results = [future.result(120) for future in futures]
         assert executor.jobs == 2
     assert listener.given == list(range(50))
-    assert [result.transaction_id for result in results] == [end[0] for end in runtime.ends]
+    assert [result.transaction_id for result in results] == [end.entry.transaction_id for end in runtime.ends]
     assert {result.local_transaction_state for result in results} == {COMMIT}
     assert runtime.running == set()
 
@@ -124,7 +124,7 @@ def test_interrupt_of_the_listener_is_in_the_future_and_the_thread_goes_on(made,
         runtime.acknowledge()
         assert isinstance(first.exception(10), SystemExit)
         assert second.result(120).local_transaction_state is COMMIT
-    assert [outcome.state.name for _, outcome, _ in runtime.ends] == ["UNKNOW", "COMMIT_MESSAGE"]
+    assert runtime.decisions() == ["UNKNOWN", "COMMIT"]
 
 
 def test_cancelled_before_its_local_transaction_it_is_given_up(made, runtime):
@@ -219,7 +219,7 @@ def test_flush_waits_for_what_was_submitted_before(made, runtime):
         # Decided, but not acknowledged, which is the fake's flush().
         assert producer.flush() == 3
         assert all(future.done() for future in futures)
-        for *_, end in runtime.ends:
+        for end in runtime.ends:
             end.settle_with()
         assert producer.flush() == 0
 

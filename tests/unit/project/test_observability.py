@@ -44,12 +44,9 @@ def registries() -> list[CollectorRegistry]:
         lambda: [PartitionFacts(0, serving=True, open=open_, end_lag=0, checks_overdue=0.0, clock_ahead=0.0)],
         lambda: True,
     )
-    metrics = ClientMetrics(client)
-    metrics.of_group("orders").watch_answer(
-        ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
-    )
-    metrics.count_stored("orders", 0.1)
-    metrics.local_transaction("orders", 0.1)
+    ticket = Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
+    outcome = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
+    ClientMetrics(client).of_group("orders").watch_answer(None, outcome, ticket)
     return [worker.registry, client]
 
 

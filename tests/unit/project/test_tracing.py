@@ -45,7 +45,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 def prepare(client: ClientTracing, message: Message, result=None) -> Message:
     """Run a prepare to its end. Returns the message that would go to Kafka."""
     told: list[object] = []
-    carried, report = client.trace_prepare(ID, message, told.append)
+    carried, report = client.watch_prepare(ID, message, told.append)
     given = result or Prepared(ID, 1, 42, 1_000, 5)
     report(given)
     assert told == [given]
@@ -54,7 +54,7 @@ def prepare(client: ClientTracing, message: Message, result=None) -> Message:
 
 def decide(client: ClientTracing, error: Exception | None = None) -> None:
     end = Ticket(DecisionEntry(42, ID, Decision.COMMIT), 5)
-    client.trace_decision(ID, Prepared(ID, 1, 42, 1_000, 5), COMMIT, end)
+    client.watch_decision(Prepared(ID, 1, 42, 1_000, 5), COMMIT, end)
     end.settle_with(error)
     client.forget_attempt(ID)
 
@@ -132,7 +132,7 @@ def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_car
         check_times=2,
     )
     end = Ticket(DecisionEntry(42, ID, Decision.COMMIT, 2), 5)
-    ClientTracing("group").trace_answer(SimpleNamespace(message=message), COMMIT, end)
+    ClientTracing("group").watch_answer(SimpleNamespace(message=message), COMMIT, end)
     end.settle_with()
     [span] = spans.get_finished_spans()
     assert span.name == "decide orders"
@@ -188,7 +188,7 @@ def test_without_an_sdk_nothing_is_added_and_nothing_kept():
     client = ClientTracing("group")
     told: list[object] = []
     report = told.append
-    assert client.trace_prepare(ID, message, report) == (message, report)
+    assert client.watch_prepare(ID, message, report) == (message, report)
     decide(client)
     worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
 

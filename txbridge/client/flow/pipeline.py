@@ -98,7 +98,7 @@ class Pipeline:
             self._enter_flight(attempt)
             sends.ask_barrier(self._listener)
             sends.begin_attempt(transaction_id)
-            writer = sends.half_writer(gathers=True, in_order=True)
+            writer = sends.halves.for_many(waits=True)
             sends.write_half(writer, message, transaction_id, attempt, self._start_jobs)
         except PrepareError as error:
             with calling(self):

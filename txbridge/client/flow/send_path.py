@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txbridge.client.base import process
 from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from txbridge.client.decide.decision_sender import DecisionSender
     from txbridge.client.kafka.timestamp_limits import TimestampLimits
     from txbridge.client.kafka.topic_watch import TopicWatch
-    from txbridge.client.metrics import GroupMetrics, NoMetrics
+    from txbridge.client.metrics import GroupMetrics
     from txbridge.client.prepare.half_writer import AfterReports, HalfWriter, Prepared, Report
     from txbridge.client.tracing import ClientTracing
+
+    #: Measures or traces each transaction.
+    Watcher: TypeAlias = GroupMetrics | ClientTracing
 
 #: A function that waits for room, and its time-out (s). It returns sooner if there is room.
 Wait = tuple[Callable[[float], object], float]
@@ -51,7 +54,7 @@ class SendPath:
     1. `admit_message` refuses a message that these topics cannot take, and returns the transaction id.
     2. `ask_barrier` asks the listener for the barrier table that the half message names.
     3. `begin_attempt` notes that the transaction runs, so that a check finds it running.
-    4. `half_writer` chooses the writer of the half message, and `hand_over` gives it the message.
+    4. `halves` chooses the writer of the half message, and `hand_over` gives it the message.
     5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up.
     6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_unknown` does.
     7. `finish_attempt` ends the attempt in every case.
@@ -66,19 +69,18 @@ class SendPath:
         ends: DecisionSender,
         watch: TopicWatch,
         timestamps: TimestampLimits,
-        metrics: GroupMetrics | NoMetrics,
-        tracing: ClientTracing,
+        watchers: tuple[Watcher, ...],
     ) -> None:
         self._limits = limits
         #: Seconds until a half message that is not acknowledged is given up.
         self._prepare_timeout = prepare_timeout
         self._attempts = attempts
-        self._halves = halves
+        #: The writers of half messages.
+        self.halves = halves
         self._ends = ends
         self._watch = watch
         self._timestamps = timestamps
-        self._metrics = metrics
-        self._tracing = tracing
+        self._watchers = watchers
         self._ids = TransactionIds()
         #: Identity of the listener's barrier table, for every half message; None while the listener states none.
         self._barrier_id: str | None = None
@@ -130,12 +132,9 @@ class SendPath:
         """See Attempts.begin_attempt."""
         self._attempts.begin_attempt(transaction_id, running)
 
-    def half_writer(self, *, gathers: bool = False, in_order: bool = False) -> HalfWriter:
-        """Return the writer for the next half message. `gathers` is for messages that no caller waits for by itself.
-
-        With `in_order` it is always the same writer, which may have to be connected first (Wire.connect).
-        """
-        return self._halves.for_many(waits=in_order) if gathers else self._halves.for_caller()
+    def writer_for_caller(self) -> HalfWriter:
+        """Return the writer for a half message that its caller waits for."""
+        return self.halves.for_caller()
 
     def hand_over(
         self,
@@ -155,13 +154,20 @@ class SendPath:
             if (look := self._timestamps.look_up(message)) is not None:
                 yield look, deadline.left
             self._timestamps.require_taken(message)
-        while not self._has_room_for_ends(0):
+        while not self._ends.wait_for_room(0):
             if deadline.is_over:
                 raise PrepareError(_NO_ROOM_FOR_ENDS)
-            yield self._has_room_for_ends, deadline.left
+            yield self._ends.wait_for_room, deadline.left
+        for one in message.messages:
+            self._watch.note_topic(one.topic)
+        for watcher in self._watchers:
+            message, on_done = watcher.watch_prepare(transaction_id, message, on_done)
+        give_up_at = deadline.at + REPORT_MARGIN_S
         while True:
+            if self._watch.refusal:
+                raise PrepareError(self._watch.refusal)
             try:
-                self._write_half(writer, message, transaction_id, on_done, deadline, after_reports)
+                writer.write_half(message, transaction_id, on_done, after_reports, give_up_at, self._barrier_id)
             except BufferError:
                 if deadline.is_over:
                     raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES) from None
@@ -184,8 +190,8 @@ class SendPath:
         """Queue the decision of a local transaction."""
         entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
         end = self._ends.submit_command(prepared.partition, entry, Source.CLIENT, prepared.size)
-        self._metrics.watch_decision(prepared.transaction_id, outcome, end)
-        self._tracing.trace_decision(prepared.transaction_id, prepared, outcome, end)
+        for watcher in self._watchers:
+            watcher.watch_decision(prepared, outcome, end)
         return end
 
     def send_unknown(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
@@ -195,8 +201,8 @@ class SendPath:
     def finish_attempt(self, transaction_id: str) -> None:
         """End an attempt that is decided or given up."""
         self._attempts.finish_attempt(transaction_id)
-        self._metrics.forget_attempt(transaction_id)
-        self._tracing.forget_attempt(transaction_id)
+        for watcher in self._watchers:
+            watcher.forget_attempt(transaction_id)
 
     # --- for threads ------------------------------------------------------------------------------------------------
 
@@ -215,7 +221,7 @@ class SendPath:
     def prepare_half(self, message: Message, transaction_id: str) -> Prepared:
         """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""
         try:
-            writer = self.half_writer()
+            writer = self.writer_for_caller()
             reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
             self.write_half(writer, message, transaction_id, reports.put)
             # Every record is reported, at the latest at its deadline.
@@ -237,29 +243,3 @@ class SendPath:
             self.send_unknown(prepared, given, error)
             raise
         return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome))
-
-    # --- parts ------------------------------------------------------------------------------------------------------
-
-    def _has_room_for_ends(self, timeout: float) -> bool:
-        """Whether decisions are sent fast enough for another transaction. Waits up to `timeout` seconds for that."""
-        return self._ends.wait_for_room(timeout)
-
-    def _write_half(
-        self,
-        writer: HalfWriter,
-        message: Message,
-        transaction_id: str,
-        on_done: Report,
-        deadline: Deadline,
-        after_reports: AfterReports | None,
-    ) -> None:
-        """Do as HalfWriter.write_half. After `deadline` the caller waits no longer."""
-        if self._watch.refusal:
-            raise PrepareError(self._watch.refusal)
-        for one in message.messages:
-            self._watch.note_topic(one.topic)
-        measured = self._metrics.watch_prepare(transaction_id, on_done)
-        carried, traced = self._tracing.trace_prepare(transaction_id, message, measured)
-        writer.write_half(
-            carried, transaction_id, traced, after_reports, deadline.at + REPORT_MARGIN_S, self._barrier_id
-        )
