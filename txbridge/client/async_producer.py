@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
-from txbridge.client.checks.event_loop import AsyncChecks
+from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import Turns
 from txbridge.client.flow.lifetime import Life
@@ -33,9 +33,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
-    from txbridge.client.checks.request import CheckRequest
     from txbridge.client.flow.send_path import SendPath
-    from txbridge.client.listener import ListenerOutcome
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.prepare.half_writer import Prepared
     from txbridge.client.runtime import Runtime
@@ -108,13 +106,12 @@ class AsyncTransactionProducer:
         )
         self._listener = listener
         self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
-        self._checks = AsyncChecks(
-            ListenerMethod(listener.check_local_transaction, check_failed), self, check_concurrency
-        )
+        check = ListenerMethod(listener.check_local_transaction, check_failed)
+        self._checks = LoopChecks(check, self, check_concurrency)
         # Pools start their threads when they are used, so these cost nothing yet.
         self._waits_in = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
-        self._life = Life(self._options, self._pass_check_on)
+        self._life = Life(self._options, self._checks.ask_application)
         #: To the loop that has started the producer, or that starts it; None until then.
         self._hand_over: HandOver | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -277,11 +274,6 @@ class AsyncTransactionProducer:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def _pass_check_on(self, request: CheckRequest, answer: Callable[[ListenerOutcome | None], None]) -> None:
-        """Pass a check on to the loop. The thread of the checks calls this."""
-        assert self._hand_over is not None
-        self._checks.ask_application(self._hand_over, request, answer)
-
     def _require_ours(self) -> None:
         """Raise UsageError after a fork and in another event loop."""
         if self._life.is_of_another_process():
@@ -295,8 +287,9 @@ class AsyncTransactionProducer:
         self._require_ours()
         if self._life.runtime is None:
             if self._starting is None:
-                self._hand_over = HandOver(asyncio.get_running_loop())
-                self._starting = asyncio.get_running_loop().create_task(self._start())
+                loop = self._checks.loop = asyncio.get_running_loop()
+                self._hand_over = HandOver(loop)
+                self._starting = loop.create_task(self._start())
                 # Marks the failure as retrieved. The sends that wait for the start raise it.
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             # A cancelled send must not cancel the start for other sends.
@@ -311,7 +304,7 @@ class AsyncTransactionProducer:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.
-                abandoned, self._life = self._life, Life(self._options, self._pass_check_on)
+                abandoned, self._life = self._life, Life(self._options, self._checks.ask_application)
                 threading.Thread(target=abandoned.close, args=[None, _do_nothing, _do_nothing], daemon=True).start()
             # The start may be tried again, also in another loop.
             self._starting = self._hand_over = None

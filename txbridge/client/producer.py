@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from txbridge.client.base.reentrancy import calling, is_called_by
-from txbridge.client.checks.thread_pool import CheckPool
+from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.listener import LocalTransactionState, TransactionListener
@@ -106,7 +106,7 @@ class TransactionProducer:
             group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
-        self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
+        self._checks = ThreadChecks(listener, self, check_executor, check_thread_pool_max_size)
         self._life = Life(self._options, self._checks.ask_application)
 
     @property
@@ -277,7 +277,7 @@ class TransactionProducer:
         """
         if self._life.is_of_another_process():
             return
-        if is_called_by(self) or self._pipeline.is_called_by_it() or self._checks.is_called_by_it():
+        if is_called_by(self) or self._pipeline.is_called_by_it():
             raise UsageError(
                 "close() was called by a listener method, or while a send of this thread was under way, "
                 "for which it would have to wait"

@@ -1,4 +1,4 @@
-"""The thread pool that asks the application about checks."""
+"""Calls of the check method in threads. test_client_async_producer.py has those on a loop."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from queue import SimpleQueue
 
-import pytest
-
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener
+from txbridge.client.base.reentrancy import is_called_by
+from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.checks.thread_pool import CheckPool
 
 REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
+
+
+class Owner:
+    """The producer."""
+
+
+OWNER = Owner()
 
 
 class Listener(TransactionListener):
@@ -40,7 +46,7 @@ def ask(pool):
 
 def test_asks_in_a_thread_of_its_own_one_at_a_time():
     threads = []
-    pool = CheckPool(Listener(lambda: threads.append(threading.current_thread().name) or commit()), None, 1)
+    pool = ThreadChecks(Listener(lambda: threads.append(threading.current_thread().name) or commit()), OWNER, None, 1)
     assert [ask(pool).state for _ in range(3)] == [LocalTransactionState.COMMIT_MESSAGE] * 3
     pool.close()
     assert threads == ["txbridge-check-pool_0"] * 3
@@ -48,7 +54,7 @@ def test_asks_in_a_thread_of_its_own_one_at_a_time():
 
 def test_as_many_at_once_as_allowed():
     both = threading.Barrier(2, timeout=10)
-    pool = CheckPool(Listener(lambda: both.wait() >= 0 and commit()), None, 2)
+    pool = ThreadChecks(Listener(lambda: both.wait() >= 0 and commit()), OWNER, None, 2)
     answers = SimpleQueue()
     for _ in range(2):
         pool.ask_application(REQUEST, answers.put)
@@ -58,7 +64,7 @@ def test_as_many_at_once_as_allowed():
 
 def test_close_waits_for_what_runs_and_leaves_the_rest():
     running, go_on = threading.Event(), threading.Event()
-    pool = CheckPool(Listener(lambda: running.set() or (go_on.wait(30) and commit())), None, 1)
+    pool = ThreadChecks(Listener(lambda: running.set() or (go_on.wait(30) and commit())), OWNER, None, 1)
     answers = SimpleQueue()
     for _ in range(3):
         pool.ask_application(REQUEST, answers.put)
@@ -76,7 +82,9 @@ def test_close_waits_for_what_runs_and_leaves_the_rest():
 def test_the_users_executor_is_used_and_left_alone():
     with ThreadPoolExecutor(1, thread_name_prefix="users") as executor:
         threads = []
-        pool = CheckPool(Listener(lambda: threads.append(threading.current_thread().name) or commit()), executor, 1)
+        pool = ThreadChecks(
+            Listener(lambda: threads.append(threading.current_thread().name) or commit()), OWNER, executor, 1
+        )
         assert ask(pool).state is LocalTransactionState.COMMIT_MESSAGE
         pool.close()
         assert threads == ["users_0"]
@@ -88,7 +96,7 @@ def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
         def submit(self, *_):
             raise RuntimeError("full")
 
-    pool = CheckPool(Listener(commit), Full(), 1)
+    pool = ThreadChecks(Listener(commit), OWNER, Full(), 1)
     assert ask(pool) is None
     assert "check_not_asked transaction=01234567" in caplog.text
     pool.close()
@@ -97,7 +105,7 @@ def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
 def test_an_executor_that_was_shut_down_with_checks_in_it():
     executor = ThreadPoolExecutor(1)
     go_on = threading.Event()
-    pool = CheckPool(Listener(lambda: go_on.wait(30) and commit()), executor, 1)
+    pool = ThreadChecks(Listener(lambda: go_on.wait(30) and commit()), OWNER, executor, 1)
     answers = SimpleQueue()
     pool.ask_application(REQUEST, answers.put)
     pool.ask_application(REQUEST, answers.put)
@@ -112,17 +120,14 @@ def test_system_exit_in_a_check_is_unknown():
     def leave():
         raise SystemExit
 
-    pool = CheckPool(Listener(leave), None, 1)
+    pool = ThreadChecks(Listener(leave), OWNER, None, 1)
     assert ask(pool).state is LocalTransactionState.UNKNOW
     pool.close()
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_knows_its_own_threads(inside):
+def test_it_calls_on_behalf_of_its_owner():
     seen = []
-    pool = CheckPool(Listener(lambda: seen.append(pool.is_called_by_it()) or commit()), None, 1)
-    if inside:
-        ask(pool)
-        assert seen == [True]
-    assert pool.is_called_by_it() is False
+    pool = ThreadChecks(Listener(lambda: seen.append(is_called_by(OWNER)) or commit()), OWNER, None, 1)
+    ask(pool)
+    assert seen == [True]
     pool.close()
