@@ -154,7 +154,7 @@ class FakeRuntime:
 
     # As HalfWriters, and as each HalfWriter.
 
-    def for_caller(self):
+    def for_caller(self, running):
         return self
 
     def for_many(self, *, waits):

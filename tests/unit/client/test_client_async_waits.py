@@ -31,7 +31,7 @@ class FullRuntime(FakeRuntime):
         self.go_on = threading.Event()
         self.waits = []
 
-    def for_caller(self):
+    def for_caller(self, running):
         return FullWriter(self)
 
     def _wait_for_ends(self, timeout):

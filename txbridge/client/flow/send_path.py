@@ -134,7 +134,7 @@ class SendPath:
 
     def writer_for_caller(self) -> HalfWriter:
         """Return the writer for a half message that its caller waits for."""
-        return self.halves.for_caller()
+        return self.halves.for_caller(self._attempts.running)
 
     def hand_over(
         self,
