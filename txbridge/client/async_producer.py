@@ -59,27 +59,24 @@ _COMMITS = ListenerMethod(_commit, execution_failed)
 
 
 class AsyncTransactionProducer:
-    """Producer of transactional messages for asyncio. It means the same as TransactionProducer, with `await`.
+    """TransactionProducer with `await`. Where nothing else is said, arguments, calls, results and errors are the same.
 
     Use it with `async with`, or await `close` at the end. `start`, `async with` or the first send starts it. From then
-    on it belongs to that event loop, and any number of the loop's tasks may share it. Create a new one after a fork,
-    and for another loop.
+    on it belongs to that event loop, and any number of the loop's tasks may share it. In another loop its calls raise
+    UsageError. Create a new one after a fork, and for another loop.
 
     Args:
-        group: The producer group, as in TransactionProducer.
+        group: The producer group.
         listener: An AsyncTransactionListener, or a TransactionListener, whose methods then run in the loop's default
             executor.
-        settings: Properties of librdkafka, as in TransactionProducer. Its callbacks (`error_cb`, `stats_cb`) run in
-            threads of the producer, not on the loop.
+        settings: Properties of librdkafka. Its callbacks (`error_cb`, `stats_cb`) run in threads of the producer, not
+            on the loop.
         namespace: Prefix of the internal topics.
         check_concurrency: Most calls of `check_local_transaction` at the same time (RocketMQ's checkThreadPoolMaxSize).
-        check_request_hold_max: Most unanswered checks, as in TransactionProducer.
-        start_timeout: Seconds to wait for Kafka at the start, as in TransactionProducer.
-        timer_max_delay: Longest delay of a message, in seconds, as in TransactionProducer.
-        metrics: The metrics of this producer, as in TransactionProducer.
-
-    Raises:
-        UsageError: An argument cannot work.
+        check_request_hold_max: Most unanswered checks.
+        start_timeout: Seconds to wait for Kafka at the start.
+        timer_max_delay: Longest delay of a message, in seconds.
+        metrics: Counts the work of this producer.
 
     """
 
@@ -126,44 +123,29 @@ class AsyncTransactionProducer:
         return self._options.group
 
     async def start(self) -> Self:
-        """Verify the internal topics and connect. Does nothing if the producer runs already.
-
-        Raises:
-            LayoutError: The internal topics are not as the protocol needs them.
-            EnvironmentProblemError: Kafka cannot be reached within `start_timeout`, or refuses a request.
-            UsageError: librdkafka refuses a setting, the producer is closed, or this is another event loop or process.
-
-        """
+        """Verify the internal topics and connect. Does nothing if the producer runs already."""
         await self._ensure_started()
         return self
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
-        It means the same as TransactionProducer.send_message_in_transaction. Any number of tasks may await it at the
-        same time. While 2,000 sends, or values of 64 MiB together, are in flight, further sends wait. Sends of a
-        listener method do not wait.
+        Any number of tasks may await it at the same time. While 2,000 sends, or values of 64 MiB together, are in
+        flight, further sends wait. Sends of a listener method do not wait.
 
         If it is cancelled before Kafka has acknowledged the half message, the attempt is given up: the local
         transaction is not run, and a check is answered with rollback. If it is cancelled while the local transaction
         runs, unknown is sent, so that the worker asks. A plain listener method goes on in its thread, and `close` waits
         for it.
-
-        Raises:
-            UsageError: The message cannot be sent, the producer is closed, or this is another event loop. Nothing was
-                sent.
-            PrepareError: Kafka did not acknowledge the half message. The local transaction was not run.
-            LayoutError, EnvironmentProblemError: This call starts the producer, and the start fails as in `start`.
-
         """
         check_message(message, self._options.names)
         return await self._send_one(message, self._execute, arg)
 
     async def send_later(self, message: Message, timeout: float | None = None) -> AsyncTransactionSendResult:  # noqa: ASYNC109  as the blocking one
-        """Send a message that names a time of delivery, without a local transaction, as TransactionProducer.send_later.
+        """Send a message that names a time of delivery, without a local transaction. `timeout` is in seconds.
 
-        `timeout` is in seconds. If the call is cancelled before Kafka has acknowledged the half message, the attempt is
-        given up. If it is cancelled later, the message may be delivered.
+        If the call is cancelled before Kafka has acknowledged the half message, the attempt is given up. If it is
+        cancelled later, the message may be delivered.
         """
         check_message(message, self._options.names)
         require_time(message)
@@ -174,10 +156,7 @@ class AsyncTransactionProducer:
     async def send_messages_in_transaction(
         self, messages: Iterable[Message], arg: Any = None
     ) -> AsyncTransactionSendResult:
-        """Send several messages in one transaction: readers see all of them or none.
-
-        Order, limits and errors are those of TransactionProducer.send_messages_in_transaction.
-        """
+        """Send several messages in one transaction: readers see all of them or none."""
         return await self._send_one(together(messages, self._options.names), self._execute, arg)
 
     async def _send_one(self, message: Message, execute: ListenerMethod, arg: Any) -> AsyncTransactionSendResult:
@@ -216,15 +195,9 @@ class AsyncTransactionProducer:
                 over()
 
     async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one
-        """Wait until Kafka has acknowledged the ENDs of all sends that have returned.
+        """Wait up to `timeout` seconds (None: 30 s for each END record) for the ENDs of all sends that have returned.
 
-        `timeout` is in seconds. None waits as long as the client tries to send them, 30 s for each END record. Returns
-        the number of ENDs that are not settled. An END that was given up is settled, and the `end` of its result has
-        the error.
-
-        Raises:
-            UsageError: This is another event loop, or another process after a fork.
-
+        Returns the number of ENDs that are not settled.
         """
         self._require_ours()
         runtime = self._life.runtime
@@ -239,17 +212,10 @@ class AsyncTransactionProducer:
             return runtime.flush(0)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
-        """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
+        """Wait up to `timeout` seconds (None: as long as it takes), as TransactionProducer.close does, and stop.
 
-        `timeout` is in seconds. None waits as long as these take. Each END record is tried for 30 s, and those
-        of a half partition one after the other. The worker's checks decide the transactions that are not done by then.
-        A start that is under way is given up. Another call waits for the first one. A cancelled call goes on in the
-        background. In a forked child the call does nothing.
-
-        Raises:
-            UsageError: The caller is in another event loop, or in a listener method of this producer or a task that
-                such a method has started. `close` would wait for these.
-
+        Another call waits for the first one. A cancelled call goes on in the background. A listener method, and a task
+        that it has started, gets UsageError, because `close` would wait for it.
         """
         if self._life.is_of_another_process():
             return

@@ -27,7 +27,7 @@ _LONGEST_DELAY_S = 1e9
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """Options of a client. TransactionProducer describes them. Raises UsageError if they cannot work."""
+    """Options of a client, as TransactionProducer describes them. Raises UsageError if they cannot work."""
 
     group: str
     settings: Mapping[str, Any]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 
 from txbridge.client.base import process
 
@@ -19,12 +20,10 @@ _MAX_KINDS = 100
 _logger = logging.getLogger("txbridge.client")
 
 
+@dataclass(slots=True)
 class _Kind:
-    __slots__ = ("again_at", "repeated")
-
-    def __init__(self, again_at: float) -> None:
-        self.again_at = again_at
-        self.repeated = 0
+    again_at: float
+    repeated: int = 0
 
 
 _kinds: dict[tuple[str, type, str, int], _Kind] = {}

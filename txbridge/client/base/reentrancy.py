@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
-    __slots__ = ("outer", "owner", "running")
-
-    def __init__(self, owner: weakref.ref[object], running: threading.Lock, outer: _Call | None) -> None:
-        self.owner = owner
-        self.running = running
-        self.outer = outer
+    owner: weakref.ref[object]
+    running: threading.Lock
+    outer: _Call | None
 
 
 def calling(owner: object) -> threading.Lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 
 class CheckOffsets:
@@ -13,7 +14,7 @@ class CheckOffsets:
 
     def take_request(self, partition: int, offset: int) -> object:
         """Take a request that was read. Returns a token for `finish_request`, void once the partition is given away."""
-        assigned = self._partitions.setdefault(partition, _Partition(offset))
+        assigned = self._partitions.setdefault(partition, _Partition(offset, offset))
         assigned.taken.append(offset)
         return assigned
 
@@ -47,10 +48,9 @@ class CheckOffsets:
                 self._partitions[partition].committed = position
 
 
+@dataclass(slots=True, eq=False)
 class _Partition:
-    __slots__ = ("committed", "finished", "position", "taken")
-
-    def __init__(self, first: int) -> None:
-        self.taken: deque[int] = deque()
-        self.finished: set[int] = set()
-        self.position = self.committed = first
+    position: int
+    committed: int
+    taken: deque[int] = field(default_factory=deque)
+    finished: set[int] = field(default_factory=set)

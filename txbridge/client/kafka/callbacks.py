@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from txbridge.client.base.log import report
@@ -29,12 +30,6 @@ def with_guards(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, with every callback and logger of the user guarded."""
     found: dict[str, Any] = {name: guarded(config[name]) for name in _SERVED if config.get(name) is not None}
     if config.get("logger") is not None:
-        found["logger"] = _GuardedLogger(config["logger"])
+        # confluent-kafka calls only `log`.
+        found["logger"] = SimpleNamespace(log=guarded(config["logger"].log))
     return {**config, **found}
-
-
-class _GuardedLogger:
-    """The user's logger for lines of librdkafka, which calls only `log`."""
-
-    def __init__(self, logger: Any) -> None:
-        self.log = guarded(logger.log)
