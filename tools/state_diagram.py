@@ -1,4 +1,4 @@
-"""The state diagram of docs/concepts.md and docs/architecture.md, drawn from the transition table.
+"""The state diagram of docs/concepts.md, drawn from the transition table.
 
 `python -m tools.state_diagram` writes docs/images/states.svg; a test compares the file with the table.
 """
