@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.partition_builder import id_of
+from tests.support.partition_builder import Partition, end, entry, id_of
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
+from txbridge.core.decision_record import Decision
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import half_headers, parse_half
-from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
-from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.draft import Draft
 
-MUCH = 10**9
 #: With the third one, messages are parked before their first check.
 POLICIES = (
     CheckPolicy(transaction_check_max=2, transaction_max_age=400_000),
@@ -61,14 +57,13 @@ class Known:
     state: str = "pending"
 
 
-class Loop:
+class Loop(Partition):
     """The worker's commit loop without Kafka."""
 
     def __init__(self, policy: CheckPolicy) -> None:
+        super().__init__(policy)
         self.policy = policy
-        self.queue = HalfQueue(policy)
         self.open: dict[int, Known] = {}
-        self.end = 0
 
     def read(self, start: int, halves: list[tuple[int, int | None, int | None]], now: int) -> None:
         """Take in half messages: birth, immunity, delay."""
@@ -100,37 +95,28 @@ class Loop:
                 queue.note_id(half)
                 queue.read_half(half)
 
-    def turn(self, now: int, decisions: list[tuple[int, Decision]]) -> Draft:
-        queue = self.queue
+    def turn(self, now: int, decisions: list[tuple[int, Decision]]) -> None:
+        queue, planner = self.queue, self.planner
         due = queue.next_due(now)
         is_round = due is not None and due <= now
         if is_round or queue.must_park:
             queue.enter_fresh(queue.fresh_until(now))
-        draft = Draft(queue, now)
-        if decisions:
-            queue.enter_fresh(max((one for one, _ in decisions if one in queue.fresh), default=-1) + 1)
-            entries = [DecisionEntry(offset, id_of(offset), decision) for offset, decision in decisions]
-            record = DecisionRecord(self.end, "orders", Source.CLIENT, entries)
-            self.end += 1
-            draft.apply_end(Slice(record, 0, len(entries)), lambda _: None)
-        due_work.deliver_due(draft, lambda _: None, lambda _: None, MUCH, MUCH)
-        if is_round:
-            due_work.discard(draft, now, MUCH)
-            due_work.send_checks(draft, now, lambda _: True, MUCH)
-        draft.park_entries(MUCH, grown_old=is_round)
+        entries = [entry(offset, decision) for offset, decision in decisions]
+        choice = planner.choose([end(queue.next_end, *entries)] if entries else [], 0, now)
+        due_round = self.due_round(now) if is_round else None
+        draft = planner.plan(choice, now, due_round, may_discard=True, most_malformed=0)
         self.note(draft, now)
-        draft.apply(now)
-        return draft
+        self.commit(draft)
 
     def note(self, draft: Draft, now: int) -> None:
-        for entry in (*draft.deliver, *draft.rolled_back, *draft.discards):
-            self.open.pop(entry.offset, None)
-        for entry in draft.scheduled:
-            one = self.open[entry.offset]
+        for finished in (*draft.deliver, *draft.rolled_back, *draft.discards):
+            self.open.pop(finished.offset, None)
+        for scheduled in draft.scheduled:
+            one = self.open[scheduled.offset]
             one.state, one.due = "scheduled", one.deliver_at or 0
-        for entry in draft.checks:
-            one = self.open[entry.offset]
-            assert now >= one.due - LATE, f"{entry.offset} was checked {one.due - now} ms early"
+        for check in draft.checks:
+            one = self.open[check.offset]
+            assert now >= one.due - LATE, f"{check.offset} was checked {one.due - now} ms early"
             one.checks, one.due = one.checks + 1, now + self.policy.transaction_check_interval
 
     def late(self, now: int) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""HalfQueue and Draft against the reference model, with aborted transactions, lost answers and take-overs."""
+"""TurnPlanner and HalfQueue against the reference model, with aborted transactions, lost answers and take-overs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from tests.property.reference_model import IMMUNITY, Message, Reference
-from tests.property.topics import Limits, Topics, Worker
+from tests.property.topics import Room, Topics, Worker
 from txbridge.core import remembered
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
@@ -53,17 +53,15 @@ PICKS = st.one_of(st.integers(-3, 20), st.just(2**60))
 ENTRIES = st.lists(st.tuples(PICKS, st.booleans(), st.sampled_from(Decision)), min_size=1, max_size=3)
 JUMPS = st.one_of(st.sampled_from([1, 500, 1_000, 3_000, 5_999, 6_000, 30_000, 90_000]), st.integers(0, 20_000))
 #: Limits of one transaction, some of them small.
-LIMITS = st.builds(
-    Limits,
-    bytes=st.sampled_from([10**9, 150, 350]),
-    entries=st.sampled_from([10**9, 1, 2]),
-    retries=st.sampled_from([10**9, 1]),
+ROOMS = st.builds(
+    Room,
+    entries=st.sampled_from([10**9, 10**9, 1, 2]),
+    bytes=st.sampled_from([10**9, 10**9, 150, 350]),
     checks=st.sampled_from([10**9, 10**9, 0, 1, 2]),
     discards=st.sampled_from([10**9, 10**9, 1]),
-    malformed=st.sampled_from([None, None, 1]),
-    parks=st.sampled_from([10**9, 10**9, 0, 1]),
+    malformed=st.sampled_from([10**9, 10**9, 1]),
 )
-AMPLE = Limits()
+AMPLE = Room()
 #: Effects of committed transactions, counted. A run that misses one of them proves little.
 REACHED: Counter[str] = Counter()
 EFFECTS = (
@@ -237,23 +235,12 @@ class HalfQueueMachine(RuleBasedStateMachine):
 
     @rule(
         ends=st.sampled_from([0, 1, 2, 1_000, 1_000, 1_000]),
-        limits=st.one_of(st.just(AMPLE), LIMITS),
+        room=st.one_of(st.just(AMPLE), ROOMS),
         lag=st.sampled_from([0, 0, 7]),
-        retry_first=st.booleans(),
-        discard_first=st.booleans(),
         fate=st.sampled_from(["commit", "commit", "commit", "commit", "abort", "crash", "crash after commit"]),
         read_on=st.sampled_from([0, 0, 2]),
     )
-    def transaction(
-        self,
-        ends: int,
-        limits: Limits,
-        lag: int,
-        retry_first: bool,
-        discard_first: bool,
-        fate: str,
-        read_on: int,
-    ) -> None:
+    def transaction(self, ends: int, room: Room, lag: int, fate: str, read_on: int) -> None:
         self.has_failed = True
         worker, queue = self.worker, self.worker.queue
         before = worker.known(self.topics.half_end), queue.watermark, queue.ops.start, queue.malformed
@@ -261,16 +248,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
         applied = worker.waiting(ends)
         as_of = self.now if applied == worker.waiting(10**9) else None
         self.now += lag
-        draft = worker.draft(
-            self.now,
-            applied,
-            as_of,
-            lambda entry: "no such topic" if entry.real_topic in self.blocked else None,
-            lambda group: group not in self.dead,
-            limits,
-            retry_first=retry_first,
-            discard_first=discard_first,
-        )
+        worker.gates.obstacles = dict.fromkeys(self.blocked, "no such topic")
+        draft = worker.draft(self.now, applied, as_of, self.dead, room)
         if position == queue.half_position and (announced is None or announced > self.now):
             assert not draft.checks, "not announced by next_due"
             assert not draft.discards
@@ -279,7 +258,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
             assert not draft.parked
         model = copy.deepcopy(self.model)
         as_of = None if self.is_cut(draft, applied) else as_of
-        self.verify(model, draft, applied, as_of, limits, retry_first=retry_first)
+        self.verify(model, draft, applied, as_of, room)
         commit = fate in {"commit", "crash after commit"}
         if not draft.is_empty:
             self.note(draft, fate)
@@ -312,7 +291,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
     def take_over(self, entries: int) -> None:
         """Another worker takes over between two transactions; it knows all that this one knew."""
         if entries:
-            self.all_is_well(Limits(entries=entries))
+            self.all_is_well(Room(entries=entries))
         old = self.worker
         below, watermark = old.queue.half_position, old.queue.watermark
         self.worker = Worker(self.topics, self.policy)
@@ -320,7 +299,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert (queue.next_end, queue.next_entry) == (old.queue.next_end, old.queue.next_entry)
         REACHED["take_over_within_a_record"] += queue.next_entry > 0
         assert self.topics.checkpoint.half <= watermark
-        for entry in queue.open_entries():
+        for entry in self.worker.open_entries:
             REACHED["take_over_with_parked"] += entry.parked
             REACHED["take_over_with_resumed"] += entry.resumed is not None
         REACHED["take_over_with_outcomes"] += any(key < 0 for key in self.worker.known(below))
@@ -330,16 +309,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
 
     # --- what must hold of a transaction ----------------------------------------------------------------------------
 
-    def verify(
-        self,
-        model: Reference,
-        draft: Draft,
-        applied: list[int],
-        as_of: int | None,
-        limits: Limits,
-        *,
-        retry_first: bool,
-    ) -> None:
+    def verify(self, model: Reference, draft: Draft, applied: list[int], as_of: int | None, room: Room) -> None:
         """Compare a draft with the reference model, and bring the model to the state after it."""
         queue = self.worker.queue
         delivered = [entry.offset for entry in draft.deliver]
@@ -348,8 +318,6 @@ class HalfQueueMachine(RuleBasedStateMachine):
         retried = held_before & set(delivered)
         forgotten = {entry.offset for entry in draft.forgotten}
         assert all(model.messages[offset].state == "discarded" for offset in forgotten)
-        if retry_first:
-            self.finish(model, retried | forgotten)
 
         # END: refusals, decisions, and the order of delivery.
         parked = self.topics.parked
@@ -398,15 +366,15 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert all(model.messages[offset].topic in self.blocked for offset in due_now)
         assert not any(model.is_early(offset, self.now) for offset in due_now), "P13: tried early"
         assert set(held) - set(due_now) == set(in_time) - set(newly), "P2: neither delivered nor held"
-        if limits.retries == limits.bytes == 10**9:
+        if room.entries == room.bytes == 10**9:
             waiting = held_before - set(delivered) - set(held) - set(decided["abandoned"])
             late = [offset for offset in waiting if parked[offset].state is TransactionState.SCHEDULED]
             assert all(model.is_early(offset, self.now) for offset in late), "P13: not delivered when due"
         for some in (set(newly), retried):
             size = sum(entry.size for entry in draft.deliver if entry.offset in some)
-            assert size <= limits.bytes or len(some) == 1
-        assert draft.entries <= limits.entries
-        if limits.bytes == limits.entries == 10**9:
+            assert size <= room.bytes or len(some) == 1
+        assert draft.entries <= room.entries
+        if room.bytes == room.entries == 10**9:
             assert not self.is_cut(draft, applied)
             assert not draft.left_out
         self.finish(model, retried | forgotten)
@@ -414,14 +382,14 @@ class HalfQueueMachine(RuleBasedStateMachine):
         # Discards and checks.
         discards = {entry.offset: entry.reason for entry in draft.discards}
         checks = {entry.offset: entry.checks for entry in draft.checks}
-        assert len(discards) == len(draft.discards) <= limits.discards * 2
-        assert len(checks) == len(draft.checks) <= limits.checks
+        assert len(discards) == len(draft.discards) <= room.discards * 2
+        assert len(checks) == len(draft.checks) <= room.checks
         assert not discards.keys() & checks.keys(), "P7: checked and discarded at once"
         assert as_of is not None or not (checks or discards), "P6: END was not applied to its end"
         if as_of is not None:
             for offset, message in model.messages.items():
                 if message is not None and offset < queue.half_position:
-                    self.verify_due(model, offset, message, discards, checks, as_of, limits)
+                    self.verify_due(model, offset, message, discards, checks, as_of, room)
 
         # The watermark passes only what a take-over finds in OFFSET or OP. OP names each outcome once.
         parked_after = (parked.keys() | {entry.offset for entry in draft.changed}) - set(draft.tombstones)
@@ -453,7 +421,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         discards: dict[int, str | None],
         checks: dict[int, int],
         as_of: int,
-        limits: Limits,
+        room: Room,
     ) -> None:
         entry = self.worker.queue.entry(offset)
         # A message that is parked before it is due is scheduled only when it is parked. A resumed one is scheduled when
@@ -474,9 +442,9 @@ class HalfQueueMachine(RuleBasedStateMachine):
             message.state = "discarded"
         else:
             if model.is_check_due(message, as_of) and scheduled and message.group not in self.dead:
-                assert limits.checks < 10**9, f"not checked: {offset} {message} {entry}"
+                assert min(room.checks, room.bytes) < 10**9, f"not checked: {offset} {message} {entry}"
             if "MAX_CHECKS" in reasons or ("EXPIRED" in reasons and entry is not None and entry.parked):
-                assert limits.discards < 10**9, "P7: not discarded"
+                assert min(room.discards, room.bytes) < 10**9, "P7: not discarded"
 
     def note(self, draft: Draft, fate: str) -> None:
         if fate != "commit":
@@ -550,7 +518,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
         # The running counts equal a count of all open entries.
         counted: Counter[object] = Counter()
-        for entry in queue.open_entries():
+        for entry in self.worker.open_entries:
             is_pending = entry.state is TransactionState.PENDING
             counted[entry.group, entry.since // SLOT_MS if is_pending else entry.state] += 1
         open_counts = queue.open_counts()
@@ -563,15 +531,15 @@ class HalfQueueMachine(RuleBasedStateMachine):
     @rule(limit=st.sampled_from([10**9, 150, 350]))
     def all_of_end_is_applied(self, limit: int) -> None:
         """Apply all of END without failures. This rule makes sure that each run gets far."""
-        self.all_is_well(Limits(bytes=limit))
+        self.all_is_well(Room(bytes=limit))
 
-    @precondition(lambda self: self.worker.queue.count_by_state().get(TransactionState.HELD))
+    @precondition(lambda self: self.worker.queue.open_counts().by_state()[TransactionState.HELD])
     @rule(limit=st.sampled_from([150, 350]))
     def the_topics_come_back(self, limit: int) -> None:
         """All topics take records again. All held messages are due, but no transaction has room for all of them."""
         self.blocked.clear()
         self.now += 60_000
-        self.all_is_well(Limits(bytes=limit))
+        self.all_is_well(Room(bytes=limit))
 
     @rule(rounds=st.integers(1, 5))
     def nobody_answers(self, rounds: int) -> None:
@@ -580,8 +548,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
             self.time_passes_until_something_is_due(0)
             self.all_is_well(AMPLE)
 
-    def all_is_well(self, limits: Limits) -> None:
-        self.transaction(1_000, limits, 0, retry_first=True, discard_first=True, fate="commit", read_on=0)
+    def all_is_well(self, room: Room) -> None:
+        self.transaction(1_000, room, 0, fate="commit", read_on=0)
 
     # --- in the end ---------------------------------------------------------------------------------------------------
 
@@ -605,9 +573,9 @@ class HalfQueueMachine(RuleBasedStateMachine):
             assert message is None or message.is_finished, "P2, P7: left open"
             assert message is not None or offset in self.topics.set_aside
         assert self.topics.parked == {}
-        assert list(self.worker.queue.open_entries()) == []
+        assert self.worker.open_entries == []
         assert self.worker.queue.watermark == self.topics.half_end
-        assert self.worker.queue.window_bytes == 0
+        assert list(self.worker.queue.iter_window()) == []
 
 
 # Hypothesis may search five minutes longer for the smallest failing example.

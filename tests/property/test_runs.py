@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.partition_builder import POLICY, id_of
+from tests.support.partition_builder import POLICY, Partition, id_of
 from txbridge.core.decision_record import (
     Decision,
     DecisionEntry,
@@ -19,11 +19,7 @@ from txbridge.core.decision_record import (
 )
 from txbridge.core.fresh_halves import Run, read_plain
 from txbridge.core.half_message import half_headers, parse_half
-from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
-from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import EndChoice, Slice
-from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import Limits
 
 GROUPS, TOPICS = ("orders", "billing"), ("placed", "invoices")
@@ -45,15 +41,13 @@ TURNS = st.tuples(
 )
 
 
-class Side:
+class Side(Partition):
     """A partition whose worker uses runs where it can, or processes each message by itself."""
 
     def __init__(self, *, together: bool) -> None:
-        self.queue = HalfQueue(POLICY)
+        super().__init__(POLICY)
         self.together = together
         self.waiting: list[DecisionRecord] = []
-        self.next_op = 0
-        self.runs = 0
 
     def read(self, records: Sequence[tuple]) -> None:
         self.queue.fresh.forget_entered()
@@ -70,58 +64,37 @@ class Side:
 
     def turn(self, now: int, limits: Limits, *, is_due: bool, commit: bool) -> tuple:
         queue = self.queue
+        self.max_entries, self.max_bytes = limits.entries, limits.bytes
         if is_due or queue.must_park:
             queue.enter_fresh(queue.fresh_until(now))
-        choice, parts = EndChoice(queue, limits, due=0), []
-        for record in self.waiting:
-            run = choice.run_of(record)
-            if run is not None and choice.take_run(run):
-                parts.append(run)
-                continue
-            queue.enter_fresh(max((o for o in record.half_offsets if o in queue.fresh), default=-1) + 1)
-            part = choice.take_entries(record)
-            parts.append(part)
-            if part.stop < len(record.entries):
-                break
-        draft, order = Draft(queue, now), []
-        for part in parts:
+        planner = self.planner
+        choice = planner.choose(self.waiting, 0, 0, may_run=self.together)
+        due_round = self.due_round(now) if is_due else None
+        draft = planner.plan(choice, now, due_round, may_discard=False, most_malformed=0)
+        for part in draft.parts:
             if isinstance(part, Run):
-                draft.apply_run(part)
                 assert [copy[-1][-1][1] for copy in part.copies(0, {})] == [b"0:%d" % offset for offset in part.commits]
-                order += part.commits
-                self.runs += 1
-            elif isinstance(part, Slice) and part.stop > part.start:
-                before = len(draft.deliver)
-                draft.apply_end(part, lambda _: None)
-                order += [entry.offset for entry in draft.deliver[before:]]
-        if is_due:
-            due_work.send_checks(draft, now, lambda _: True, 100)
-        draft.park_entries(100, grown_old=is_due)
-        told = (
-            order,
+        found = (
+            [offset for part in draft.parts for offset in part.commits],
             sorted((outcome.value, sorted(named)) for outcome, named in draft.ops()),
             [(one.end_offset, one.entry, one.reason) for one in draft.refused],
             {source: (one.entries, one.commits, one.rollbacks) for source, one in draft.decisions.items()},
             sorted(entry.offset for entry in draft.checks),
             (draft.delivered, draft.bytes, draft.entries, draft.next_end, draft.next_entry),
         )
-        if not commit:
+        if commit:
+            self.commit(draft)
+            self.waiting = [record for record in self.waiting if record.offset >= queue.next_end]
+        else:
             draft.abandon()
-            return told
-        for _, named in draft.ops():
-            queue.ops.note_record(self.next_op, named)
-            self.next_op += 2
-        draft.apply(now)
-        self.waiting = [record for record in self.waiting if record.offset >= queue.next_end]
-        return told
+        return found
 
-
-def known(side: Side) -> tuple:
-    """All state of a partition that matters between two turns."""
-    queue = side.queue
-    outcomes = {offset: queue.outcome_of(offset) or queue.remembered(offset) for offset in range(queue.read_position)}
-    entries = sorted(queue.open_entries())
-    return queue.watermark, queue.read_position, outcomes, entries, queue.open_counts(), queue.count_by_state()
+    def known(self) -> tuple:
+        """What matters between two turns, but for the open messages."""
+        queue = self.queue
+        offsets = range(queue.read_position)
+        outcomes = {offset: queue.outcome_of(offset) or queue.remembered(offset) for offset in offsets}
+        return queue.watermark, queue.read_position, outcomes, queue.open_counts()
 
 
 @given(st.lists(TURNS, max_size=8))
@@ -150,11 +123,13 @@ def test_what_is_decided_in_runs_is_decided_as_if_one_by_one(turns):
             slow.waiting.append(DecisionRecord(end, group, Source.CLIENT, named, appended=now))
             fast.waiting.append(record if is_plain else slow.waiting[-1])
             end += 1
-        told = []
         for side in (fast, slow):
             side.read(records)
-            told.append(side.turn(now, limits, is_due=is_due, commit=commit))
         # A record that does not fit as a run is cut like any other. What one side holds back comes in its next turns.
-        assert told[0] == told[1]
-        assert known(fast) == known(slow)
-    assert len(fast.queue.fresh) or not fast.queue.fresh.bytes
+        assert fast.turn(now, limits, is_due=is_due, commit=commit) == slow.turn(
+            now, limits, is_due=is_due, commit=commit
+        )
+        assert fast.known() == slow.known()
+    fast.queue.enter_fresh(fast.queue.read_position)
+    assert fast.open_entries == slow.open_entries
+    assert not fast.queue.fresh.bytes

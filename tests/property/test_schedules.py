@@ -11,13 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.reference_model import IMMUNITY
+from tests.support.partition_builder import Partition, end, entry, id_of, offsets
 from txbridge.core import timer_queue
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
-from txbridge.core.half_message import HalfMessage
-from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import EndChoice
-from txbridge.core.plan.draft import Draft
+from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord
 from txbridge.core.timer_queue import TimerQueue
 from txbridge.core.transaction_size import Limits
 
@@ -63,31 +60,24 @@ def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
 
 def run(records: list[DecisionRecord], sizes: Iterator[Limits]) -> tuple:
     """Apply END in Kafka transactions of these sizes; return all outcomes."""
-    queue = HalfQueue(CheckPolicy())
+    partition = Partition()
     for offset in range(MESSAGES):
-        queue.read_half(HalfMessage(offset, f"{offset:032X}", "g", "t", 0, None, b"x" * 100 * offset, ()))
+        partition.prepare(offset, size=100 * offset)
+    queue = partition.queue
     # Half message 0 stays open, so that the watermark stays below all outcomes.
     delivered: list[int] = []
     rolled_back: list[int] = []
     refused: list[tuple[int, DecisionEntry, str]] = []
     while queue.next_end < len(records):
-        draft = Draft(queue, 1_000)
-        choice = EndChoice(queue, next(sizes), due=0)
-        for record in records[queue.next_end :]:
-            part = choice.take_entries(record)
-            if part.stop > part.start:
-                draft.apply_end(part, lambda entry: None)
-            if part.stop < len(record.entries):
-                break
+        limits = next(sizes)
+        partition.max_entries, partition.max_bytes = limits.entries, limits.bytes
+        draft = partition.draft(1_000, *records)
         assert (draft.next_end, draft.next_entry) > (queue.next_end, queue.next_entry), "it stands still"
-        draft.park_entries(10)
-        delivered += [entry.offset for entry in draft.deliver]
-        rolled_back += [entry.offset for entry in draft.rolled_back]
+        delivered += offsets(draft.deliver)
+        rolled_back += offsets(draft.rolled_back)
         refused += [(one.end_offset, one.entry, one.reason.name) for one in draft.refused]
-        for _, offsets in draft.ops():
-            queue.ops.note_record(queue.next_end, offsets)
-        draft.apply(draft.now)
-    return delivered, rolled_back, refused, sorted(entry.offset for entry in queue.open_entries())
+        partition.commit(draft)
+    return delivered, rolled_back, refused, offsets(partition.open_entries)
 
 
 @given(
@@ -99,12 +89,7 @@ def run(records: list[DecisionRecord], sizes: Iterator[Limits]) -> tuple:
 )
 def test_p5_p14_where_transactions_are_cut_makes_no_difference(drawn, sizes):
     records = [
-        DecisionRecord(
-            number,
-            "g",
-            Source.CLIENT,
-            [DecisionEntry(offset, f"{offset if right else 99:032X}", decision) for offset, right, decision in entries],
-        )
+        end(number, *[entry(offset, decision, id_of(offset if right else 99)) for offset, right, decision in entries])
         for number, entries in enumerate(drawn)
     ]
     whole = run(records, repeat(Limits()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txbridge.core import transaction_size
+from tests.support.partition_builder import Gates
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.decision_record import DecisionRecord
@@ -17,9 +17,10 @@ from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.due_work import DueRound
+from txbridge.core.plan.planner import TurnPlanner
+from txbridge.core.transaction_size import Limits, TransactionSize
 
 NAMES = Names()
 CHECKPOINT_KEY = NAMES.checkpoint_key(0)
@@ -95,16 +96,14 @@ class Topics:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of one transaction."""
+class Room:
+    """Limits of one transaction: entries of END and bytes, then checks, discards and malformed records of HALF."""
 
-    bytes: int = 10**9
     entries: int = 10**9
-    retries: int = 10**9
+    bytes: int = 10**9
     checks: int = 10**9
     discards: int = 10**9
-    malformed: int | None = None
-    parks: int = 10**9
+    malformed: int = 10**9
 
 
 class Worker:
@@ -112,6 +111,7 @@ class Worker:
 
     def __init__(self, topics: Topics, policy: CheckPolicy) -> None:
         self.topics = topics
+        self.gates = Gates()
         checkpoint = topics.checkpoint
         self.queue = HalfQueue(
             policy,
@@ -141,55 +141,32 @@ class Worker:
         """The next END offsets to apply, at most `count`."""
         return [offset for offset in self.topics.end if offset >= self.queue.next_end][:count]
 
-    def draft(
-        self,
-        now: int,
-        ends: list[int],
-        as_of: int | None,
-        obstacle,
-        is_alive,
-        limits: Limits,
-        *,
-        retry_first: bool,
-        discard_first: bool,
-    ) -> Draft:
-        records = [self.topics.end[offset] for offset in ends]
-        named = [entry.half_offset for record in records if record is not None for entry in record.entries]
+    def draft(self, now: int, ends: list[int], as_of: int | None, dead: set[str], room: Room) -> Draft:
+        """The plan for these END offsets and, if all of END is among them, for what is due at `as_of`."""
+        records = [
+            MalformedRecord(NAMES.end, 0, offset, None, b"x" * 50, (), "malformed") if record is None else record
+            for offset, record in ((offset, self.topics.end[offset]) for offset in ends)
+        ]
+        named = [entry.half_offset for one in records if isinstance(one, DecisionRecord) for entry in one.entries]
         self.read(max(named, default=-1) + 1)
-        draft = Draft(self.queue, now)
-        if retry_first:
-            due_work.deliver_due(draft, obstacle, obstacle, limits.retries, limits.bytes)
-        choice = EndChoice(self.queue, transaction_size.Limits(limits.entries, limits.bytes), due=now)
-        is_cut = False
-        for offset, record in zip(ends, records, strict=True):
-            if record is None:
-                is_cut = not choice.take_malformed(
-                    MalformedRecord(NAMES.end, 0, offset, None, b"x" * 50, (), "malformed")
-                )
-                if not is_cut:
-                    draft.skip_end(offset + 1)
-            else:
-                part = choice.take_entries(record)
-                is_cut = part.stop < len(record.entries)
-                if part.stop > part.start:
-                    draft.apply_end(part, obstacle)
-            if is_cut:
-                as_of = None
-                break
-        if as_of is not None:
-            # The log of END may end with the aborted records or markers of a stranger.
-            draft.skip_end(self.topics.end_end)
-        if not retry_first:
-            due_work.deliver_due(draft, obstacle, obstacle, limits.retries, limits.bytes)
-        if as_of is not None:
-            if discard_first:
-                due_work.discard(draft, as_of, limits.discards)
-            due_work.send_checks(draft, as_of, is_alive, limits.checks)
-            if not discard_first:
-                due_work.discard(draft, as_of, limits.discards)
-        draft.set_aside_malformed(limits.malformed)
-        draft.park_entries(limits.parks)
-        return draft
+        size = TransactionSize(Limits(room.entries, room.bytes))
+        planner = TurnPlanner(self.queue, size, self.gates, self.queue.enter_fresh)
+        choice = planner.choose(records, self.topics.end_end, now)
+        due_round = None
+        if as_of is not None and choice.end == self.topics.end_end:
+            groups = self.queue.timers.groups_with_checks_due(as_of, 10**9)
+            due_round = DueRound(
+                as_of,
+                discard_as_of=as_of,
+                groups=groups,
+                may_check=lambda group: group not in dead,
+                obstacle=lambda _: None,
+                most_checks=room.checks,
+                most_discards=room.discards,
+                topics=set(),
+                is_probe=False,
+            )
+        return planner.plan(choice, now, due_round, may_discard=True, most_malformed=room.malformed)
 
     def apply(self, draft: Draft, landed: list[tuple[int, list[int]]]) -> None:
         for op_offset, offsets in landed:
@@ -198,11 +175,16 @@ class Worker:
 
     def known(self, below: int) -> dict[int, tuple]:
         """All state of the open entries below an offset, and the outcomes from the watermark to there."""
-        return {entry.offset: describe(entry) for entry in self.queue.open_entries() if entry.offset < below} | {
+        return {entry.offset: describe(entry) for entry in self.open_entries if entry.offset < below} | {
             -1 - offset: (outcome,)
             for offset in range(self.queue.watermark, below)
             if (outcome := self.queue.outcome_of(offset)) is not None
         }
+
+    @property
+    def open_entries(self) -> list[HalfEntry]:
+        """Open messages, those that are parked and not read again included."""
+        return [entry for offset in self.topics.half if (entry := self.queue.entry(offset)) is not None]
 
 
 def describe(entry: HalfEntry) -> tuple:

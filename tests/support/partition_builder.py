@@ -1,15 +1,19 @@
-"""Half messages, END records and a partition without Kafka, for the tests of the pure core."""
+"""Half messages, END records and a partition without Kafka, planned by TurnPlanner, for the tests of the pure core."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan import due_work
-from txbridge.core.plan.choice import EndChoice, Slice
 from txbridge.core.plan.draft import Draft
-from txbridge.core.transaction_size import Limits
+from txbridge.core.plan.due_work import DueRound
+from txbridge.core.plan.planner import TurnPlanner
+from txbridge.core.transaction_size import Limits, TransactionSize
 
 #: RocketMQ's times, but only three checks.
 POLICY = CheckPolicy(transaction_timeout=6_000, transaction_check_interval=30_000, transaction_check_max=3)
@@ -58,17 +62,38 @@ def resume(offset: int, half_offset: int) -> DecisionRecord:
     return end(offset, entry(half_offset, UNKNOWN), source=Source.RESUME)
 
 
+class Gates:
+    """Real topics that cannot be written, and the reasons."""
+
+    room = None
+
+    def __init__(self) -> None:
+        self.obstacles: dict[str, str] = {}
+
+    def begin_draft(self) -> None:
+        pass
+
+    def are_clear(self, topics: AbstractSet[str]) -> bool:
+        return self.obstacles.keys().isdisjoint(topics)
+
+    def obstacle_of_new(self, open_entry: HalfEntry) -> str | None:
+        return self.obstacles.get(open_entry.real_topic)
+
+    obstacle_of_held = problem_of_any = obstacle_of_new
+
+
 class Partition:
-    """A HalfQueue with drafts that are applied as the worker does it.
+    """A HalfQueue with plans that are applied as the worker does it.
 
     OP records have every second offset, as if every transaction had one and then its marker.
     """
 
     def __init__(self, policy: CheckPolicy = POLICY, **start: int) -> None:
         self.queue = HalfQueue(policy, **start)
+        self.gates = Gates()
+        self.obstacles = self.gates.obstacles
+        #: Groups without a live member.
         self.dead: set[str] = set()
-        #: Real topics that cannot be written, and the reasons.
-        self.obstacles: dict[str, str] = {}
         #: Groups whose check topic refuses records, and the reasons.
         self.unasked: dict[str, str] = {}
         self.max_entries = self.max_bytes = EVERYTHING
@@ -79,34 +104,42 @@ class Partition:
             self.queue.read_half(half(offset, **kwargs))
         return self
 
+    @property
+    def planner(self) -> TurnPlanner:
+        size = TransactionSize(Limits(self.max_entries, self.max_bytes))
+        return TurnPlanner(self.queue, size, self.gates, self.queue.enter_fresh)
+
     def draft(
         self,
         now: int,
         *records: DecisionRecord,
         checks: int = EVERYTHING,
         discards: int = EVERYTHING,
-        retries: int = EVERYTHING,
-        parks: int = EVERYTHING,
+        malformed: int = EVERYTHING,
+        due: int | None = None,
     ) -> Draft:
-        draft = Draft(self.queue, now)
-        choice = EndChoice(self.queue, Limits(self.max_entries, self.max_bytes), due=now)
-        for record in records:
-            part = choice.take_entries(record)
-            if part.stop > part.start:
-                draft.apply_end(part, self.obstacle)
-            if part.stop < len(record.entries):
-                break
-        due_work.deliver_due(draft, self.obstacle, self.obstacle, retries, self.max_bytes)
-        due_work.discard(draft, now, discards)
-        due_work.send_checks(
-            draft, now, lambda group: group not in self.dead, checks, lambda one: self.unasked.get(one.group)
+        """The plan for these records, those that are applied already left out, and for all that is due."""
+        planner, queue = self.planner, self.queue
+        waiting = [record for record in records if record.offset >= queue.next_end]
+        choice = planner.choose(waiting, queue.next_end, now if due is None else due)
+        return planner.plan(
+            choice, now, self.due_round(now, checks, discards), may_discard=True, most_malformed=malformed
         )
-        draft.set_aside_malformed()
-        draft.park_entries(parks)
-        return draft
 
-    def obstacle(self, open_entry) -> str | None:
-        return self.obstacles.get(open_entry.real_topic)
+    def due_round(
+        self, as_of: int, checks: int = EVERYTHING, discards: int = EVERYTHING, groups: list[str] | None = None
+    ) -> DueRound:
+        return DueRound(
+            as_of,
+            discard_as_of=as_of,
+            groups=self.queue.timers.groups_with_checks_due(as_of, EVERYTHING) if groups is None else groups,
+            may_check=lambda group: group not in self.dead,
+            obstacle=lambda one: self.unasked.get(one.group),
+            most_checks=checks,
+            most_discards=discards,
+            topics=set(),
+            is_probe=False,
+        )
 
     def commit(self, draft: Draft) -> Draft:
         for _, offsets in draft.ops():
@@ -118,13 +151,14 @@ class Partition:
     def step(self, now: int, *records: DecisionRecord, **limits: int) -> Draft:
         return self.commit(self.draft(now, *records, **limits))
 
+    @property
+    def open_entries(self) -> list[HalfEntry]:
+        """Open messages of the partition, by half offset."""
+        found = map(self.queue.entry, range(self.queue.half_position))
+        return [open_entry for open_entry in found if open_entry is not None]
 
-def whole(record: DecisionRecord) -> Slice:
-    """All entries of an END record."""
-    return Slice(record, 0, len(record.entries))
 
-
-def offsets(entries) -> list[int]:
+def offsets(entries: Sequence[HalfEntry]) -> list[int]:
     return [open_entry.offset for open_entry in entries]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -24,8 +24,6 @@ from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.plan import due_work
-from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.states import Outcome, TransactionState
 
@@ -43,6 +41,22 @@ def checked_at(partition: Partition, times) -> list[tuple[int, list[tuple[int, i
     return found
 
 
+def checked(*half_offsets: int) -> Partition:
+    """A partition whose half messages have had all checks, the last at 67,000."""
+    partition = Partition().prepare(*half_offsets)
+    for now in (7_000, 37_000, 67_000):
+        partition.step(now)
+    return partition
+
+
+def unanswered() -> Partition:
+    """A partition with one half message, of a group without a live member, which is parked."""
+    partition = Partition().prepare(0)
+    partition.dead.add("orders")
+    partition.step(31_000)
+    return partition
+
+
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
@@ -56,38 +70,25 @@ def test_p6_a_check_comes_at_the_time_out_and_then_every_interval():
 
 
 def test_p6_no_check_a_millisecond_before_the_immunity_time_is_over():
-    partition = Partition().prepare(0)
-    assert checked_at(partition, [6_999, 7_000, 36_999, 37_000]) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
+    # A clock that goes back does no harm.
+    times = [6_999, 7_000, 500, 36_999, 37_000]
+    assert checked_at(Partition().prepare(0), times) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
 
 
+# 30 s and longer: such a message is parked before its first check.
 @pytest.mark.parametrize(
     ("immunity", "first"),
-    [
-        ("0", 1_000),
-        ("1", 2_000),
-        ("29", 30_000),
-        ("30", 31_000),
-        ("31", 32_000),
-        ("600", 601_000),
-        ("5.5", 7_000),
-        ("-1", 7_000),
-    ],
+    [("0", 1_000), ("29", 30_000), ("30", 31_000), ("31", 32_000), ("600", 601_000), ("5.5", 7_000)],
 )
-def test_p6_a_message_has_an_immunity_of_its_own(immunity, first):
-    # 30 s and longer: such a message is parked before its first check.
+def test_p6_a_message_has_an_immunity_of_its_own_which_burns_no_check(immunity, first):
     partition = Partition().prepare(0, immunity=immunity)
-    times = sorted({*range(1_000, 700_000, 5_000), first - 1, first})
-    assert checked_at(partition, times)[0] == (first, [(0, 1)])
-
-
-def test_p6_a_long_immunity_burns_no_check():
-    partition = Partition().prepare(0, immunity="600")
-    times = [*range(1_000, 601_000, 5_000), 601_000, 631_000, 661_000, 690_999, 691_000]
-    assert checked_at(partition, times) == [(601_000, [(0, 1)]), (631_000, [(0, 2)]), (661_000, [(0, 3)])]
+    times = sorted({*range(1_000, first, 5_000), first - 1, first, first + 30_000, first + 60_000, first + 90_000})
+    found = [(first, [(0, 1)]), (first + 30_000, [(0, 2)]), (first + 60_000, [(0, 3)])]
+    assert checked_at(partition, times) == found
     assert partition.queue.entry(0).reason == MAX_CHECKS
 
 
-def test_the_check_is_parked_with_its_number_in_the_transaction_that_sends_it():
+def test_p6_a_late_check_is_parked_with_its_number_and_its_interval_counts_from_when_it_was_sent():
     partition = Partition().prepare(0)
     draft = partition.draft(7_003)
     (changed,) = draft.changed
@@ -96,36 +97,21 @@ def test_the_check_is_parked_with_its_number_in_the_transaction_that_sends_it():
     assert (draft.ops(), draft.tombstones, draft.watermark) == ([], [], 1)
 
 
-def test_p6_a_late_check_counts_its_interval_from_when_it_was_sent():
-    assert checked_at(Partition().prepare(0), [20_000, 49_999, 50_000]) == [(20_000, [(0, 1)]), (50_000, [(0, 2)])]
-
-
-@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-def test_p6_a_decision_in_the_same_transaction_stops_the_check(decision):
-    partition = Partition().prepare(0)
-    assert partition.step(7_000, end(0, entry(0, decision))).checks == []
-    assert checked_at(partition, [37_000, 67_000]) == []
-
-
-def test_p6_unknown_does_not_stop_the_check():
-    assert offsets(Partition().prepare(0).step(7_000, end(0, entry(0, UNKNOWN))).checks) == [0]
-
-
-def test_p6_a_decision_held_in_the_same_transaction_stops_the_check():
+@pytest.mark.parametrize(("decision", "checks"), [(COMMIT, []), (ROLLBACK, []), (UNKNOWN, [0])])
+def test_p6_a_decision_in_the_same_transaction_stops_the_check(decision, checks):
+    assert offsets(Partition().prepare(0).step(7_000, end(0, entry(0, decision))).checks) == checks
+    # Also one that cannot be delivered.
     partition = Partition().prepare(0)
     partition.obstacles["orders.placed"] = "no such topic"
-    draft = partition.step(7_000, end(0, entry(0, COMMIT)))
-    assert (draft.checks, offsets(draft.held)) == ([], [0])
+    assert offsets(partition.step(7_000, end(0, entry(0, decision))).checks) == checks
 
 
 def test_p6_checks_are_as_of_a_time_before_the_transaction():
     partition = Partition().prepare(0).prepare(1, born=1_001)
-    draft = partition.draft(7_000, checks=0)
-    draft.abandon()
-    later = partition.draft(6_999)
-    later.now = 9_000
-    due_work.send_checks(later, 7_000, lambda group: True, 10)
-    assert [(one.offset, one.next_due) for one in later.checks] == [(0, 39_000)]
+    choice = partition.planner.choose([], 0, 9_000)
+    round_ = partition.due_round(7_000)
+    draft = partition.planner.plan(choice, 9_000, round_, may_discard=True, most_malformed=0)
+    assert [(one.offset, one.next_due) for one in draft.checks] == [(0, 39_000)]
 
 
 def test_p6_a_check_that_was_not_sent_is_not_counted():
@@ -155,9 +141,7 @@ def test_p8_checks_of_a_dead_group_do_not_stand_in_front_of_others():
 
 
 def test_p6_a_group_that_dies_after_its_last_check_has_been_asked_all_the_same():
-    partition = Partition().prepare(0)
-    for now in (7_000, 37_000, 67_000):
-        partition.step(now)
+    partition = checked(0)
     partition.dead.add("orders")
     assert offsets(partition.step(97_000).discards) == [0]
 
@@ -182,21 +166,12 @@ def test_p8_a_backlog_of_one_group_does_not_hold_up_the_others():
 def test_groups_share_a_round_and_use_what_others_leave():
     partition = Partition().prepare(*range(100))
     partition.prepare(100, 101, group="billing", born=2_000)
-    assert offsets(partition.step(9_000, checks=10).checks) == [0, 1, 2, 3, 4, 100, 101]
-    assert offsets(partition.step(9_000, checks=10).checks) == list(range(5, 15))
-
-
-def test_groups_with_more_than_their_share_get_equal_shares():
-    partition = Partition()
+    assert offsets(partition.step(9_000, checks=10).checks) == [0, 1, 2, 3, 4, 100, 101, 5, 6, 7]
+    equal = Partition()
     for first, group in ((0, "orders"), (100, "billing"), (200, "shipping")):
-        partition.prepare(*range(first, first + 50), group=group, born=1_000 + first)
-    sent = offsets(partition.step(9_000, checks=10).checks)
+        equal.prepare(*range(first, first + 50), group=group, born=1_000 + first)
     # 10 among 3, then 6 among 2, then 3: rounded up each time.
-    assert sent == [0, 1, 2, 3, 100, 101, 102, 200, 201, 202]
-
-
-def test_a_check_of_a_group_that_is_not_known():
-    assert Partition().queue.timers.take_checks_due("nobody", 10**9, 10) == []
+    assert offsets(equal.step(9_000, checks=10).checks) == [0, 1, 2, 3, 100, 101, 102, 200, 201, 202]
 
 
 # --- discard ----------------------------------------------------------------------------------------------------------
@@ -209,12 +184,13 @@ def test_p7_discarded_a_full_interval_after_the_last_check_and_never_with_it():
     last_check = partition.step(67_010)
     assert (offsets(last_check.checks), last_check.discards) == ([0], [])
     assert partition.step(97_009).discards == []
-    draft = partition.draft(97_010)
+    draft = partition.step(97_010)
     (changed,) = draft.changed
     assert draft.discards == [changed]
     assert (changed.state, changed.checks, changed.reason) == (TransactionState.DISCARDED, 3, MAX_CHECKS)
     assert changed.next_due == 97_010 + RETENTION
     assert (draft.ops(), draft.tombstones, draft.checks) == ([(Outcome.DISCARD, [0])], [], [])
+    assert [now for now in range(97_010, 400_000, 1_000) if partition.step(now).discards] == []
 
 
 def test_p6_p7_an_interval_counts_from_when_the_check_is_known_to_be_committed():
@@ -231,35 +207,18 @@ def test_p6_p7_an_interval_counts_from_when_the_check_is_known_to_be_committed()
     assert partition.queue.next_due() == 71_000
 
 
-def test_p7_a_message_is_discarded_once():
-    partition = Partition().prepare(0)
-    discards = [now for now in range(1_000, 400_000, 1_000) if partition.step(now).discards]
-    assert discards == [97_000]
-
-
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-def test_p7_a_decision_in_the_same_transaction_stops_the_discard(decision):
-    partition = Partition().prepare(0)
-    for now in (7_000, 37_000, 67_000):
-        partition.step(now)
-    draft = partition.draft(97_000, end(0, entry(0, decision)))
-    assert (draft.discards, draft.tombstones) == ([], [0])
+def test_p7_a_decision_after_the_last_check_stops_the_discard(decision):
+    partition = checked(0, 1)
+    partition.step(96_999, end(0, entry(0, decision)))
+    # In the same transaction, too.
+    draft = partition.draft(97_000, end(1, entry(1, decision)))
+    assert (draft.discards, draft.tombstones) == ([], [1])
     assert [outcome.value for outcome, _ in draft.ops()] == [decision.name.lower()]
 
 
-@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-def test_p7_a_decision_after_the_last_check_stops_the_discard(decision):
-    partition = Partition().prepare(0, 1)
-    for now in (7_000, 37_000, 67_000):
-        partition.step(now)
-    partition.step(96_999, end(0, entry(0, decision)))
-    assert offsets(partition.step(97_000).discards) == [1]
-
-
 def test_p7_a_commit_held_after_the_last_check_is_not_discarded():
-    partition = Partition().prepare(0)
-    for now in (7_000, 37_000, 67_000):
-        partition.step(now)
+    partition = checked(0)
     partition.obstacles["orders.placed"] = "no such topic"
     partition.step(95_999, end(0, entry(0, COMMIT)))
     # Its first retry is due together with the discard that it has escaped.
@@ -269,20 +228,21 @@ def test_p7_a_commit_held_after_the_last_check_is_not_discarded():
 
 
 def test_discards_are_limited_and_the_rest_follows():
-    partition = Partition().prepare(0, 1, 2)
-    for now in (7_000, 37_000, 67_000):
-        partition.step(now)
+    partition = checked(0, 1, 2)
     assert [offsets(partition.step(97_000, discards=2).discards) for _ in range(3)] == [[0, 1], [2], []]
 
 
 def test_p7_undecided_at_the_greatest_age_is_expired_however_few_checks_were_sent():
-    partition = Partition().prepare(0)
-    partition.dead.add("orders")
-    partition.step(31_000)
+    partition = unanswered()
     assert partition.step(1_000 + MAX_AGE - 1).discards == []
     draft = partition.step(1_000 + MAX_AGE)
     ((one,)) = draft.discards
     assert (one.reason, one.checks, draft.ops()) == (EXPIRED, 0, [(Outcome.DISCARD, [0])])
+    # An immunity beyond the greatest age is no reason to ask.
+    immune = Partition().prepare(0, immunity="999999999")
+    immune.step(31_000)
+    draft = immune.step(1_000 + MAX_AGE)
+    assert ([one.reason for one in draft.discards], draft.checks) == ([EXPIRED], [])
 
 
 def test_a_message_that_is_both_is_discarded_once_for_its_checks():
@@ -292,72 +252,35 @@ def test_a_message_that_is_both_is_discarded_once_for_its_checks():
     assert partition.step(37_001).discards == []
 
 
-def test_an_immunity_beyond_the_greatest_age_is_no_reason_to_ask():
-    partition = Partition().prepare(0, immunity="999999999")
-    partition.step(31_000)
-    draft = partition.step(1_000 + MAX_AGE)
-    assert ([one.reason for one in draft.discards], draft.checks) == ([EXPIRED], [])
-
-
-def test_p7_a_check_in_the_transaction_in_which_it_grows_too_old_does_not_make_it_immortal():
-    partition = Partition().prepare(0)
-    partition.dead.add("orders")
-    partition.step(31_000)
-    expiry = 1_000 + MAX_AGE
-    draft = partition.draft(expiry - 1)
-    due_work.send_checks(draft, expiry - 1, lambda group: True, 10)
-    due_work.discard(draft, expiry, 10)
-    assert (offsets(draft.checks), draft.discards) == ([0], [])
-    partition.commit(draft)
-    partition.dead.add("orders")
-    assert [one.reason for one in partition.step(expiry + 1).discards] == [EXPIRED]
-
-
 def test_p7_what_has_reached_its_greatest_age_is_not_checked_before_its_discard():
-    partition = Partition().prepare(0)
-    partition.dead.add("orders")
-    partition.step(31_000)
+    partition = unanswered()
     partition.dead.clear()
     expiry = 1_000 + MAX_AGE
     # A discard may have to wait for an answer that a check does not need.
-    draft = partition.draft(expiry, discards=0)
+    draft = partition.step(expiry, discards=0)
     assert (draft.checks, draft.discards) == ([], [])
-    partition.commit(draft)
     assert [one.reason for one in partition.step(expiry + 3_000).discards] == [EXPIRED]
 
 
 def test_p7_a_resumed_message_has_its_age_from_then():
-    partition = Partition().prepare(0)
-    partition.dead.add("orders")
-    partition.step(31_000)
+    partition = unanswered()
     expiry = 1_000 + MAX_AGE
     assert offsets(partition.step(expiry).discards) == [0]
     partition.step(expiry + 5_000, resume(0, 0))
     assert partition.step(expiry + 5_000 + MAX_AGE - 1).discards == []
     assert [one.reason for one in partition.step(expiry + 5_000 + MAX_AGE).discards] == [EXPIRED]
-
-
-def test_a_resumed_message_expires_even_if_the_clock_went_back_to_its_birth():
-    partition = Partition().prepare(0)
-    partition.dead.add("orders")
-    partition.step(31_000)
-    partition.step(1_000 + MAX_AGE)
+    # Also if the clock went back to its birth.
+    partition = unanswered()
+    partition.step(expiry)
     partition.step(1_000, resume(0, 0))
-    assert [one.reason for one in partition.step(1_000 + MAX_AGE).discards] == [EXPIRED]
-
-
-def test_a_clock_that_goes_back_does_no_harm():
-    partition = Partition().prepare(0)
-    assert checked_at(partition, [7_000, 500, 36_999, 37_000]) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
+    assert [one.reason for one in partition.step(expiry).discards] == [EXPIRED]
 
 
 # --- the end of a discarded message -----------------------------------------------------------------------------------
 
 
 def test_p9_a_discarded_message_is_forgotten_when_it_can_no_longer_be_resumed():
-    partition = Partition().prepare(0, 1)
-    for now in (7_000, 37_000, 67_000):
-        partition.step(now)
+    partition = checked(0, 1)
     partition.step(97_000)
     partition.step(98_000, resume(0, 1))
     partition.step(98_000, end(1, entry(1, COMMIT)))
@@ -366,50 +289,33 @@ def test_p9_a_discarded_message_is_forgotten_when_it_can_no_longer_be_resumed():
     assert (offsets(draft.forgotten), draft.tombstones, draft.ops(), list(draft.changed)) == ([0], [0], [], [])
     assert not draft.is_empty
     partition.commit(draft)
-    assert list(partition.queue.open_entries()) == []
+    assert partition.open_entries == []
 
 
 def test_a_resume_in_the_transaction_that_would_forget_it_is_heard():
-    partition = Partition().prepare(0)
-    for now in (7_000, 37_000, 67_000, 97_000):
-        partition.step(now)
+    partition = checked(0)
+    partition.step(97_000)
     draft = partition.step(97_000 + RETENTION, resume(0, 0))
-    assert (draft.forgotten, offsets(draft.resumed), offsets(draft.checks)) == ([], [0], [])
+    assert (draft.forgotten, offsets(draft.resumed)) == ([], [0])
     assert offsets(partition.step(97_000 + RETENTION).checks) == [0]
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group():
-    partition = Partition(CheckPolicy())
+# First checks that are nearer stay until their time comes.
+@pytest.mark.parametrize(("first_check", "kept"), [(60_001, 1_024), (60_000, 20_000)])
+def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group(first_check, kept):
+    partition = Partition(replace(POLICY, transaction_timeout=first_check, park_after=100_000)).prepare(0)
     partition.dead.add("orders")
-    partition.prepare(0)
     for offset in range(1, 20_000):
-        partition.queue.read_half(half(offset, born=1_000 + offset))
+        partition.prepare(offset, born=1_000 + offset)
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
-    assert len(partition.queue.timers._checks.schedules["orders"]) <= 1_024
-
-
-def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_waits():
-    partition = Partition(dataclasses.replace(POLICY, transaction_timeout=60_001, park_after=100_000))
-    partition.prepare(0)
-    for offset in range(1, 20_000):
-        partition.queue.read_half(half(offset, born=1_000 + offset))
-        partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
-    assert len(partition.queue.timers._first_checks) == 0
-    assert len(partition.queue.timers._checks.schedules["orders"]) <= 1_024
-
-
-def test_p9_first_checks_that_are_near_are_gone_when_their_time_has_come():
-    partition = Partition(dataclasses.replace(POLICY, transaction_timeout=60_000, park_after=100_000))
-    for offset in range(20_000):
-        partition.queue.read_half(half(offset, born=1_000 + offset))
-        partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
-    assert partition.queue.next_due(21_000) is None
-    assert len(partition.queue.timers._first_checks) == 20_000
-    assert partition.queue.timers.groups_with_checks_due(81_000) == []
-    assert len(partition.queue.timers._first_checks) == 0
+    timers = partition.queue.timers
+    schedules = [timers._first_checks, *timers._checks.schedules.values()]
+    assert sum(map(len, schedules)) <= kept
+    partition.step(82_000)
+    assert len(timers._first_checks) == 0
 
 
 def test_p9_groups_that_have_nothing_open_are_forgotten():
@@ -417,8 +323,8 @@ def test_p9_groups_that_have_nothing_open_are_forgotten():
     for offset in range(100):
         partition.prepare(offset, group=f"group-{offset}")
         partition.step(2_000, end(offset, entry(offset, ROLLBACK), group=f"group-{offset}"))
-    assert partition.queue.timers.groups_with_checks_due(7_000) == []
-    assert len(partition.queue.timers._checks) == 0
+    assert partition.queue.timers.groups_with_checks_due(7_000, 100) == []
+    assert len(partition.queue.timers._checks.schedules) == 0
 
 
 # --- when to look again -----------------------------------------------------------------------------------------------
@@ -433,42 +339,36 @@ def test_next_due_is_the_earliest_of_everything():
     assert partition.queue.next_due() == 7_000, "to be checked"
     partition.step(2_000, end(0, entry(1, COMMIT)))
     partition.step(31_000)
-    assert partition.queue.next_due() == 601_000
-    partition.step(601_000)
-    assert partition.queue.next_due() == 631_000
-    partition.step(631_000)
-    partition.step(661_000)
-    assert partition.queue.next_due() == 691_000, "to be discarded"
-    partition.step(691_000)
+    for now in (601_000, 631_000, 661_000, 691_000):
+        assert partition.queue.next_due() == now
+        partition.step(now)
     assert partition.queue.next_due() == 691_000 + RETENTION, "to be forgotten"
 
 
-def test_next_due_knows_of_retries_and_of_age():
+def test_next_due_knows_of_retries_of_age_and_of_malformed_records():
     partition = Partition().prepare(0)
     partition.obstacles["orders.placed"] = "no such topic"
     partition.step(2_000, end(0, entry(0, COMMIT)))
     assert partition.queue.next_due() == 3_000
+    partition.queue.read_malformed(1, 10)
+    assert partition.queue.next_due() == 0
     old = Partition(CheckPolicy(transaction_max_age=8_000, park_after=1_000)).prepare(0)
     old.step(6_999)
     old.step(7_000)
     assert old.queue.next_due() == 9_000
 
 
-def test_next_due_sees_what_will_be_parked_behind_what_is_parked_already():
+def test_next_due_sees_what_lies_behind_what_is_parked_or_finished():
     partition = Partition().prepare(0)
     partition.step(7_000)
-    assert partition.queue.watermark == 1
     partition.prepare(1, born=8_000, immunity="600")
     assert partition.queue.next_due() == 37_000
     partition.queue.finish_messages([0], Outcome.ROLLBACK)
     assert partition.queue.next_due() == 38_000
-
-
-def test_next_due_sees_what_lies_behind_what_is_finished_and_not_yet_passed():
-    partition = Partition().prepare(0, immunity="600").prepare(1, born=2_000, immunity="600")
-    partition.queue.finish_messages([0], Outcome.COMMIT)
-    assert partition.queue.watermark == 0
-    assert partition.queue.next_due() == 32_000
+    partition.prepare(2, born=9_000, immunity="600")
+    partition.queue.finish_messages([1], Outcome.COMMIT)
+    assert partition.queue.watermark == 1, "not passed yet"
+    assert partition.queue.next_due() == 39_000
 
 
 @pytest.mark.parametrize("bound", [{"park_after_records": 2}, {"park_after_bytes": 250}])
@@ -482,25 +382,6 @@ def test_a_watermark_that_lags_too_far_is_due_at_once(bound):
     assert partition.queue.next_due() == 31_000
 
 
-def test_a_malformed_half_message_is_due_at_once():
-    partition = Partition().prepare(0)
-    partition.queue.read_malformed(1, 10)
-    assert partition.queue.next_due() == 0
-    partition.step(2_000)
-    assert partition.queue.next_due() == 7_000
-
-
-def test_nothing_is_ever_due_without_next_due_saying_so():
-    partition = Partition(POLICY)
-    for offset in range(40):
-        partition.prepare(offset, born=1_000 + 997 * offset, immunity=str(offset * 3) if offset % 2 else None)
-    for now in range(1_000, 400_000, 250):
-        announced = partition.queue.next_due()
-        draft = partition.draft(now)
-        assert draft.is_empty or (announced is not None and announced <= now)
-        partition.commit(draft)
-
-
 # --- what a check topic refuses ---------------------------------------------------------------------------------------
 
 
@@ -512,60 +393,35 @@ def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked
         partition.step(40_000)
     first = 61_000 if is_parked else 7_000
     partition.unasked["orders"] = "too large"
+    # What the transaction that notes it did not commit is noted again.
+    partition.draft(first).abandon()
     (changed,) = partition.step(first).changed
     assert (changed.state, changed.checks, changed.error) == (TransactionState.PENDING, 0, "too large")
-    tried = []
-
-    def refuse(entry):
-        tried.append((now - first, entry.offset))
-        return "too large"
-
+    tried, before = [], partition.queue.entry(0)
     for now in range(first, first + 130_000, 500):
-        draft = Draft(partition.queue, now)
-        due_work.send_checks(draft, now, lambda _: True, 10, refuse)
+        draft = partition.draft(now)
         # OFFSET has the reason since the first time.
         assert (draft.checks, draft.unchecked, draft.is_empty) == ([], [], True)
         draft.abandon()
-    assert tried == [(seconds * 1_000, 0) for seconds in (1, 3, 7, 15, 31, 63, 123)]
+        if (now_due := partition.queue.entry(0)) != before:
+            tried.append(now - first)
+            before = now_due
+    assert tried == [seconds * 1_000 for seconds in (1, 3, 7, 15, 31, 63, 123)]
     partition.unasked.clear()
     now = first + 190_000
     (changed,) = partition.step(now).checks
     assert (changed.offset, changed.checks, changed.next_due, changed.error) == (0, 1, now + 30_000, None)
 
 
-def test_p8_what_the_transaction_that_notes_a_refused_check_did_not_commit_is_noted_again():
-    partition = Partition().prepare(0, immunity="60")
-    partition.step(40_000)
-    partition.unasked["orders"] = "too large"
-    draft = partition.draft(61_000)
-    assert offsets(draft.unchecked) == [0]
-    draft.abandon()
-    assert offsets(partition.step(61_001).unchecked) == [0]
-    assert partition.queue.entry(0).error == "too large"
-
-
-def test_a_message_that_could_not_be_checked_expires_and_says_why():
-    partition = Partition().prepare(0)
-    partition.unasked["orders"] = "too large"
-    partition.step(40_000)
-    (discarded,) = partition.step(1_000 + MAX_AGE).discards
-    assert (discarded.reason, discarded.checks, discarded.error) == (EXPIRED, 0, "too large")
-
-
-def test_a_message_that_could_not_be_checked_is_decided_like_any_other():
-    partition = Partition().prepare(0, 1)
+def test_a_message_that_could_not_be_checked_is_decided_or_expires_like_any_other_and_says_why():
+    partition = Partition().prepare(0, 1, 2)
     partition.unasked["orders"] = "too large"
     partition.step(40_000)
     partition.obstacles["orders.placed"] = "gone"
     (held,) = partition.step(41_000, end(0, entry(0, COMMIT), entry(1, ROLLBACK))).held
     assert (held.error, held.state) == ("gone", TransactionState.HELD)
-
-
-def test_an_entry_can_not_be_changed_in_place():
-    # A change of an entry that was made from a row would be lost. Tests with other entries would not notice it.
-    partition = Partition().prepare(0)
-    with pytest.raises(AttributeError):
-        partition.queue.entry(0).next_due = 5
+    (discarded,) = partition.step(1_000 + MAX_AGE).discards
+    assert (discarded.reason, discarded.checks, discarded.error) == (EXPIRED, 0, "too large")
 
 
 # --- clocks that are set ----------------------------------------------------------------------------------------------
@@ -596,13 +452,10 @@ def test_what_a_clock_has_put_off_is_due_in_time_when_the_clock_goes_back():
     partition.obstacles.clear()
     partition.queue.note_time(7_000)
     # The check of 0 was sent just now, and its next one comes after the interval; 1 waits for its immunity.
-    assert {one.offset: one.next_due for one in partition.queue.open_entries()} == {0: 37_000, 1: 27_000, 2: 67_000}
-
-
-def test_a_take_over_brings_forward_what_is_too_far_away():
-    (entry_of_0, *_) = Partition().prepare(0, born=601_000).queue.open_entries()
+    assert {one.offset: one.next_due for one in partition.open_entries} == {0: 37_000, 1: 27_000, 2: 67_000}
+    # A take-over does the same.
     queue = HalfQueue(POLICY, watermark=1)
-    queue.restore_parked(ParkedEntries([entry_of_0._replace(parked=True, checks=1, next_due=631_000)]))
+    queue.restore_parked(ParkedEntries([partition.queue.entry(0)._replace(checks=1, next_due=631_000)]))
     queue.note_time(1_000)
     assert queue.next_due() == 31_000
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partition_builder import COMMIT, POLICY, id_of
+from tests.support.partition_builder import COMMIT, POLICY, Partition, id_of, reasons
 from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source, encode_end, parse_end
-from txbridge.core.fresh_halves import FreshHalves, read_plain
+from txbridge.core.fresh_halves import FreshHalves, Run, read_plain
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.plan.choice import EndChoice
-from txbridge.core.plan.draft import Draft
 from txbridge.core.states import Outcome, TransactionState
-from txbridge.core.transaction_size import Limits
 
 
 def halves(*offsets: int, ids: list[str] | None = None, **options) -> FreshHalves | None:
@@ -30,11 +28,15 @@ def commit(offset: int, *half_offsets: int, group: str = "orders") -> DecisionRe
     return parse_end(offset, *encode_end(entries, group, Source.CLIENT))
 
 
-def queue_with(*offsets: int) -> HalfQueue:
-    queue, fresh = HalfQueue(POLICY), halves(*offsets)
+def partition_with(*offsets: int) -> Partition:
+    partition, fresh = Partition(), halves(*offsets)
     assert fresh is not None
-    assert queue.take_fresh(fresh)
-    return queue
+    assert partition.queue.take_fresh(fresh)
+    return partition
+
+
+def pending(queue: HalfQueue) -> int:
+    return queue.open_counts().by_state()[TransactionState.PENDING]
 
 
 @pytest.mark.parametrize("options", [{"immunity_seconds": 5}, {"real_partition": 1}, {"user_timestamp": 7}])
@@ -45,10 +47,10 @@ def test_one_with_options_is_looked_at_by_itself(options):
 
 def test_the_same_id_twice_is_looked_at_one_by_one():
     assert halves(0, 1, ids=[id_of(0), id_of(0)]) is None
-    queue, again = queue_with(0, 1), halves(2, ids=[id_of(1)])
+    queue, again = partition_with(0, 1).queue, halves(2, ids=[id_of(1)])
     assert again is not None
     assert not queue.take_fresh(again)
-    assert (queue.read_position, queue.count_by_state()[TransactionState.PENDING]) == (2, 2)
+    assert (queue.read_position, pending(queue)) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -62,36 +64,22 @@ def test_the_same_id_twice_is_looked_at_one_by_one():
     ],
 )
 def test_what_an_end_record_decides_is_a_run_when_nothing_stands_in_its_way(record, is_run):
-    run = EndChoice(queue_with(0, 1), Limits(), due=0).run_of(record)
-    assert (run is not None) is is_run
-
-
-def test_a_topic_without_room_does_not_stop_the_runs_of_others():
-    choice = EndChoice(queue_with(0, 1), Limits(), lambda _: False, due=0)
-    run = choice.run_of(commit(0, 1, 0))
-    assert run is not None
-    assert choice.take_run(run)
+    partition = partition_with(0, 1)
+    draft = partition.draft(2_000, record)
+    assert any(isinstance(part, Run) for part in draft.parts) is is_run
+    # Its topic takes nothing.
+    partition = partition_with(0, 1)
+    partition.obstacles["placed"] = "no such topic"
+    assert partition.draft(2_000, record).parts == []
 
 
 def test_what_a_run_has_decided_is_decided_once():
-    queue = queue_with(0, 1, 2)
-    choice = EndChoice(queue, Limits(), due=0)
-    first, again = (choice.run_of(commit(number, 1)) for number in (0, 1))
-    assert first is not None
-    assert again is not None
-    assert choice.take_run(first)
-    assert choice.run_of(commit(1, 1)) is None
-    draft = Draft(queue, 2_000)
-    draft.apply_run(first)
-    draft.park_entries(10)
+    partition = partition_with(0, 1, 2)
+    draft = partition.step(2_000, commit(0, 1), commit(1, 1))
     assert (draft.delivered, draft.watermark, draft.ops()) == (1, 0, [(Outcome.COMMIT, [1])])
-    draft.apply(2_000)
-    assert EndChoice(queue, Limits(), due=0).run_of(commit(1, 1)) is None
-    assert (queue.outcome_of(1), queue.watermark, queue.count_by_state()[TransactionState.PENDING]) == (
-        Outcome.COMMIT,
-        0,
-        2,
-    )
+    assert reasons(draft) == reasons(partition.step(2_000, commit(2, 1))) == ["REPEAT"]
+    queue = partition.queue
+    assert (queue.outcome_of(1), queue.watermark, pending(queue)) == (Outcome.COMMIT, 0, 2)
 
 
 def test_what_op_says_of_a_half_message_that_is_still_to_be_read_is_not_forgotten():
@@ -106,16 +94,16 @@ def test_what_op_says_of_a_half_message_that_is_still_to_be_read_is_not_forgotte
 
 def test_what_is_parked_above_the_watermark_is_not_fresh():
     queue, known = HalfQueue(POLICY), halves(0, 1)
-    (entry, _) = queue_with(0, 1).open_entries()
-    queue.restore_parked(ParkedEntries([entry._replace(parked=True)]))
+    entry = HalfEntry(0, id_of(0), "orders", "placed", 1_000, 100, 7_000, parked=True)
+    queue.restore_parked(ParkedEntries([entry]))
     assert known is not None
     assert not queue.take_fresh(known)
 
 
 def test_it_is_of_concern_when_its_first_check_is_due():
-    queue = queue_with(0, 1)
+    queue = partition_with(0, 1).queue
     assert queue.next_due() == 1_000 + POLICY.transaction_timeout
     assert queue.enter_fresh(queue.fresh_until(1_000 + POLICY.transaction_timeout - 1)) == []
     entered = queue.enter_fresh(queue.fresh_until(1_000 + POLICY.transaction_timeout))
     assert [half.offset for half in entered] == [0, 1]
-    assert (len(queue.fresh), queue.fresh.bytes, queue.count_by_state()[TransactionState.PENDING]) == (0, 0, 2)
+    assert (len(queue.fresh), queue.fresh.bytes, pending(queue)) == (0, 0, 2)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
+from tests.support.partition_builder import COMMIT, Partition, end, entry, offsets
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
+from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, deliveries, half_headers, parse_half
-from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.message_frames import FramedMessage, encode_frames, parse_frames
 from txbridge.core.names import Names
 from txbridge.core.parked_table import ParkedTable
-from txbridge.core.plan.choice import EndChoice
-from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.due_work import deliver_due
 from txbridge.core.transaction_size import Limits
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
@@ -161,29 +160,28 @@ def test_whether_any_of_several_names_a_partition_is_known_without_its_frames():
 
 
 def test_a_parked_entry_names_all_topics_and_how_many_messages():
-    entry = HalfEntry(5, ID, "g", "orders,stock", 1_000, 90, 2_000, messages=3, parked=True)
-    assert b'"topic":"orders,stock"' in entry.encode(7).replace(b" ", b"")
-    assert HalfEntry.decode(5, entry.encode(7)) == entry
-    assert entry.topics == ("orders", "stock")
+    several = HalfEntry(5, ID, "g", "orders,stock", 1_000, 90, 2_000, messages=3, parked=True)
+    assert b'"topic":"orders,stock"' in several.encode(7).replace(b" ", b"")
+    assert HalfEntry.decode(5, several.encode(7)) == several
+    assert several.topics == ("orders", "stock")
     table = ParkedTable()
-    table.put_row(entry)
-    table.put_row(entry._replace(offset=6, messages=2))
-    assert (table.get_row(5), [row.messages for row in table]) == (entry, [3, 2])
+    table.put_row(several)
+    table.put_row(several._replace(offset=6, messages=2))
+    assert (table.get_row(5), [row.messages for row in table]) == (several, [3, 2])
 
 
-def queue_of(*messages: int, size: int = 100) -> HalfQueue:
+def partition_of(*messages: int) -> Partition:
     """Half messages at 0, 1, ... with these numbers of messages, which is all that an entry knows of them."""
-    queue = HalfQueue(CheckPolicy())
+    partition = Partition(CheckPolicy())
     for offset, count in enumerate(messages):
-        frames = [FramedMessage("orders", None, b"x" * size, []) for _ in range(count)]
-        headers = half_headers([], transaction_id=ID, group="g", real_topic="orders", messages=count)
-        queue.read_half(parse_half(offset, 1_000, None, encode_frames(frames), headers, Names()))
-    return queue
+        frames = [FramedMessage("orders", None, b"x" * 100, []) for _ in range(count)]
+        headers = half_headers([], transaction_id=ID, group="orders", real_topic="orders", messages=count)
+        partition.queue.read_half(parse_half(offset, 1_000, None, encode_frames(frames), headers, Names()))
+    return partition
 
 
-def end_of(count: int) -> DecisionRecord:
-    entries = [DecisionEntry(offset, ID, Decision.COMMIT) for offset in range(count)]
-    return DecisionRecord(0, "g", Source.CLIENT, tuple(entries))
+def end_of(offset: int, half_offsets: Iterable[int]) -> DecisionRecord:
+    return end(offset, *[entry(one, COMMIT, ID) for one in half_offsets])
 
 
 @pytest.mark.parametrize(
@@ -198,38 +196,24 @@ def end_of(count: int) -> DecisionRecord:
         ((1_000, 1_000), Limits(entries=1_500), [1, 2]),
     ],
 )
-def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, parts):
-    queue, record = queue_of(*messages), end_of(len(messages))
-    stops = []
-    while queue.next_end == 0:
-        part = EndChoice(queue, limits, due=0).take_entries(record)
-        draft = Draft(queue, 2_000)
-        draft.apply_end(part, lambda _: None)
-        draft.park_entries(0)
-        assert len(draft.deliver) + draft.more == sum(messages[part.start : part.stop])
-        draft.apply(2_000)
-        stops.append(part.stop)
-    assert stops == parts
-
-
-def test_nothing_follows_a_transaction_that_took_all_the_room():
-    queue = queue_of(9, 1, 1)
-    choice = EndChoice(queue, Limits(entries=4), due=0)
-    first = DecisionRecord(0, "g", Source.CLIENT, (DecisionEntry(0, ID, Decision.COMMIT),))
-    others = DecisionRecord(
-        1, "g", Source.CLIENT, tuple(DecisionEntry(offset, ID, Decision.COMMIT) for offset in (1, 2) * 4)
-    )
-    assert choice.take_entries(first).stop == 1
-    assert choice.take_entries(others).stop == 0
+@pytest.mark.parametrize("is_one_record", [True, False])
+def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, parts, is_one_record):
+    partition, count = partition_of(*messages), len(messages)
+    partition.max_entries, partition.max_bytes = limits.entries, limits.bytes
+    records = [end_of(0, range(count))] if is_one_record else [end_of(number, [number]) for number in range(count)]
+    applied = 0
+    for part in parts:
+        draft = partition.step(2_000, *records)
+        assert offsets(draft.deliver) == list(range(applied, part))
+        assert len(draft.deliver) + draft.more == sum(messages[applied:part])
+        applied = part
 
 
 def test_held_transactions_are_retried_as_many_messages_at_a_time_as_may_be():
-    queue, record = queue_of(4, 4, 4), end_of(3)
-    draft = Draft(queue, 2_000)
-    draft.apply_end(EndChoice(queue, Limits(), due=0).take_entries(record), lambda _: "no such topic")
-    draft.park_entries(0)
-    draft.apply(2_000)
-    again = Draft(queue, 60_000)
-    deliver_due(again, lambda _: None, lambda _: None, 9, 10_000)
-    assert [entry.offset for entry in again.deliver] == [0, 1]
-    assert again.left_out
+    partition = partition_of(4, 4, 4)
+    partition.obstacles["orders"] = "no such topic"
+    partition.step(2_000, end_of(0, range(3)))
+    partition.obstacles.clear()
+    partition.max_entries = 9
+    again = partition.step(60_000)
+    assert (offsets(again.deliver), again.left_out) == ([0, 1], True)

@@ -8,31 +8,19 @@ from txbridge.core import names
 from txbridge.core.names import Names
 
 
-def test_internal_topics_without_namespace():
-    plain = Names()
-    assert [plain.half, plain.end, plain.op, plain.offset, plain.discard] == [
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_END_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OFFSET_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    ]
-    assert plain.check("orders") == "RMQ_SYS_TRANS_CHECK.orders"
-    assert plain.worker_group == "CID_RMQ_SYS_TRANS"
-
-
-def test_a_namespace_prefixes_every_topic_group_and_transactional_id():
-    staging = Names("staging")
-    assert [staging.half, staging.end, staging.op, staging.offset, staging.discard] == [
-        "staging.RMQ_SYS_TRANS_HALF_TOPIC",
-        "staging.RMQ_SYS_TRANS_END_TOPIC",
-        "staging.RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "staging.RMQ_SYS_TRANS_OFFSET_TOPIC",
-        "staging.TRANS_CHECK_MAX_TIME_TOPIC",
-    ]
-    assert staging.check("orders") == "staging.RMQ_SYS_TRANS_CHECK.orders"
-    assert staging.worker_group == "staging.CID_RMQ_SYS_TRANS"
-    assert staging.transactional_id(3, 1) == "staging.RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3/1"
+@pytest.mark.parametrize(("namespace", "prefix"), [("", ""), ("staging", "staging.")])
+def test_a_namespace_prefixes_every_topic_group_and_transactional_id(namespace, prefix):
+    made = Names(namespace)
+    assert made.identified == {
+        "half": f"{prefix}RMQ_SYS_TRANS_HALF_TOPIC",
+        "end": f"{prefix}RMQ_SYS_TRANS_END_TOPIC",
+        "op": f"{prefix}RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "offset": f"{prefix}RMQ_SYS_TRANS_OFFSET_TOPIC",
+    }
+    assert made.discard == f"{prefix}TRANS_CHECK_MAX_TIME_TOPIC"
+    assert made.check("orders") == f"{prefix}RMQ_SYS_TRANS_CHECK.orders"
+    assert made.worker_group == f"{prefix}CID_RMQ_SYS_TRANS"
+    assert made.transactional_id(3, 1) == f"{prefix}RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3/1"
 
 
 def test_keys_of_the_offset_topic():
@@ -41,65 +29,33 @@ def test_keys_of_the_offset_topic():
     assert Names().transactional_id(7) == "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/7/0"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "REAL_TOPIC",
-        "REAL_QID",
-        "PGROUP",
-        "UNIQ_KEY",
-        "TRAN_MSG",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS",
-        "BORN_TIMESTAMP",
-        "TRANSACTION_CHECK_TIMES",
-        "__transactionId__",
-        "TRAN_PREPARED_QUEUE_OFFSET",
-        "TXB_V",
-        "TXB_",
-        "TXB_anything",
-    ],
-)
-def test_reserved_headers(name):
-    assert names.is_reserved_header(name)
+#: What may be a name, and what may not.
+TABLE = {
+    names.is_reserved_header: (
+        [
+            *("REAL_TOPIC", "REAL_QID", "PGROUP", "UNIQ_KEY", "TRAN_MSG", "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+            *("BORN_TIMESTAMP", "TRANSACTION_CHECK_TIMES", "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"),
+            *("TXB_V", "TXB_", "TXB_anything"),
+        ],
+        ["", "trace", "TXB", "txb_v", "real_topic", "TAGS", "SOURCE", "KEYS", " PGROUP"],
+    ),
+    names.is_group: (
+        ["a", "orders", "A-Z_a.z-0.9", "g" * 200],
+        ["", "g" * 201, "two words", "a/b", "é", "orders\n", "a%", "a,b"],
+    ),
+    names.is_topic: (["a", "orders.placed", "...", "t" * 249], ["", ".", "..", "t" * 250, "a b", "a\n", "ü"]),
+    names.is_transaction_id: (
+        ["0123456789ABCDEF0123456789ABCDEF"],
+        ["", "0" * 31, "0" * 33, "abcdef" + "0" * 26, "G" + "0" * 31, "0" * 32 + "\n", "\u0660" * 32],
+    ),
+}
 
 
-@pytest.mark.parametrize("name", ["", "trace", "TXB", "txb_v", "real_topic", "TAGS", "SOURCE", "KEYS", " PGROUP"])
-def test_headers_that_are_the_users(name):
-    assert not names.is_reserved_header(name)
-
-
-@pytest.mark.parametrize("name", ["a", "orders", "A-Z_a.z-0.9", "g" * 200])
-def test_groups(name):
-    assert names.is_group(name)
-
-
-@pytest.mark.parametrize("name", ["", "g" * 201, "two words", "a/b", "é", "orders\n", "a%", "a,b"])
-def test_what_can_not_be_a_group(name):
-    assert not names.is_group(name)
-
-
-@pytest.mark.parametrize("name", ["a", "orders.placed", "...", "t" * 249])
-def test_topics(name):
-    assert names.is_topic(name)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "t" * 250, "a b", "a\n", "ü"])
-def test_what_can_not_be_a_topic(name):
-    assert not names.is_topic(name)
-
-
-def test_transaction_ids():
-    assert names.is_transaction_id("0123456789ABCDEF0123456789ABCDEF")
-    for wrong in (
-        "",
-        "0" * 31,
-        "0" * 33,
-        "abcdef0123456789abcdef0123456789",
-        "G" + "0" * 31,
-        "0" * 32 + "\n",
-        "\u0660" * 32,
-    ):
-        assert not names.is_transaction_id(wrong)
+@pytest.mark.parametrize("may_be", TABLE, ids=lambda one: one.__name__)
+def test_what_may_be_a_name(may_be):
+    good, bad = TABLE[may_be]
+    assert [name for name in good if not may_be(name)] == []
+    assert [name for name in bad if may_be(name)] == []
 
 
 def test_logs_show_a_quarter_of_a_transaction_id():
@@ -151,12 +107,3 @@ def test_no_internal_topic_of_any_namespace_can_be_a_real_topic(own, other):
     topics |= {*Names(other).identified.values(), Names(other).check("orders"), Names(other).check("orders.eu.de")}
     assert len(topics) == 8
     assert {topic for topic in topics if not Names(own).is_forbidden(topic)} == set()
-
-
-def test_the_topics_whose_ids_the_checkpoint_keeps():
-    assert Names("a").identified == {
-        "half": "a.RMQ_SYS_TRANS_HALF_TOPIC",
-        "end": "a.RMQ_SYS_TRANS_END_TOPIC",
-        "op": "a.RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "offset": "a.RMQ_SYS_TRANS_OFFSET_TOPIC",
-    }

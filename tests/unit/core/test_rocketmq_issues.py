@@ -19,11 +19,9 @@ from tests.support.partition_builder import (
     id_of,
     offsets,
     reasons,
-    resume,
 )
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import parse_op
-from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.states import Outcome, TransactionState
 
 OBSERVED = CheckPolicy(transaction_timeout=3_000, transaction_check_interval=4_000, transaction_check_max=3)
@@ -39,61 +37,6 @@ def history(partition: Partition, until: int, *, born: int = 0, step: int = 100)
     return found
 
 
-# --- decisions --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("issue", "first", "then", "refused"),
-    [
-        ("5574", COMMIT, [COMMIT, COMMIT, COMMIT], ["REPEAT", "REPEAT", "REPEAT"]),
-        ("2694", ROLLBACK, [COMMIT], ["CONTRADICTION"]),
-        ("2694", COMMIT, [ROLLBACK], ["CONTRADICTION"]),
-        ("2694", ROLLBACK, [ROLLBACK], ["REPEAT"]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else None,
-)
-def test_issues_2694_5574_the_first_decision_wins_and_the_later_ones_are_counted(issue, first, then, refused):
-    partition = Partition(OBSERVED).prepare(0, born=0)
-    before = partition.step(100, end(0, entry(0, first)))
-    after = [partition.step(200 + n, end(1 + n, entry(0, decision))) for n, decision in enumerate(then)]
-    assert len(before.deliver) == (first is COMMIT)
-    # RocketMQ delivers each commit and names the message once more in OP ("56,56,56,56,").
-    assert [draft.deliver or draft.ops() for draft in after] == [[] for _ in then]
-    assert [reason for draft in after for reason in reasons(draft)] == refused
-    assert history(partition, 30_000) == []
-
-
-def test_issues_2694_8158_an_end_with_the_first_coordinates_after_a_check_ends_the_checks():
-    # RocketMQ has put a copy of the message back by then: it delivers, and goes on checking the copy.
-    partition = Partition(OBSERVED).prepare(0, born=0)
-    assert history(partition, 3_100) == [("check 1", 0, 3_000)]
-    assert offsets(partition.step(3_200, end(0, entry(0, COMMIT))).deliver) == [0]
-    assert history(partition, 60_000) == []
-
-
-@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-def test_issue_8158_a_decision_after_the_discard_is_refused(decision):
-    partition = Partition(OBSERVED).prepare(0, born=0)
-    assert history(partition, 20_000)[-1] == ("discard", 0, 15_000)
-    late = partition.step(20_000, end(0, entry(0, decision)))
-    assert (late.deliver, late.ops(), reasons(late)) == ([], [], ["LATE"])
-
-
-def test_issue_598_what_was_discarded_can_be_resumed_and_then_be_decided():
-    partition = Partition(OBSERVED).prepare(0, born=0)
-    history(partition, 20_000)
-    partition.step(20_000, resume(0, 0))
-    assert [what for what, *_ in history(partition, 20_001, born=20_000)] == ["check 1"]
-    assert offsets(partition.step(20_100, end(1, entry(0, COMMIT))).deliver) == [0]
-
-
-def test_issues_2360_8003_a_committed_message_is_never_checked():
-    # RocketMQ was observed to check one that had been committed after 100 ms three times, and then to discard it.
-    partition = Partition(OBSERVED).prepare(0, born=0)
-    partition.step(100, end(0, entry(0, COMMIT)))
-    assert history(partition, 60_000) == []
-
-
 # --- immunity ---------------------------------------------------------------------------------------------------------
 
 
@@ -107,16 +50,6 @@ def test_issues_615_8311_an_immunity_of_25_s_burns_no_check():
     ]
 
 
-def test_issues_615_8311_an_immunity_of_10_s_leaves_all_checks():
-    # RocketMQ: one check, and it says that it was the third.
-    assert history(Partition(OBSERVED).prepare(0, born=0, immunity="10"), 60_000) == [
-        ("check 1", 0, 10_000),
-        ("check 2", 0, 14_000),
-        ("check 3", 0, 18_000),
-        ("discard", 0, 22_000),
-    ]
-
-
 @pytest.mark.parametrize(
     ("immunity", "first_check"),
     [("0", 0), ("1", 1_000), ("-1", 3_000), ("-5", 3_000), ("abc", 3_000), ("5.5", 3_000), (None, 3_000)],
@@ -124,16 +57,6 @@ def test_issues_615_8311_an_immunity_of_10_s_leaves_all_checks():
 def test_issues_481_1565_a_check_comes_exactly_when_the_immunity_is_over(immunity, first_check):
     # RocketMQ: in the next round of the check loop after it; -5 at once.
     assert history(Partition(OBSERVED).prepare(0, born=0, immunity=immunity), 5_000)[0] == ("check 1", 0, first_check)
-
-
-@pytest.mark.parametrize("immunity", ["259200", "99999999", "9" * 100])
-def test_issue_9320_an_immunity_beyond_the_greatest_age_ends_there(immunity):
-    partition = Partition(OBSERVED).prepare(0, born=0, immunity=immunity)
-    days = 259_200_000
-    partition.step(30_000)
-    assert partition.step(days - 1).is_empty
-    draft = partition.step(days)
-    assert ([one.reason for one in draft.discards], draft.checks) == ([EXPIRED], [])
 
 
 def test_issue_544_a_message_with_an_immunity_that_the_watermark_has_passed_is_checked():
@@ -158,40 +81,6 @@ def test_issue_7240_an_end_of_an_immune_message_finishes_no_other():
 
 
 # --- the check loop ---------------------------------------------------------------------------------------------------
-
-
-def test_the_last_check_and_the_discard_are_a_full_interval_apart_for_15_messages_too():
-    # RocketMQ: checks after 4.5, 9.5 and 13.5 s, and 15 messages at a time were all discarded with their third check.
-    partition = Partition(OBSERVED).prepare(*range(15), born=0)
-    found = history(partition, 60_000)
-    assert [(what, when) for what, offset, when in found if offset == 14] == [
-        ("check 1", 3_000),
-        ("check 2", 7_000),
-        ("check 3", 11_000),
-        ("discard", 15_000),
-    ]
-    assert {partition.queue.entry(offset).reason for offset in range(15)} == {MAX_CHECKS}
-
-
-def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it():
-    # RocketMQ: an immunity of 1 s behind a plain message was honoured after 4.5 s; alone it was after 2.4 s.
-    partition = Partition(OBSERVED).prepare(0, born=0).prepare(1, born=0, immunity="1")
-    assert history(partition, 3_100) == [("check 1", 1, 1_000), ("check 1", 0, 3_000)]
-
-
-def test_issues_386_7567_a_group_with_nobody_alive_burns_no_check_and_is_asked_when_it_returns():
-    # RocketMQ discards after three rounds without any live member of the group.
-    partition = Partition(OBSERVED).prepare(0, born=0)
-    partition.dead.add("orders")
-    assert history(partition, 600_000) == []
-    assert partition.queue.entry(0).checks == 0
-    partition.dead.clear()
-    assert history(partition, 630_000, born=600_000) == [
-        ("check 1", 0, 0),
-        ("check 2", 0, 4_000),
-        ("check 3", 0, 8_000),
-        ("discard", 0, 12_000),
-    ]
 
 
 def test_issues_1517_1544_more_due_checks_than_can_be_sent_are_neither_counted_nor_repeated():

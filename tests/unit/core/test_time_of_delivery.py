@@ -17,7 +17,6 @@ from tests.support.partition_builder import (
     offsets,
     reasons,
     resume,
-    whole,
 )
 from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
@@ -25,7 +24,6 @@ from txbridge.core.half_message import HalfMessage, delivered_headers, half_head
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.plan.draft import Draft
 from txbridge.core.states import Outcome, TransactionState
 
 NOW = 2_000
@@ -39,19 +37,25 @@ def abandon(offset: int, half_offset: int):
 
 def taken_over(before: Partition) -> Partition:
     """Another owner, with the state of all open messages from OFFSET."""
-    parked = ParkedEntries(one for one in before.queue.open_entries() if one.parked)
     after = Partition(watermark=before.queue.watermark, next_end=before.queue.next_end)
-    after.queue.restore_parked(parked)
+    after.queue.restore_parked(ParkedEntries(one for one in before.open_entries if one.parked))
     return after
 
 
+def scheduled_of(partition: Partition) -> int:
+    return partition.queue.open_counts().by_state()[SCHEDULED]
+
+
 def test_p13_a_commit_before_the_time_schedules_and_the_time_delivers_once():
-    partition = Partition().prepare(0, deliver_at=DUE)
-    draft = partition.step(NOW, end(4, entry(0, COMMIT)))
-    assert (draft.deliver, draft.ops(), offsets(draft.scheduled)) == ([], [], [0])
+    partition = Partition().prepare(0, deliver_at=DUE).prepare(1)
+    draft = partition.step(NOW, end(4, entry(0, COMMIT), entry(1, COMMIT)))
+    assert (offsets(draft.deliver), draft.ops(), offsets(draft.scheduled)) == ([1], [(Outcome.COMMIT, [1])], [0])
+    assert (draft.decisions[Source.CLIENT].commits, draft.decisions[Source.CLIENT].entries) == (2, 2)
     assert [(one.state, one.next_due, one.decided) for one in draft.changed] == [(SCHEDULED, DUE, 4)]
-    assert partition.queue.watermark == 1, "it holds nobody up"
+    assert partition.queue.watermark == 2, "it holds nobody up"
     assert partition.step(DUE - 1).deliver == []
+    # A Kafka transaction that is not committed delivers nothing.
+    partition.draft(DUE).abandon()
     draft = partition.step(DUE)
     assert (offsets(draft.deliver), draft.tombstones, draft.ops()) == ([0], [0], [(Outcome.COMMIT, [0])])
     assert partition.step(DUE + 100_000).is_empty
@@ -69,12 +73,6 @@ def test_p13_a_rollback_needs_no_time():
     assert partition.step(DUE).deliver == []
 
 
-def test_p13_a_commit_is_counted_whether_it_is_early_or_not():
-    partition = Partition().prepare(0, deliver_at=DUE).prepare(1)
-    draft = partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
-    assert (draft.decisions[Source.CLIENT].commits, draft.decisions[Source.CLIENT].entries) == (2, 2)
-
-
 def test_p5_the_decision_of_a_scheduled_message_stands():
     partition = Partition().prepare(0, deliver_at=DUE)
     record = end(0, entry(0, COMMIT), entry(0, ROLLBACK), entry(0, COMMIT), entry(0, UNKNOWN))
@@ -83,21 +81,14 @@ def test_p5_the_decision_of_a_scheduled_message_stands():
     assert offsets(partition.step(DUE).deliver) == [0]
 
 
-def test_p6_a_scheduled_message_is_neither_checked_nor_discarded():
+def test_p6_it_is_checked_like_any_other_until_it_is_decided_and_then_neither_checked_nor_discarded():
     partition = Partition().prepare(0, deliver_at=400_000_000)
-    partition.step(NOW, end(0, entry(0, COMMIT)))
-    for now in range(7_000, 400_000_000, 10_000_000):
-        draft = partition.step(now)
-        assert (draft.checks, draft.discards, draft.deliver) == ([], [], [])
-
-
-def test_p6_an_undecided_one_is_checked_as_any_whatever_its_time():
-    partition = Partition().prepare(0, deliver_at=DUE)
     assert offsets(partition.step(7_000).checks) == [0]
     draft = partition.step(8_000, end(0, entry(0, COMMIT)))
     assert (offsets(draft.scheduled), draft.scheduled[0].checks) == ([0], 1)
-    assert partition.step(37_000).checks == []
-    assert offsets(partition.step(DUE).deliver) == [0]
+    for now in range(37_000, 400_000_000, 10_000_000):
+        draft = partition.step(now)
+        assert (draft.checks, draft.discards, draft.deliver) == ([], [], [])
 
 
 @pytest.mark.parametrize("is_decided", [True, False])
@@ -109,19 +100,10 @@ def test_p13_a_take_over_knows_the_time(is_decided):
     if not is_decided:
         assert offsets(after.step(50_000, end(0, entry(0, COMMIT), entry(1, COMMIT))).scheduled) == [0, 1]
         after = taken_over(after)
-    assert after.queue.count_by_state()[SCHEDULED] == 2
+    assert scheduled_of(after) == 2
     assert after.step(DUE - 1).deliver == []
     assert offsets(after.step(DUE).deliver) == [0, 1]
-    assert after.queue.count_by_state()[SCHEDULED] == 0
-
-
-def test_p13_a_transaction_that_was_not_committed_delivers_it_the_next_time():
-    partition = Partition().prepare(0, deliver_at=DUE)
-    partition.draft(NOW, end(0, entry(0, COMMIT))).abandon()
-    assert partition.queue.entry(0).state is TransactionState.PENDING
-    partition.step(NOW, end(0, entry(0, COMMIT)))
-    partition.draft(DUE).abandon()
-    assert offsets(partition.step(DUE).deliver) == [0]
+    assert scheduled_of(after) == 0
 
 
 def test_p13_one_whose_topic_takes_nothing_when_it_is_due_is_held():
@@ -136,22 +118,18 @@ def test_p13_one_whose_topic_takes_nothing_when_it_is_due_is_held():
     assert offsets(partition.step(DUE + 1_000).deliver) == [0]
 
 
-def test_one_that_has_no_room_stays_scheduled_and_goes_before_later_ones():
+def test_those_without_room_stay_scheduled_and_go_before_later_ones():
     partition = Partition()
-    partition.prepare(0, deliver_at=DUE, size=300).prepare(1, deliver_at=DUE + 1, size=300)
+    partition.prepare(0, deliver_at=DUE, size=300).prepare(1, 2, deliver_at=DUE + 1, size=150)
+    partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in range(3)]))
     partition.max_bytes = 350
-    partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
     draft = partition.step(DUE + 1)
     assert (offsets(draft.deliver), draft.left_out, draft.changed) == ([0], True, [])
-    assert offsets(partition.step(DUE + 1).deliver) == [1]
-
-
-def test_as_many_as_are_looked_at_may_leave_more():
-    partition = Partition().prepare(0, 1, 2, deliver_at=DUE)
-    partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in range(3)]))
-    first, second = partition.step(DUE, retries=2), partition.step(DUE, retries=2)
-    assert (offsets(first.deliver), first.more_due) == ([0, 1], True)
-    assert (offsets(second.deliver), second.more_due) == ([2], False)
+    # As many as are looked at: there may be more.
+    partition.max_entries = 1
+    first, second = partition.step(DUE + 1), partition.step(DUE + 1)
+    assert (offsets(first.deliver), first.more_due) == ([1], True)
+    assert (offsets(second.deliver), partition.step(DUE + 1).more_due) == ([2], False)
 
 
 def test_a_person_cancels_a_scheduled_message():
@@ -181,8 +159,7 @@ def test_a_discarded_one_that_is_resumed_keeps_its_time():
 def test_p13_it_is_due_by_the_earlier_of_two_clocks():
     # The brokers' clock and the worker's agree about `due`. `now` may be later.
     partition = Partition().prepare(0, deliver_at=DUE)
-    draft = Draft(partition.queue, DUE + 70_000, DUE - 1)
-    draft.apply_end(whole(end(0, entry(0, COMMIT))), partition.obstacle)
+    draft = partition.draft(DUE + 70_000, end(0, entry(0, COMMIT)), due=DUE - 1)
     assert (draft.deliver, offsets(draft.scheduled)) == ([], [0])
 
 
@@ -196,10 +173,8 @@ def test_a_time_beyond_the_longest_delay_is_refused_with_a_minute_of_leeway():
     why = partition.queue.why_not_read(half(0, deliver_at=longest + 1))
     assert why == ("it is to be delivered 259260001 ms after its birth, and timer_max_delay is 259200000 ms")
     assert partition.queue.why_not_read(half(0)) is None
-
-
-def test_what_was_taken_in_when_more_was_allowed_stays():
-    partition = Partition().prepare(0, deliver_at=10**12)
+    # One that was taken in when more was allowed stays.
+    partition.prepare(0, deliver_at=10**12)
     assert partition.queue.why_not_read(half(0, deliver_at=10**12)) is None
 
 
@@ -222,17 +197,14 @@ def test_the_header_is_read_and_not_delivered():
         ("TXB_HALF", b"2:5"),
     ]
     assert record_of(("TXB_DELIVER_AT", None), deliver_at=None).deliver_at is None
+    headers = half_headers((), transaction_id=id_of(5), group="orders", real_topic="orders.placed", deliver_at=DUE)
+    assert headers[-1] == ("TXB_DELIVER_AT", b"90000")
 
 
 @pytest.mark.parametrize("text", [b"", b"soon", b"-1", b"1.5", b"9" * 20])
 def test_a_time_that_is_no_number_is_malformed(text):
     with pytest.raises(MalformedRecordError, match="TXB_DELIVER_AT"):
         record_of(("TXB_DELIVER_AT", text), deliver_at=None)
-
-
-def test_the_header_written_is_the_header_read():
-    headers = half_headers((), transaction_id=id_of(5), group="orders", real_topic="orders.placed", deliver_at=DUE)
-    assert headers[-1] == ("TXB_DELIVER_AT", b"90000")
 
 
 SCHEDULED_ENTRY = (

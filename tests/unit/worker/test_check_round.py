@@ -8,7 +8,6 @@ from typing import Any
 
 from tests.support.partition_builder import Partition
 from txbridge.core.names import Names
-from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import TurnPlanner
 from txbridge.core.transaction_size import Limits, TransactionSize
@@ -47,7 +46,12 @@ class Round:
         self.problems: dict[str, str] = {}
         quarantine, size = Quarantine(self.time), TransactionSize(Limits(1_000, 1_000_000))
         topics: Any = SimpleNamespace(
-            quarantine=quarantine, problem_of=self.problems.get, room=None, obstacle_of_new=None, obstacle_of_held=None
+            quarantine=quarantine,
+            problem_of=self.problems.get,
+            begin_draft=lambda: None,
+            room=None,
+            obstacle_of_new=None,
+            obstacle_of_held=None,
         )
         self._round = CheckRound(context, state, topics, RefusedChecks(self.time), size)
         self._planner = TurnPlanner(self.queue, size, topics, lambda _: None)
@@ -60,7 +64,7 @@ class Round:
         as_of = self._round.as_of(0)
         due_round = None if as_of is None else self._round.prepare(as_of)
         may_discard = Names().discard not in self.problems
-        choice = EndChoice(self.queue, Limits(), due=now)
+        choice = self._planner.choose([], 0, now)
         draft = self._planner.plan(choice, now, due_round, may_discard=may_discard, most_malformed=0)
         if due_round is not None:
             self._round.note_plan(due_round, draft)

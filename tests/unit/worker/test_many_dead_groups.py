@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tests.support.partition_builder import half
+from tests.support.partition_builder import Partition, half
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
-from txbridge.core.plan import due_work
-from txbridge.core.plan.draft import Draft
 from txbridge.kafka.environment import Outside
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
@@ -52,11 +50,13 @@ class World:
 
     def __init__(self, dead: int) -> None:
         self.time, self.membership = Time(), Membership("alive")
-        self.queue = HalfQueue(POLICY)
+        self.partition = Partition(POLICY)
+        self.queue = self.partition.queue
         self.groups = GroupLiveness(self.membership, Names(), self.time)
         for number in range(dead):
             self.queue.read_half(half(number, group=f"dead-{number}"))
         self.queue.read_half(half(dead, group="alive"))
+        self.partition.step(NOW, checks=0)
 
     def round(self) -> list[str]:
         """Run a due turn of the commit loop and return the checked groups."""
@@ -65,8 +65,9 @@ class World:
         attended = self.groups.attend_groups(
             lambda limit: due.groups_with_checks_due(NOW, limit), lambda group: due.has_checks_due(group, NOW)
         )
-        draft = Draft(self.queue, NOW, 10**9)
-        due_work.send_checks(draft, NOW, self.groups.is_alive, 1_000, groups=attended)
+        due_round = replace(self.partition.due_round(NOW, 1_000, groups=attended), may_check=self.groups.is_alive)
+        planner = self.partition.planner
+        draft = planner.plan(planner.choose([], 0, NOW), NOW, due_round, may_discard=False, most_malformed=0)
         checked = [entry.group for entry in draft.checks]
         draft.abandon()
         self.time.seconds += 0.25
