@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txbridge.core import names
-from txbridge.core.half_message import deliveries, half_headers, parse_half
+from txbridge.core.half_copies import delivered_copies
+from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.message_frames import FramedMessage, encode_frames, parse_frames
 from txbridge.core.names import Names
@@ -75,11 +76,12 @@ def test_all_messages_are_delivered_in_their_order(messages):
     first = messages[0]
     ours = half_headers([], transaction_id="A" * 32, group="g", real_topic=first.topic, messages=len(messages))
     half = parse_half(3, 77, first.key, encode_frames(messages), ours, Names())
-    found = list(deliveries(half, 1))
-    assert [(one.topic, one.key, one.value, one.partition) for one in found] == [
-        (one.topic, one.key, one.value, one.partition) for one in messages
-    ]
-    assert [one.timestamp for one in found] == [77 if one.timestamp is None else one.timestamp for one in messages]
-    assert [one.headers[-1] for one in found] == [
-        ("TXB_MESSAGE", f"{number}/{len(messages)}".encode()) for number in range(1, len(messages) + 1)
+    ours = [("UNIQ_KEY", b"A" * 32), ("TXB_HALF", b"1:3")]
+    assert list(delivered_copies(half, 1)) == [
+        (
+            *(3, one.topic, one.value, one.key, -1 if one.partition is None else one.partition),
+            77 if one.timestamp is None else one.timestamp,
+            [*one.headers, *ours, ("TXB_MESSAGE", f"{number}/{len(messages)}".encode())],
+        )
+        for number, one in enumerate(messages, 1)
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txbridge.core import names
+from txbridge.core.half_copies import copy_headers
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage, copy_headers
+from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Headers
 from txbridge.core.plan.effects import Abandoned
 

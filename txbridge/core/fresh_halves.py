@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from txbridge.core import names
 from txbridge.core.decision_record import Decision, DecisionRecord, PlainEntries, Source
+from txbridge.core.half_copies import Copy, coordinates
 from txbridge.core.half_message import (
     LONGEST_NAME,
     PLAIN,
     Envelope,
     HalfMessage,
-    coordinates,
     envelope_of,
     users_of_plain,
 )
@@ -193,8 +193,8 @@ class Run(NamedTuple):
     def halves(self, _bodies: Mapping[int, HalfMessage]) -> Iterator[HalfMessage]:
         return filter(None, map(self.fresh.open_at, self.commits))
 
-    def copies(self, partition: int, _bodies: Mapping[int, HalfMessage]) -> Iterator[tuple[Any, ...]]:
-        """The records of the messages that it commits, as in `plan.parts`."""
+    def copies(self, partition: int, _bodies: Mapping[int, HalfMessage]) -> Iterator[Copy]:
+        """The records of the messages that it commits."""
         fresh, name = self.fresh, names.HALF_COORDINATES
         start, births, keys, values = fresh.start, fresh.births, fresh.keys, fresh.values
         for offset in self.commits:

@@ -1,15 +1,14 @@
-"""The half message that a client prepares in HALF, and the records that the worker makes of it."""
+"""The half message that a client prepares in HALF: its headers, and how a worker reads them."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self
 
 from txbridge.core import names
-from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded, whole_number
+from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded
 from txbridge.core.message_frames import FramedMessage, joined_topics, parse_frames
 from txbridge.core.names import Headers, Names
 
@@ -123,6 +122,11 @@ class HalfMessage(_HalfFields):
     def framed(self) -> list[FramedMessage]:
         """The messages in its frames. Parsed anew each time: if kept, they would take as much memory again."""
         return parse_frames(self.value, self.messages or 0)
+
+    @property
+    def delivered_timestamp(self) -> int:
+        """The user's timestamp, else the time of birth: a message that had to wait does not look younger than it is."""
+        return self.born if self.user_timestamp is None else self.user_timestamp
 
 
 def size_of(headers: Headers) -> int:
@@ -384,74 +388,3 @@ def half_headers(
 def _header(name: str, text: str) -> tuple[str, bytes]:
     """A header that many messages share: that of a topic, a group or a barrier table."""
     return name, text.encode()
-
-
-def coordinates(partition: int, offset: int) -> bytes:
-    """Half coordinates as header TXB_HALF carries them."""
-    return b"%d:%d" % (partition, offset)
-
-
-def parse_coordinates(text: str) -> tuple[int, int]:
-    """Partition and offset out of TXB_HALF. Raises MalformedRecordError."""
-    partition, colon, offset = text.partition(":")
-    if not colon:
-        raise MalformedRecordError(f"{names.HALF_COORDINATES} is not <partition>:<offset>: {text[:40]!r}")
-    return whole_number(partition, names.HALF_COORDINATES), whole_number(offset, names.HALF_COORDINATES)
-
-
-def delivered_headers(half: HalfMessage, partition: int) -> list[tuple[str, bytes | None]]:
-    """Headers of a delivered record: the user's headers, the transaction id and the half coordinates."""
-    return [
-        *half.users,
-        (names.UNIQ_KEY, half.transaction_id.encode()),
-        (names.HALF_COORDINATES, coordinates(partition, half.offset)),
-    ]
-
-
-def delivered_timestamp(half: HalfMessage) -> int:
-    """The user's timestamp, else the time of birth: a message that had to wait does not look younger than it is."""
-    return half.born if half.user_timestamp is None else half.user_timestamp
-
-
-class Delivery(NamedTuple):
-    """A record to be written to a real topic."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    partition: int | None
-    timestamp: int
-
-
-def deliveries(half: HalfMessage, partition: int) -> Iterator[Delivery]:
-    """Records that a commit delivers of a half message with several messages, in their order."""
-    transaction_id = (names.UNIQ_KEY, half.transaction_id.encode())
-    where = (names.HALF_COORDINATES, coordinates(partition, half.offset))
-    messages = half.framed
-    for number, (topic, key, value, users, real_partition, timestamp) in zip(
-        _message_numbers(len(messages)), messages, strict=True
-    ):
-        headers = [*users, transaction_id, where, number]
-        yield Delivery(topic, key, value, headers, real_partition, half.born if timestamp is None else timestamp)
-
-
-@lru_cache(16)
-def _message_numbers(count: int) -> Sequence[tuple[str, bytes]]:
-    """Header TXB_MESSAGE of each of `count` messages. At most a thousand."""
-    return [(names.MESSAGE_NUMBER, b"%d/%d" % (number, count)) for number in range(1, count + 1)]
-
-
-def copy_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
-    """Headers of a discarded message: all of the half message's, then the history."""
-    return [
-        *half.headers,
-        (names.CHECK_TIMES, b"%d" % checks),
-        (names.HALF_COORDINATES, coordinates(partition, half.offset)),
-        (names.END_POSITION, b"%d" % end_position),
-    ]
-
-
-def check_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
-    """Headers of a check request. They name the time of birth, because the record's timestamp is that of the check."""
-    return [*copy_headers(half, partition, checks, end_position), (names.BORN, b"%d" % half.born)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.dedup import DeduplicationWindow
@@ -267,11 +267,6 @@ class HalfQueue:
         """Outcome of a message at or above the watermark; None if it is open."""
         return self._outcomes.get(offset)
 
-    def open_entries(self) -> Iterator[HalfEntry]:
-        yield from self._entries
-        for half in filter(None, map(self.fresh.open_at, range(self.fresh.first, self.fresh.stop))):
-            yield self._entry_of(half)
-
     @property
     def malformed(self) -> frozenset[int]:
         """Offsets of malformed records of HALF that still have to be copied to the discard topic."""
@@ -280,10 +275,6 @@ class HalfQueue:
     def iter_window(self) -> Iterator[tuple[int, int]]:
         """Offsets at or above the watermark that were read, with their sizes, in order."""
         return iter(self._window)
-
-    @property
-    def window_bytes(self) -> int:
-        return self._window_bytes
 
     def lags_behind(self, watermark: int, passed_bytes: int) -> bool:
         """Whether an open message at this offset has to be parked, so that the watermark does not stay there.
@@ -312,10 +303,6 @@ class HalfQueue:
             2 * (self.read_position - self.watermark) > policy.park_after_records
             or 2 * (self._window_bytes + self.fresh.bytes) > policy.park_after_bytes
         )
-
-    def count_by_state(self) -> Mapping[TransactionState, int]:
-        """Open messages by state."""
-        return self._entries.count_by_state()
 
     def open_counts(self) -> OpenCounts:
         """Open messages by group, state and age; for any thread."""

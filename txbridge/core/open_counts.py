@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from txbridge.core.states import TransactionState
 
@@ -16,6 +17,9 @@ SLOT_MS = 10_000
 MOST_NAMED = 10_000
 #: Name for all other groups together. No producer group can have this name.
 OTHER = "(other)"
+
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,108 +40,61 @@ class OpenCounts:
         return totals
 
 
+#: Messages are counted apart: pending ones by their slot, the others by their state.
+Kind = int | TransactionState
+
+
 class OpenCounter:
     """Running counts. One thread changes them, any thread may call `copy_counts`."""
 
     def __init__(self) -> None:
-        # A key is removed when its count is 0.
-        self._pending: dict[tuple[str, int], int] = {}
-        self._others: dict[tuple[str, TransactionState], int] = {}
+        # By the name under which a group is counted, and kind. A key is removed when its count is 0.
+        self._counts: dict[tuple[str, Kind], int] = {}
         #: Number of messages of each group that is counted by name, and of each group that is counted as OTHER. A group
         #: stays where it is as long as it has messages.
         self._named: dict[str, int] = {}
         self._unnamed: dict[str, int] = {}
 
-    def add_message(self, group: str, state: TransactionState, since: int) -> None:
-        """Count one more message. Its age counts from `since` (ms)."""
-        if state is TransactionState.PENDING:
-            self.add_pending(group, since // SLOT_MS, 1)
-        else:
-            self.add_others(group, state, 1)
+    def add_message(self, group: str, state: TransactionState, since: int, count: int = 1) -> None:
+        """Count more messages, or fewer if `count` is negative. The age of a message counts from `since` (ms)."""
+        self.add_messages(group, since // SLOT_MS if state is TransactionState.PENDING else state, count)
 
-    def add_pending(self, group: str, slot: int, count: int) -> None:
-        """Count more pending messages of one slot."""
-        key = self._count_in(group, count), slot
-        self._pending[key] = self._pending.get(key, 0) + count
-
-    def add_others(self, group: str, state: TransactionState, count: int) -> None:
-        """Count more messages that are not pending."""
-        key = self._count_in(group, count), state
-        self._others[key] = self._others.get(key, 0) + count
-
-    def _count_in(self, group: str, count: int) -> str:
-        """Count messages of a group. Returns the name under which they are counted."""
-        named = self._named.get(group)
-        if named is not None:
-            self._named[group] = named + count
-            return group
-        if group not in self._unnamed and len(self._named) < MOST_NAMED:
-            self._named[group] = count
-            return group
-        self._unnamed[group] = self._unnamed.get(group, 0) + count
-        return OTHER
-
-    def add_born(self, group: str, births: Sequence[int]) -> None:
-        """Count pending messages of a group, by their births (ms)."""
-        for slot, count in _by_slot(births):
-            self.add_pending(group, slot, count)
-
-    def remove_born(self, group: str, births: Sequence[int]) -> None:
-        """Uncount messages that `add_born` has counted, or a part of them."""
-        for slot, count in _by_slot(births):
-            self._remove_pending(group, slot, count)
-
-    def _count_out(self, group: str, count: int = 1) -> str:
-        """Uncount messages of a group. Returns the name under which they were counted."""
-        counts = self._named if group in self._named else self._unnamed
-        left = counts[group] - count
-        if left:
-            counts[group] = left
-        else:
-            del counts[group]
-        return group if counts is self._named else OTHER
-
-    def remove_message(self, group: str, state: TransactionState, since: int) -> None:
-        """Uncount a message that was added with these arguments."""
-        if state is TransactionState.PENDING:
-            self._remove_pending(group, since // SLOT_MS, 1)
+    def add_births(self, group: str, births: Sequence[int], sign: int = 1) -> None:
+        """Count more pending messages by their births (ms), or fewer if `sign` is -1."""
+        if not births:
             return
-        group = self._count_out(group)
-        if (left := self._others[group, state] - 1) > 0:
-            self._others[group, state] = left
-        else:
-            del self._others[group, state]
+        slot = min(births) // SLOT_MS
+        if slot == max(births) // SLOT_MS:
+            # Nearly always.
+            self.add_messages(group, slot, sign * len(births))
+            return
+        for slot, count in Counter([born // SLOT_MS for born in births]).items():
+            self.add_messages(group, slot, sign * count)
 
-    def _remove_pending(self, group: str, slot: int, count: int) -> None:
-        key = self._count_out(group, count), slot
-        left = self._pending[key] - count
-        if left:
-            self._pending[key] = left
-        else:
-            del self._pending[key]
+    def add_messages(self, group: str, kind: Kind, count: int) -> None:
+        """Count more messages of one kind, or fewer if `count` is negative."""
+        groups, name = self._named, group
+        if group not in groups and (group in self._unnamed or len(groups) >= MOST_NAMED):
+            groups, name = self._unnamed, OTHER
+        _add(groups, group, count)
+        _add(self._counts, (name, kind), count)
 
     def copy_counts(self) -> OpenCounts:
         """A copy of the counts."""
         pending: dict[str, dict[int, int]] = {}
+        others: dict[tuple[str, TransactionState], int] = {}
         # copy() of a dict is atomic for other threads.
-        for (group, slot), number in self._pending.copy().items():
-            pending.setdefault(group, {})[slot] = number
-        return OpenCounts(pending, self._others.copy())
-
-    def totals(self) -> dict[TransactionState, int]:
-        """Number of messages in each state, over all groups."""
-        totals = {state: 0 for state in TransactionState if state.is_open}
-        totals[TransactionState.PENDING] = sum(self._pending.values())
-        for (_, state), number in self._others.items():
-            totals[state] += number
-        return totals
+        for (group, kind), number in self._counts.copy().items():
+            if isinstance(kind, int):
+                pending.setdefault(group, {})[kind] = number
+            else:
+                others[group, kind] = number
+        return OpenCounts(pending, others)
 
 
-def _by_slot(births: Sequence[int]) -> Iterable[tuple[int, int]]:
-    if not births:
-        return ()
-    slot = min(births) // SLOT_MS
-    if slot == max(births) // SLOT_MS:
-        # Nearly always.
-        return ((slot, len(births)),)
-    return Counter([born // SLOT_MS for born in births]).items()
+def _add(counts: dict[_Key, int], key: _Key, count: int) -> None:
+    left = counts.get(key, 0) + count
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]

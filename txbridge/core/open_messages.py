@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.fresh_halves import FreshHalves
@@ -62,7 +62,7 @@ class OpenMessages:
         if self._rows and entry.is_plain and (counted := self._rows.counted_as(entry.offset)) is not None:
             group, state, born = counted
             if state is not entry.state:
-                self._counter.remove_message(group, state, born)
+                self._counter.add_message(group, state, born, -1)
                 self._counter.add_message(entry.group, entry.state, entry.born)
             self._rows.put_row(entry)
             return
@@ -73,10 +73,10 @@ class OpenMessages:
         """Remove an entry, if there is one."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
-            self._counter.remove_message(entry.group, entry.state, entry.since)
+            self._counter.add_message(entry.group, entry.state, entry.since, -1)
         elif self._rows and (counted := self._rows.counted_as(offset)) is not None:
             self._rows.remove_row(offset)
-            self._counter.remove_message(*counted)
+            self._counter.add_message(*counted, -1)
 
     def settle_entry(self, offset: int) -> None:
         """Make a plain entry a row: the low watermark has passed its offset."""
@@ -89,10 +89,8 @@ class OpenMessages:
     def adopt_rows(self, rows: ParkedTable) -> None:
         """Take over a sorted table, while this is still empty."""
         self._rows = rows
-        for (group, slot), number in rows.count_births(SLOT_MS).items():
-            self._counter.add_pending(group, slot, number)
-        for group, number in rows.count_scheduled().items():
-            self._counter.add_others(group, TransactionState.SCHEDULED, number)
+        for (group, kind), number in rows.count_kinds(SLOT_MS).items():
+            self._counter.add_messages(group, kind, number)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
         """For a pending message: due time of the next check, number of checks sent, and begin of its age."""
@@ -123,18 +121,12 @@ class OpenMessages:
     def count_fresh(self, halves: FreshHalves) -> None:
         """Count fresh half messages: they are open, but not in here yet."""
         for group in {envelope.group for envelope in halves.envelopes}:
-            self._counter.add_born(
-                group,
-                [born for born, one in zip(halves.births, halves.envelopes, strict=True) if one.group == group],
-            )
+            births = [born for born, one in zip(halves.births, halves.envelopes, strict=True) if one.group == group]
+            self._counter.add_births(group, births)
 
     def uncount_fresh(self, group: str, births: Sequence[int]) -> None:
         """Uncount fresh messages of a group that are finished, or about to be added here."""
-        self._counter.remove_born(group, births)
-
-    def count_by_state(self) -> Mapping[TransactionState, int]:
-        """Number of messages in each state."""
-        return self._counter.totals()
+        self._counter.add_births(group, births, -1)
 
     def open_counts(self) -> OpenCounts:
         """Number of messages by group, state and age; for any thread."""

@@ -89,17 +89,18 @@ class ParkedTable:
             return None
         return self._kind_names[self._kinds[row]][0], _STATES[self._states[row]], self._born[row]
 
-    def count_births(self, width: int) -> Counter[tuple[str, int]]:
-        """Number of pending rows by group and time of birth, in spans of `width` ms: (group, number of the span)."""
+    def count_kinds(self, width: int) -> Counter[tuple[str, int | TransactionState]]:
+        """Number of rows by group and, if they are pending, the number of the span of `width` ms of their birth.
+
+        Those of scheduled rows are by group and state.
+        """
         groups = [group for group, _, _ in self._kind_names]
         rows = zip(self._kinds, self._born, self._states, strict=True)
-        return Counter((groups[kind], born // width) for kind, born, state in rows if state == _PENDING)
-
-    def count_scheduled(self) -> Counter[str]:
-        """Number of scheduled rows by group."""
-        groups = [group for group, _, _ in self._kind_names]
-        rows = zip(self._kinds, self._states, strict=True)
-        return Counter(groups[kind] for kind, state in rows if state == _SCHEDULED)
+        return Counter(
+            (groups[kind], born // width if state == _PENDING else TransactionState.SCHEDULED)
+            for kind, born, state in rows
+            if state
+        )
 
     def iter_schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
         """Offset, group and the values of `schedule_of` for every pending row. A quick way through a million rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from txbridge.core.half_message import parse_coordinates
+from txbridge.core.half_copies import parse_coordinates
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import is_transaction_id, short_id
 from txbridge.core.states import Outcome

@@ -204,7 +204,7 @@ class PartitionOwner(threading.Thread):
                 "partition_taken_over",
                 partition=self.partition,
                 seconds=round(seconds, 3),
-                open=sum(state.queue.count_by_state().values()),
+                open=sum(state.queue.open_counts().by_state().values()),
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )

@@ -20,7 +20,8 @@ from txbridge.client import message as message_module
 from txbridge.client.checks.request import parse_check
 from txbridge.client.message import MessageLimits, check_limits, check_message
 from txbridge.client.several_messages import together, with_headers
-from txbridge.core.half_message import check_headers, half_headers, parse_half
+from txbridge.core.half_copies import check_headers
+from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.names import Names
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}

@@ -98,13 +98,13 @@ def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
     assert counts.copy_counts().pending == {"a": {0: 1}, "b": {0: 1}, "(other)": {0: 3}}
     assert counts.copy_counts().others == {("(other)", TransactionState.HELD): 1}
     # There is room for a name again. A group that is counted with the others stays there until it has no open message.
-    counts.remove_message("a", TransactionState.PENDING, 5)
+    counts.add_message("a", TransactionState.PENDING, 5, -1)
     counts.add_message("c", TransactionState.PENDING, 5)
     counts.add_message("e", TransactionState.PENDING, 5)
     assert counts.copy_counts().pending == {"b": {0: 1}, "e": {0: 1}, "(other)": {0: 4}}
     for group in ("c", "c", "c", "d", "b", "e"):
-        counts.remove_message(group, TransactionState.PENDING, 5)
-    counts.remove_message("d", TransactionState.HELD, 5)
+        counts.add_message(group, TransactionState.PENDING, 5, -1)
+    counts.add_message("d", TransactionState.HELD, 5, -1)
     assert counts.copy_counts() == open_counts.OpenCounts({}, {})
     counts.add_message("c", TransactionState.PENDING, 5)
     assert counts.copy_counts().pending == {"c": {0: 1}}

@@ -19,8 +19,9 @@ from tests.support.partition_builder import (
     resume,
 )
 from txbridge.core.decision_record import Source
+from txbridge.core.half_copies import delivered_copies
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage, delivered_headers, half_headers, parse_half
+from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
@@ -191,7 +192,7 @@ def record_of(*more: tuple[str, bytes | None], deliver_at: int | None = DUE) -> 
 def test_the_header_is_read_and_not_delivered():
     message = record_of()
     assert message.deliver_at == DUE
-    assert delivered_headers(message, 2) == [
+    assert next(delivered_copies(message, 2))[-1] == [
         ("colour", b"red"),
         ("UNIQ_KEY", id_of(5).encode()),
         ("TXB_HALF", b"2:5"),

@@ -10,15 +10,8 @@ import pytest
 from tests.support.client_fakes import FakeRecord
 from txbridge.client.checks.request import parse_check
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
-from txbridge.core.half_message import (
-    HalfMessage,
-    check_headers,
-    delivered_headers,
-    delivered_timestamp,
-    deliveries,
-    half_headers,
-    parse_half,
-)
+from txbridge.core.half_copies import check_headers, delivered_copies
+from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
 from txbridge.topics.plan import PlanOptions, wanted_topics
@@ -100,8 +93,8 @@ def test_a_check_is_written_and_read_like_that() -> None:
 def test_a_message_is_delivered_like_that() -> None:
     page, half = Example("delivered"), read_half()
     assert (half.real_topic, half.key, half.value) == (page.topic, page.key, page.value)
-    assert delivered_headers(half, 2) == page.headers
-    assert delivered_timestamp(half) == 1_700_000_000_123
+    assert next(delivered_copies(half, 2))[-1] == page.headers
+    assert half.delivered_timestamp == 1_700_000_000_123
 
 
 def test_several_messages_are_written_read_and_delivered_like_that() -> None:
@@ -116,14 +109,10 @@ def test_several_messages_are_written_read_and_delivered_like_that() -> None:
     assert (encode_frames(messages), written) == (page.value, page.headers)
     half = parse_half(9, BORN, page.key, page.value, page.headers, NAMES)
     assert half.framed == messages
-    first, second = deliveries(half, 2)
-    assert (first.topic, first.key, first.value, first.timestamp) == (
-        *("orders.placed", b"order-42", b'{"order": 42}'),
-        1_700_000_000_123,
-    )
+    first, second = delivered_copies(half, 2)
+    assert first[:6] == (9, "orders.placed", b'{"order": 42}', b"order-42", -1, 1_700_000_000_123)
     seen = Example("delivered-second")
-    assert (second.topic, second.partition, second.key, second.value) == (seen.topic, 0, None, seen.value)
-    assert (second.headers, second.timestamp) == (seen.headers, BORN)
+    assert second == (9, seen.topic, seen.value, None, 0, BORN, seen.headers)
 
 
 def test_the_topics_are_as_the_table_says() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from txbridge.core.names import Names
+from txbridge.core.open_counts import OpenCounts
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import FencedError
 from txbridge.worker import partitions
@@ -68,7 +68,7 @@ class Attempts:
         self.time.seconds += seconds
         if self.serves is None:
             raise self.error
-        queue = SimpleNamespace(count_by_state=Counter, watermark=0, next_end=0)
+        queue = SimpleNamespace(open_counts=lambda: OpenCounts({}, {}), watermark=0, next_end=0)
         return SimpleNamespace(queue=queue, close=lambda: None)
 
     # --- the commit loop --------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from confluent_kafka import Message as Record
 
 from txbridge.client.message import MessageExt
 from txbridge.core import names
-from txbridge.core.half_message import parse_coordinates, parse_half
+from txbridge.core.half_copies import parse_coordinates
+from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Names, is_reserved_header
 from txbridge.kafka.headers import headers_of

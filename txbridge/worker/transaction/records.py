@@ -11,11 +11,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
 from txbridge.core.discard_record import MalformedRecord, abandoned_headers, given_up_headers
-from txbridge.core.half_message import (
-    HalfMessage,
-    check_headers,
-    size_of,
-)
+from txbridge.core.half_copies import check_headers
+from txbridge.core.half_message import HalfMessage, size_of
 from txbridge.core.names import Headers, Names
 from txbridge.core.plan.draft import Draft
 from txbridge.kafka.errors import QUEUE_FULL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txbridge.core import names
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage, delivered_timestamp, half_headers
+from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.core.plan.draft import Draft
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.worker.gates.topic_health import TopicHealth
@@ -48,7 +48,7 @@ def _why_not(half: HalfMessage, topics: TopicHealth, now: int) -> str | None:
     """Reason why a topic of the message does not take it, as far as that is known beforehand, or None."""
     if half.messages is None:
         why = None if half.real_partition is None else topics.problem_of_partition(half.real_topic, half.real_partition)
-        return why or topics.refusal_of(half.real_topic, half.key, delivered_timestamp(half), now)
+        return why or topics.refusal_of(half.real_topic, half.key, half.delivered_timestamp, now)
     if not half.names_partitions and topics.are_lenient(names.topics_of(half.real_topic)):
         return None
     for one in half.framed:
