@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.test_client import Listener
 from tests.support.apis import APIS
 from tests.support.harness import COMMIT, Bridge, quiet
+from tests.support.listeners import Answers
 from txbridge import Message, TxBridgeError
 from txbridge.embedded import EmbeddedKafka
 
@@ -65,7 +65,7 @@ def starts_and_sends(producer: Any) -> None:
 def test_a_producer_without_topics_creates_none(kafka: EmbeddedKafka, api: type) -> None:
     before = topics(kafka)
     producer = api(
-        "orders", Listener(), {"bootstrap.servers": kafka.bootstrap_servers}, namespace=f"auto-{api.__name__}"
+        "orders", Answers(), {"bootstrap.servers": kafka.bootstrap_servers}, namespace=f"auto-{api.__name__}"
     )
     try:
         with pytest.raises(TxBridgeError):

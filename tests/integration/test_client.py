@@ -12,21 +12,20 @@ from collections import Counter
 from urllib.parse import unquote
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from tests.support.apis import APIS, AsyncioPlain
 from tests.support.client_fakes import FakeRecord
 from tests.support.harness import Bridge, eventually, quiet
+from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
 from tests.support.own_threads import names_of_ours
 from txbridge import (
     EndTransactionError,
     LayoutError,
-    LocalTransactionState,
     Message,
     PrepareError,
     SendStatus,
-    TransactionListener,
     UsageError,
 )
 from txbridge.client.checks import consumer
@@ -35,32 +34,6 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka import admin
 from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import KafkaUnreachableError
-
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
-ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOWN = LocalTransactionState.UNKNOWN
-
-
-class Listener(TransactionListener):
-    """Gives the answers that it was made with, and keeps its arguments. Exceptions are raised, functions called."""
-
-    def __init__(self, execute=COMMIT, check=COMMIT):
-        self.execute, self.check = execute, check
-        self.executed, self.checked = [], []
-
-    def execute_local_transaction(self, message, arg):
-        self.executed.append((message, arg))
-        return self._do(self.execute, message, arg)
-
-    def check_local_transaction(self, message):
-        self.checked.append(message)
-        return self._do(self.check, message)
-
-    @staticmethod
-    def _do(what, *arguments):
-        if isinstance(what, BaseException):
-            raise what
-        return what(*arguments) if callable(what) else what
 
 
 @pytest.fixture(params=APIS, ids=lambda api: api.__name__)
@@ -140,7 +113,7 @@ def half_of(bridge, transaction_id):
 
 
 def test_message_arrives_unchanged_and_the_result_tells_where(bridge, producer_on):
-    listener = Listener()
+    listener = Answers()
     sent = Message(
         "orders.placed",
         b"\x00\xff value",
@@ -195,24 +168,12 @@ def test_message_arrives_unchanged_and_the_result_tells_where(bridge, producer_o
     assert (headers["PGROUP"], headers["SOURCE"]) == (b"orders", b"client")
 
 
-def test_tombstone_and_bare_message(bridge, producer_on):
-    with producer_on(bridge, Listener()) as producer:
-        producer.send(Message("t", None, b"k"))
-        producer.send(Message("t", b""))
-    found = sorted((half.key() or b"", half.value()) for half in bridge.read(bridge.names.half))
-    assert found == [(b"", b""), (b"k", None)]
-    for half in bridge.read(bridge.names.half):
-        assert [name for name, _ in half.headers()] == ["TXB_V", "TRAN_MSG", "REAL_TOPIC", "PGROUP", "UNIQ_KEY"]
-
-
 @every_listener
 @pytest.mark.parametrize(
     ("answer", "state", "decision", "remark"),
     [
         (COMMIT, COMMIT, 8, ""),
         pytest.param(ROLLBACK, ROLLBACK, 12, "", marks=another_answer),
-        pytest.param(UNKNOWN, UNKNOWN, 0, "", marks=another_answer),
-        pytest.param(None, UNKNOWN, 0, "", marks=another_answer),
         (
             ValueError("no account, 50 %\nü"),
             UNKNOWN,
@@ -223,7 +184,7 @@ def test_tombstone_and_bare_message(bridge, producer_on):
     ],
 )
 def test_what_the_local_transaction_says(bridge, producer_on, answer, state, decision, remark):
-    with producer_on(bridge, Listener(answer)) as producer:
+    with producer_on(bridge, Answers(answer)) as producer:
         result = producer.send(Message("t", b"v"))
     assert result.local_transaction_state is state
     assert result.local_exception is (answer if isinstance(answer, Exception) else None)
@@ -235,7 +196,7 @@ def test_what_the_local_transaction_says(bridge, producer_on, answer, state, dec
 @every_listener
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 def test_interrupt_in_the_local_transaction_gets_out_and_the_worker_learns_unknown(bridge, producer_on, error):
-    with producer_on(bridge, Listener(error)) as producer:
+    with producer_on(bridge, Answers(error)) as producer:
         with pytest.raises(type(error)):
             producer.send(Message("t", b"v"))
         assert producer.flush() == 0
@@ -245,35 +206,22 @@ def test_interrupt_in_the_local_transaction_gets_out_and_the_worker_learns_unkno
 
 
 def test_refusals_send_nothing(bridge, producer_on):
-    listener = Listener()
+    listener = Answers()
     with producer_on(bridge, listener) as producer:
         for bad in (
-            Message("", b""),
-            Message("a b", b""),
-            Message("RMQ_SYS_TRANS_HALF_TOPIC", b""),
             Message(bridge.names.half, b""),
-            Message("__consumer_offsets", b""),
-            Message("TRANS_CHECK_MAX_TIME_TOPIC", b""),
-            Message("t", b"", headers=[("UNIQ_KEY", b"x")]),
-            Message("t", b"", headers=[("TXB_X", b"x")]),
-            Message("t", b"", partition=-1),
-            Message("t", b"", timestamp=-1),
-            Message("t", b"", check_immunity_time=-1),
             # The half topic keeps its messages for 7 days.
             Message("t", b"", check_immunity_time=604_801),
             # The topic plan's max_message_size is 1,000,000.
             Message("t", b"x" * 1_000_001),
-            Message("t", b"", key=b"k" * 32_769),
         ):
             with pytest.raises(UsageError):
                 producer.send(bad)
-    assert listener.executed == []
-    assert bridge.read(bridge.names.half) == []
-    assert bridge.read(bridge.names.end) == []
+    assert (listener.executed, bridge.read(bridge.names.half), bridge.read(bridge.names.end)) == ([], [], [])
 
 
 def test_a_timestamp_that_the_real_topic_refuses_is_refused_before_the_local_transaction(bridge, producer_on):
-    listener, hour = Listener(), 3_600_000
+    listener, hour = Answers(), 3_600_000
     limited = bridge.create_topic("limited", message_timestamp_before_max_ms=str(hour))
     usual, own = bridge.create_topic("usual"), bridge.create_topic("own", message_timestamp_type="LogAppendTime")
     now = time.time_ns() // 1_000_000
@@ -296,7 +244,7 @@ def test_a_timestamp_that_the_real_topic_refuses_is_refused_before_the_local_tra
 
 
 def test_the_largest_message_is_sent(bridge, producer_on):
-    with producer_on(bridge, Listener()) as producer:
+    with producer_on(bridge, Answers()) as producer:
         largest = Message("t", b"x" * 1_000_000, key=b"k" * 32_768, check_immunity_time=604_800)
         producer.send(largest).wait(120)
     [half] = bridge.read(bridge.names.half)
@@ -312,7 +260,7 @@ def test_settings_pass_through_by_librdkafkas_names(bridge, producer_on):
         "compression.type": "gzip",
         "session.timeout.ms": 9_000,
     }
-    with producer_on(bridge, Listener(), settings=settings) as producer:
+    with producer_on(bridge, Answers(), settings=settings) as producer:
         producer.send(Message("t", b"v" * 1_000))
         eventually(lambda: {one["type"] for one in statistics} == {"producer", "consumer"})
     assert {one["client_id"] for one in statistics} == {"my-service"}
@@ -325,7 +273,7 @@ def test_a_listener_may_send_another_message(bridge, producer_on):
             assert producer.send(Message("inner", b"v")).local_transaction_state is COMMIT
         return COMMIT
 
-    with producer_on(bridge, Listener(nested)) as producer:
+    with producer_on(bridge, Answers(nested)) as producer:
         producer.send(Message("outer", b"v"))
     assert len(ends(bridge)) == 2
 
@@ -336,7 +284,7 @@ def test_a_listener_may_send_another_message(bridge, producer_on):
 def test_ends_are_batched_once_each_and_in_order(bridge, producer_on):
     threads, each = 16, 100
     results = {}
-    with producer_on(bridge, Listener()) as producer:
+    with producer_on(bridge, Answers()) as producer:
 
         def work(thread):
             results[thread] = [producer.send(Message("t", b"v", b"%d-%d" % (thread, number))) for number in range(each)]
@@ -361,29 +309,11 @@ def test_ends_are_batched_once_each_and_in_order(bridge, producer_on):
             assert mine == sorted(mine)
 
 
-def test_first_sends_of_many_threads_start_it_once(bridge, producer_on):
-    producer = producer_on(bridge, Listener())
-    workers = [threading.Thread(target=producer.send, args=[Message("t", b"v")]) for _ in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    pools = ("txbridge-execute-pool", "txbridge-async")
-    own = [name for name in names_of_ours() if not name.startswith(pools)]
-    # Callers that meet others get another writer, and on a slow machine a second one is made for those that do not.
-    always = {"txbridge-check", "txbridge-end", "txbridge-half"}
-    more = {f"txbridge-half-{name}" for name in ("callers", "many", "new", "2")}
-    assert always <= set(own) <= always | more
-    assert len(own) == len(set(own))
-    producer.close()
-    assert len(ends(bridge)) == 8
-
-
 # --- life -------------------------------------------------------------------------------------------------------------
 
 
 def test_close_waits_and_ends_everything_and_can_be_repeated(bridge, producer_on):
-    producer = producer_on(bridge, Listener())
+    producer = producer_on(bridge, Answers())
     assert producer.start() is producer
     producer.start()
     results = [producer.send(Message("t", b"v")) for _ in range(50)]
@@ -402,7 +332,7 @@ def test_a_body_that_raises_is_flushed_all_the_same(bridge, producer_on):
     results = []
 
     def body():
-        with producer_on(bridge, Listener()) as producer:
+        with producer_on(bridge, Answers()) as producer:
             results.extend(producer.send(Message("t", b"v")) for _ in range(20))
             raise LookupError("the body")
 
@@ -415,7 +345,7 @@ def test_a_body_that_raises_is_flushed_all_the_same(bridge, producer_on):
 @every_listener
 def test_close_waits_for_a_running_local_transaction(bridge, producer_on):
     running, go_on = threading.Event(), threading.Event()
-    producer = producer_on(bridge, Listener(lambda *_: running.set() or (go_on.wait(30) and COMMIT)))
+    producer = producer_on(bridge, Answers(lambda *_: running.set() or (go_on.wait(30) and COMMIT)))
     sender = threading.Thread(target=producer.send, args=[Message("t", b"v")])
     sender.start()
     assert running.wait(120)
@@ -434,7 +364,7 @@ def test_close_by_a_listener_is_refused(bridge, producer_on):
     def closes(*_):
         producer.close()
 
-    with producer_on(bridge, Listener(closes, closes)) as producer:
+    with producer_on(bridge, Answers(closes, closes)) as producer:
         result = producer.send(Message("t", b"v"))
         assert isinstance(result.local_exception, UsageError)
         check_record(bridge, half_of(bridge, result.transaction_id))
@@ -447,7 +377,7 @@ def test_without_topics_it_does_not_start_and_creates_nothing(api, kafka):
     with pytest.raises(LayoutError, match=r"missing-namespace\.RMQ_SYS_TRANS_HALF_TOPIC: does not exist"):
         api(
             "orders",
-            Listener(),
+            Answers(),
             {"bootstrap.servers": kafka.bootstrap_servers},
             namespace="missing-namespace",
         ).start()
@@ -470,19 +400,11 @@ def test_without_topics_it_does_not_start_and_creates_nothing(api, kafka):
     [
         (COMMIT, 8, ""),
         pytest.param(ROLLBACK, 12, "", marks=another_answer),
-        pytest.param(UNKNOWN, 0, "", marks=another_answer),
-        pytest.param(None, 0, "", marks=another_answer),
         (KeyError("row"), 0, "checkLocalTransactionState Exception: KeyError: 'row'"),
-        pytest.param(
-            8,
-            0,
-            "check_local_transaction returned int, not a LocalTransactionState: counted as unknown",
-            marks=another_answer,
-        ),
     ],
 )
 def test_what_a_check_is_answered(bridge, producer_on, answer, decision, remark):
-    listener = Listener(UNKNOWN, answer)
+    listener = Answers(UNKNOWN, answer)
     with producer_on(bridge, listener) as producer:
         sent = Message("orders.placed", b"value", b"42", [("a", None), ("a", b"1")], 77, 3)
         result = producer.send(sent)
@@ -509,7 +431,7 @@ def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge, 
         eventually(lambda: ends(bridge, "check"))
         return COMMIT
 
-    listener = Listener(checked_meanwhile, ROLLBACK)
+    listener = Answers(checked_meanwhile, ROLLBACK)
     with producer_on(bridge, listener) as producer:
         result = producer.send(Message("t", b"v"))
         result.wait(120)
@@ -523,7 +445,7 @@ def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge, 
 
 @of_checks
 def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, producer_on, caplog):
-    listener = Listener()
+    listener = Answers()
     with producer_on(bridge, listener) as producer:
         result = producer.send(Message("t", b"v"))
         half = half_of(bridge, result.transaction_id)
@@ -546,7 +468,7 @@ def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, producer_
 
 @of_checks
 def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge, producer_on):
-    first = Listener()
+    first = Answers()
     with producer_on(bridge, first) as producer:
         half = half_of(bridge, producer.send(Message("t", b"v")).transaction_id)
         for times in range(1, 21):
@@ -554,7 +476,7 @@ def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge, produc
         eventually(lambda: len(ends(bridge, "check")) == 20)
     # This check is sent while no member of the group is live.
     check_record(bridge, half, 21)
-    second = Listener()
+    second = Answers()
     with producer_on(bridge, second):
         eventually(lambda: len(ends(bridge, "check")) >= 21)
     assert [message.check_times for message in second.checked] == [21]
@@ -564,7 +486,7 @@ def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge, produc
 @of_checks
 def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge, producer_on):
     go_on = threading.Event()
-    listener = Listener(UNKNOWN, lambda _: go_on.wait(30) and COMMIT)
+    listener = Answers(UNKNOWN, lambda _: go_on.wait(30) and COMMIT)
     with producer_on(bridge, listener, check_request_hold_max=3) as producer:
         half = half_of(bridge, producer.send(Message("t", b"v")).transaction_id)
         for times in range(1, 31):
@@ -580,7 +502,7 @@ def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge, produ
 
 @of_the_connection
 def test_members_of_a_group_share_the_checks_and_take_over(bridge, producer_on):
-    one, other = Listener(), Listener()
+    one, other = Answers(), Answers()
     with producer_on(bridge, one) as first:
         half = half_of(bridge, first.send(Message("t", b"v")).transaction_id)
         with producer_on(bridge, other):
@@ -607,7 +529,7 @@ def test_the_group_is_alive_while_the_producer_is(bridge, producer_on):
         described = bridge.admin.describe_consumer_groups([group])[group].result(120)
         return len(described.members)
 
-    with producer_on(bridge, Listener()):
+    with producer_on(bridge, Answers()):
         eventually(lambda: members() == 1)
     assert members() == 0
 
@@ -618,7 +540,7 @@ def test_a_check_topic_that_was_deleted_is_made_again_and_its_checks_are_answere
 ):
     monkeypatch.setattr(consumer, "_LOOK_EVERY_S", 1.0)
     topic = bridge.names.check("orders")
-    with producer_on(bridge, Listener(UNKNOWN, COMMIT)) as producer:
+    with producer_on(bridge, Answers(UNKNOWN, COMMIT)) as producer:
         result = producer.send(Message("t", b"v"))
         bridge.admin.delete_topics([topic])[topic].result(120)
         eventually(lambda: "check_topic_created_again" in caplog.text)
@@ -636,7 +558,7 @@ def test_a_check_topic_that_somebody_deletes_and_creates_is_read_again(bridge, p
         members = bridge.admin.describe_consumer_groups([topic])[topic].result(120).members
         return any(member.assignment.topic_partitions for member in members)
 
-    with producer_on(bridge, Listener(UNKNOWN, COMMIT)) as producer:
+    with producer_on(bridge, Answers(UNKNOWN, COMMIT)) as producer:
         result = producer.send(Message("t", b"v"))
         eventually(assigned)
         bridge.admin.delete_topics([topic])[topic].result(120)
@@ -659,7 +581,7 @@ def own_bridge(own_kafka, request):
 def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, request, monkeypatch, caplog):
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
     monkeypatch.setattr(TransactionIds, "new_id", lambda _: next(ids))
-    listener = Listener()
+    listener = Answers()
     # The controller must not declare the broker dead while it is paused.
     with (
         EmbeddedKafka(config={"broker.session.timeout.ms": "60000"}) as kafka,
@@ -713,7 +635,7 @@ def _sends(producer, message):
 
 def test_no_end_is_lost_when_kafka_is_killed_and_comes_back(own_kafka, own_bridge, producer_on, caplog):
     results, stop = [], threading.Event()
-    listener = Listener()
+    listener = Answers()
     with producer_on(own_bridge, listener, settings={"message.timeout.ms": 1_000}) as producer:
 
         def work():
@@ -754,7 +676,7 @@ def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, producer_on, c
         own_kafka.kill()
         return COMMIT
 
-    producer = producer_on(own_bridge, Listener(kill)).start()
+    producer = producer_on(own_bridge, Answers(kill)).start()
     result = producer.send(Message("t", b"v"))
     with pytest.raises(TimeoutError):
         result.wait(0.1)
@@ -774,7 +696,7 @@ def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer
     # Longer than a few attempts. The pauses grow, and soon exceed the time-out of a request.
     restart = threading.Timer(6, own_kafka.restart)
     restart.start()
-    with producer_on(own_bridge, Listener()) as producer:
+    with producer_on(own_bridge, Answers()) as producer:
         eventually(lambda: _sends(producer, Message("t", b"v"))).wait(120)
         eventually(lambda: connection_events(caplog)[-1] == "kafka_connection_back")
     restart.join()
@@ -782,7 +704,7 @@ def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer
 
 
 def test_start_gives_up_in_the_end(api, caplog):
-    producer = api("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
+    producer = api("orders", Answers(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
 
     def seconds() -> float:
         began = time.monotonic()
@@ -798,7 +720,7 @@ def test_start_gives_up_in_the_end(api, caplog):
 
 
 def test_partitions_added_to_half_are_refused_before_the_local_transaction(bridge, producer_on, caplog):
-    listener = Listener()
+    listener = Answers()
     # librdkafka learns of new partitions at once, instead of within 5 minutes.
     settings = {"topic.metadata.refresh.interval.ms": 100}
     with producer_on(bridge, listener, settings=settings) as producer:
@@ -828,7 +750,7 @@ def test_a_real_topic_that_is_missing_is_told_once_and_not_created(api, request,
     ):
         there = bridge.create_topic("there")
         settings = {"bootstrap.servers": bridge.bootstrap_servers}
-        with api("orders", Listener(), settings, namespace=bridge.namespace) as producer:
+        with api("orders", Answers(), settings, namespace=bridge.namespace) as producer:
             for _ in range(5):
                 producer.send(Message(there, b"v"))
                 producer.send(Message("not.there", b"v"))
@@ -837,18 +759,3 @@ def test_a_real_topic_that_is_missing_is_told_once_and_not_created(api, request,
         told = [record.fields["topic"] for record in caplog.records if record.event == "real_topic_missing"]
         assert told == ["not.there", "nor.this"]
         assert not {"not.there", "nor.this"} & set(bridge.admin.list_topics(timeout=120).topics)
-
-
-@of_checks
-def test_committed_positions_are_in_the_groups_name(bridge, producer_on):
-    group = bridge.names.check("orders")
-    with producer_on(bridge, Listener()) as producer:
-        half = half_of(bridge, producer.send(Message("t", b"v")).transaction_id)
-        check_record(bridge, half)
-        eventually(lambda: ends(bridge, "check"))
-    consumer = Consumer({**quiet(bridge.bootstrap_servers), "group.id": group})
-    try:
-        committed = consumer.committed([TopicPartition(group, partition) for partition in range(4)], 10)
-    finally:
-        consumer.close()
-    assert sorted(position.offset for position in committed) == [-1001, -1001, -1001, 1]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 
-from tests.integration.test_client import COMMIT, UNKNOWN, Listener, check_record, ends, half_of
+from tests.integration.test_client import check_record, ends, half_of
 from tests.support.harness import eventually
+from tests.support.listeners import COMMIT, UNKNOWN, Answers
 from tests.support.own_threads import names_of_ours
 from txbridge import AsyncTransactionListener, AsyncTransactionProducer, Message, TransactionProducer
 
@@ -29,7 +29,7 @@ def settings(bridge):
 
 
 def test_pipelined_from_one_thread_in_order(bridge):
-    listener = Listener()
+    listener = Answers()
     with TransactionProducer("orders", listener, settings(bridge), namespace=bridge.namespace) as producer:
         futures = [
             producer.submit_message_in_transaction(Message("t", b"v", b"%d" % (number % 7)), number)
@@ -49,27 +49,6 @@ def test_pipelined_from_one_thread_in_order(bridge):
     for partition in (0, 1):
         offsets = [entry[1] for entry in found if entry[0] == partition]
         assert offsets == sorted(offsets)
-
-
-def test_close_waits_for_what_is_pipelined(bridge):
-    go_on = threading.Event()
-    producer = TransactionProducer(
-        "orders",
-        Listener(lambda *_: go_on.wait(30) and COMMIT),
-        settings(bridge),
-        namespace=bridge.namespace,
-        execute_thread_pool_max_size=4,
-    )
-    futures = [producer.submit_message_in_transaction(Message("t", b"v")) for _ in range(20)]
-    closer = threading.Thread(target=producer.close)
-    closer.start()
-    closer.join(0.2)
-    assert closer.is_alive()
-    go_on.set()
-    closer.join(120)
-    assert all(future.result(0).end.result(0) is None for future in futures)
-    assert names_of_ours() == []
-    assert [entry[3] for entry in ends(bridge)] == [8] * 20
 
 
 def test_a_thousand_sends_on_one_loop_and_their_checks(bridge):
@@ -93,28 +72,3 @@ def test_a_thousand_sends_on_one_loop_and_their_checks(bridge):
     assert [by_client[result.transaction_id] for result in results] == [8, 0] * 500
     assert {entry[3] for entry in ends(bridge, "check")} == {8}
     eventually(lambda: not names_of_ours())
-
-
-def test_cancelled_sends_leave_nothing_to_wait_for(bridge):
-    class Slow(Coroutines):
-        async def execute_local_transaction(self, message, arg):
-            begun.set()
-            await asyncio.sleep(60)
-
-    begun = asyncio.Event()
-
-    async def main():
-        async with AsyncTransactionProducer("orders", Slow(), settings(bridge), namespace=bridge.namespace) as producer:
-            runs = asyncio.ensure_future(producer.send_message_in_transaction(Message("t", b"v")))
-            await begun.wait()
-            early = asyncio.ensure_future(producer.send_message_in_transaction(Message("t", b"v")))
-            await asyncio.sleep(0)
-            for task in (runs, early):
-                task.cancel()
-            done = await asyncio.gather(runs, early, return_exceptions=True)
-            assert [type(error) for error in done] == [asyncio.CancelledError] * 2
-
-    asyncio.run(main())
-    [(_, _, _, decision, _, remark)] = ends(bridge)
-    assert (decision, remark) == (0, "executeLocalTransactionBranch exception: CancelledError: ")
-    assert len(bridge.read(bridge.names.half)) <= 2

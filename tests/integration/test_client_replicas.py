@@ -7,9 +7,9 @@ import time
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.integration.test_client import Listener
 from tests.support.apis import APIS
 from tests.support.harness import Bridge, eventually
+from tests.support.listeners import Answers
 from tests.support.second_broker import SESSION, SecondBroker
 from txbridge import LayoutError, Message, PrepareError
 from txbridge.embedded import EmbeddedKafka
@@ -34,7 +34,7 @@ def test_a_prepare_without_enough_replicas_fails_in_time_and_says_so(request):
         bridge.admin.create_topics([NewTopic(half, 2, 2, config=config)])[half].result(120)
         servers = f"{kafka.bootstrap_servers},{second.bootstrap_servers}"
         settings = {"bootstrap.servers": servers, "message.timeout.ms": 3_000}
-        producers = [api("orders", Listener(), settings, namespace=bridge.namespace) for api in APIS]
+        producers = [api("orders", Answers(), settings, namespace=bridge.namespace) for api in APIS]
         for producer in producers:
             eventually(lambda producer=producer: _sends(producer), 40)
         second.kill()

@@ -332,11 +332,11 @@ def test_several_messages_are_checked_as_one_and_delivered_together_in_their_ord
     assert {one.timestamp()[1] for one in bridge.read(stock)} == {born(bridge, half)}
 
 
-def test_a_null_value_and_a_null_key_are_delivered_as_null_at_the_time_of_birth(bridge: Bridge, join: Join):
+def test_null_and_a_timestamp_of_0_are_delivered_as_null_at_the_time_of_birth(bridge: Bridge, join: Join):
     topic = bridge.create_topic("nulls", 4)
     client = join("nulls", listening=False)
     tombstone = client.prepare(topic, None, key=FOOBAR[0])
-    keyless = client.prepare(topic, b"", REAL_QID=1)
+    keyless = client.prepare(topic, b"", REAL_QID=1, BORN_TIMESTAMP=0)
     client.end((tombstone, COMMIT))
     client.end((keyless, COMMIT))
     found = wait_delivered(bridge, topic, tombstone)
@@ -346,18 +346,6 @@ def test_a_null_value_and_a_null_key_are_delivered_as_null_at_the_time_of_birth(
     found = wait_delivered(bridge, topic, keyless)
     assert (found.key(), found.value(), found.headers(), found.partition()) == (None, b"", marks(keyless), 1)
     assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, keyless))
-
-
-def test_a_timestamp_of_0_counts_as_absent(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("epoch", 4)
-    client = join("epoch", listening=False)
-    half = client.prepare(topic, b"value", key=b"abc", BORN_TIMESTAMP=0)
-    client.end((half, COMMIT))
-    found = wait_delivered(bridge, topic, half)
-    assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, half))
-
-
-# --- rollback -------------------------------------------------------------------------------------------------------
 
 
 # --- check and answer -----------------------------------------------------------------------------------------------

@@ -11,23 +11,29 @@ UNKNOWN = LocalTransactionState.UNKNOWN
 
 
 class Answers(TransactionListener):
-    """Gives the answers that it was made with, and keeps its arguments.
+    """Gives the answers that it was made with, and keeps its arguments. Exceptions are raised, and functions called.
 
     Without an answer for the local transaction, the argument of the send is the answer.
     """
 
-    def __init__(self, execute: LocalTransactionState | None = COMMIT, check: LocalTransactionState = COMMIT) -> None:
+    def __init__(self, execute: Any = COMMIT, check: Any = COMMIT) -> None:
         self.execute, self.check = execute, check
         self.executed: list[tuple[MessageExt, Any]] = []
         self.checked: list[MessageExt] = []
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         self.executed.append((message, arg))
-        return arg if self.execute is None else self.execute
+        return arg if self.execute is None else _given(self.execute, message, arg)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         self.checked.append(message)
-        return self.check
+        return _given(self.check, message)
+
+
+def _given(answer: Any, *arguments: Any) -> Any:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer(*arguments) if callable(answer) else answer
 
 
 class Commits(TransactionListener):

@@ -6,13 +6,14 @@ import pytest
 
 from tests.support.apis import APIS, AsyncioPlain
 from tests.support.client_fakes import working_kafka
-from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
+from tests.support.listeners import Commits
+from txbridge import Message, PrepareError, TransactionProducer, UsageError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 MESSAGE = Message("orders", b"v", b"k", [("trace", b"1")])
 
 
-class Listener(TransactionListener):
+class Listener(Commits):
     def __init__(self, barrier_id):
         self.name = barrier_id
 
@@ -20,22 +21,6 @@ class Listener(TransactionListener):
         if isinstance(self.name, Exception):
             raise self.name
         return self.name
-
-    def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        raise AssertionError
-
-
-class WithoutTable(TransactionListener):
-    """A listener of a user who knows nothing of barriers."""
-
-    def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        raise AssertionError
 
 
 @pytest.fixture
@@ -73,7 +58,7 @@ def test_each_half_message_names_the_table_that_the_listener_has_then(kafka, pro
 
 
 def test_a_listener_without_a_table_names_none(kafka, producer):
-    producer(WithoutTable()).send(MESSAGE)
+    producer(Commits()).send(MESSAGE)
     assert named(kafka) == [None]
 
 

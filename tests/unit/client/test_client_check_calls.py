@@ -6,7 +6,8 @@ import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from queue import SimpleQueue
 
-from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener
+from tests.support.listeners import COMMIT, UNKNOWN, Answers
+from txbridge import Message, MessageExt
 from txbridge.client.base.reentrancy import is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.checks.request import CheckRequest
@@ -21,23 +22,6 @@ class Owner:
 OWNER = Owner()
 
 
-class Listener(TransactionListener):
-    """A listener that answers checks with a function."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def execute_local_transaction(self, message, arg):
-        raise AssertionError
-
-    def check_local_transaction(self, message):
-        return self.answer()
-
-
-def commit():
-    return LocalTransactionState.COMMIT_MESSAGE
-
-
 def ask(pool):
     answers = SimpleQueue()
     pool.ask_application(REQUEST, answers.put)
@@ -46,25 +30,26 @@ def ask(pool):
 
 def test_asks_in_a_thread_of_its_own_one_at_a_time():
     threads = []
-    pool = ThreadChecks(Listener(lambda: threads.append(threading.current_thread().name) or commit()), OWNER, None, 1)
-    assert [ask(pool).state for _ in range(3)] == [LocalTransactionState.COMMIT_MESSAGE] * 3
+    listener = Answers(check=lambda _: threads.append((threading.current_thread().name, is_called_by(OWNER))) or COMMIT)
+    pool = ThreadChecks(listener, OWNER, None, 1)
+    assert [ask(pool).state for _ in range(3)] == [COMMIT] * 3
     pool.close()
-    assert threads == ["txbridge-check-pool_0"] * 3
+    assert threads == [("txbridge-check-pool_0", True)] * 3
 
 
 def test_as_many_at_once_as_allowed():
     both = threading.Barrier(2, timeout=10)
-    pool = ThreadChecks(Listener(lambda: both.wait() >= 0 and commit()), OWNER, None, 2)
+    pool = ThreadChecks(Answers(check=lambda _: both.wait() >= 0 and COMMIT), OWNER, None, 2)
     answers = SimpleQueue()
     for _ in range(2):
         pool.ask_application(REQUEST, answers.put)
-    assert {answers.get(timeout=120).state for _ in range(2)} == {LocalTransactionState.COMMIT_MESSAGE}
+    assert {answers.get(timeout=120).state for _ in range(2)} == {COMMIT}
     pool.close()
 
 
 def test_close_waits_for_what_runs_and_leaves_the_rest():
     running, go_on = threading.Event(), threading.Event()
-    pool = ThreadChecks(Listener(lambda: running.set() or (go_on.wait(30) and commit())), OWNER, None, 1)
+    pool = ThreadChecks(Answers(check=lambda _: running.set() or (go_on.wait(30) and COMMIT)), OWNER, None, 1)
     answers = SimpleQueue()
     for _ in range(3):
         pool.ask_application(REQUEST, answers.put)
@@ -73,7 +58,7 @@ def test_close_waits_for_what_runs_and_leaves_the_rest():
     assert answers.empty()
     go_on.set()
     pool.close()
-    assert answers.get(timeout=120).state is LocalTransactionState.COMMIT_MESSAGE
+    assert answers.get(timeout=120).state is COMMIT
     pool.ask_application(REQUEST, answers.put)
     # The rest stays in Kafka for another member of the group.
     assert answers.empty()
@@ -83,9 +68,9 @@ def test_the_users_executor_is_used_and_left_alone():
     with ThreadPoolExecutor(1, thread_name_prefix="users") as executor:
         threads = []
         pool = ThreadChecks(
-            Listener(lambda: threads.append(threading.current_thread().name) or commit()), OWNER, executor, 1
+            Answers(check=lambda _: threads.append(threading.current_thread().name) or COMMIT), OWNER, executor, 1
         )
-        assert ask(pool).state is LocalTransactionState.COMMIT_MESSAGE
+        assert ask(pool).state is COMMIT
         pool.close()
         assert threads == ["users_0"]
         assert executor.submit(lambda: 42).result(120) == 42
@@ -96,7 +81,7 @@ def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
         def submit(self, *_):
             raise RuntimeError("full")
 
-    pool = ThreadChecks(Listener(commit), OWNER, Full(), 1)
+    pool = ThreadChecks(Answers(), OWNER, Full(), 1)
     assert ask(pool) is None
     assert "check_not_asked transaction=01234567" in caplog.text
     pool.close()
@@ -105,29 +90,18 @@ def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
 def test_an_executor_that_was_shut_down_with_checks_in_it():
     executor = ThreadPoolExecutor(1)
     go_on = threading.Event()
-    pool = ThreadChecks(Listener(lambda: go_on.wait(30) and commit()), OWNER, executor, 1)
+    pool = ThreadChecks(Answers(check=lambda _: go_on.wait(30) and COMMIT), OWNER, executor, 1)
     answers = SimpleQueue()
     pool.ask_application(REQUEST, answers.put)
     pool.ask_application(REQUEST, answers.put)
     executor.shutdown(wait=False, cancel_futures=True)
     assert answers.get(timeout=120) is None
     go_on.set()
-    assert answers.get(timeout=120).state is LocalTransactionState.COMMIT_MESSAGE
+    assert answers.get(timeout=120).state is COMMIT
     pool.close(10)
 
 
 def test_system_exit_in_a_check_is_unknown():
-    def leave():
-        raise SystemExit
-
-    pool = ThreadChecks(Listener(leave), OWNER, None, 1)
-    assert ask(pool).state is LocalTransactionState.UNKNOW
-    pool.close()
-
-
-def test_it_calls_on_behalf_of_its_owner():
-    seen = []
-    pool = ThreadChecks(Listener(lambda: seen.append(is_called_by(OWNER)) or commit()), OWNER, None, 1)
-    ask(pool)
-    assert seen == [True]
+    pool = ThreadChecks(Answers(check=SystemExit()), OWNER, None, 1)
+    assert ask(pool).state is UNKNOWN
     pool.close()

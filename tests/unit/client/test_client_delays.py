@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from tests.support.client_fakes import FakeRecord, FakeRuntime, working_kafka
+from tests.support.listeners import Answers
 from txbridge import (
     AsyncTransactionProducer,
     LocalTransactionState,
     Message,
-    TransactionListener,
     TransactionProducer,
     UsageError,
 )
@@ -32,20 +32,6 @@ HOUR = 3_600_000
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     monkeypatch.setattr(message_module, "now_ms", lambda: NOW)
-
-
-class Listener(TransactionListener):
-    """A listener that commits and notes its messages."""
-
-    def __init__(self):
-        self.executed = []
-
-    def execute_local_transaction(self, message, arg):
-        self.executed.append(message)
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        raise AssertionError
 
 
 @pytest.mark.parametrize(
@@ -117,7 +103,7 @@ def half_headers_of(kafka):
 
 
 def test_send_later_prepares_and_commits_without_a_local_transaction(monkeypatch):
-    kafka, listener = working_kafka(monkeypatch), Listener()
+    kafka, listener = working_kafka(monkeypatch), Answers()
     with TransactionProducer("orders", listener, SETTINGS) as producer:
         result = producer.send_later(Message("orders", b"v", delay=60), timeout=60)
         assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
@@ -129,11 +115,11 @@ def test_send_later_prepares_and_commits_without_a_local_transaction(monkeypatch
 
 
 def test_a_message_in_a_transaction_carries_its_time_and_its_listener_sees_it(monkeypatch):
-    kafka, listener = working_kafka(monkeypatch), Listener()
+    kafka, listener = working_kafka(monkeypatch), Answers()
     with TransactionProducer("orders", listener, SETTINGS) as producer:
         producer.send_message_in_transaction(Message("orders", b"v", deliver_at=NOW + 7))
     assert half_headers_of(kafka)["TXB_DELIVER_AT"] == b"1700000000007"
-    assert [message.deliver_at for message in listener.executed] == [NOW + 7]
+    assert [message.deliver_at for message, _ in listener.executed] == [NOW + 7]
 
 
 #: Of several messages, one names the time of all, or each names the same one.
@@ -147,13 +133,13 @@ def of_several(kafka, listener):
     """Headers of the half message of a transaction of several messages, and its listener's view of the message."""
     [record] = [record for wire in kafka.half_wires() for record in wire.records]
     headers = dict(record[3])
-    [shown] = listener.executed
+    [(shown, _)] = listener.executed
     return headers["TXB_MESSAGES"], headers["TXB_DELIVER_AT"], shown.deliver_at, [one.topic for one in shown.messages]
 
 
 @pytest.mark.parametrize("messages", SEVERAL)
 def test_several_messages_have_one_time(monkeypatch, messages):
-    kafka, listener = working_kafka(monkeypatch), Listener()
+    kafka, listener = working_kafka(monkeypatch), Answers()
     with TransactionProducer("orders", listener, SETTINGS) as producer:
         producer.send_messages_in_transaction(messages)
     assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
@@ -161,7 +147,7 @@ def test_several_messages_have_one_time(monkeypatch, messages):
 
 @pytest.mark.parametrize("messages", SEVERAL)
 def test_several_messages_that_are_submitted_have_one_time(monkeypatch, messages):
-    kafka, listener = working_kafka(monkeypatch), Listener()
+    kafka, listener = working_kafka(monkeypatch), Answers()
     with TransactionProducer("orders", listener, SETTINGS) as producer:
         producer.submit_messages_in_transaction(messages).result(60)
     assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
@@ -169,7 +155,7 @@ def test_several_messages_that_are_submitted_have_one_time(monkeypatch, messages
 
 @pytest.mark.parametrize("messages", SEVERAL)
 async def test_several_messages_on_a_loop_have_one_time(monkeypatch, messages):
-    kafka, listener = working_kafka(monkeypatch), Listener()
+    kafka, listener = working_kafka(monkeypatch), Answers()
     async with AsyncTransactionProducer("orders", listener, SETTINGS) as producer:
         await producer.send_messages_in_transaction(messages)
     assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
@@ -194,13 +180,13 @@ def test_several_messages_may_not_wait_longer_than_one():
 
 def test_one_without_a_time_has_no_header(monkeypatch):
     kafka = working_kafka(monkeypatch)
-    with TransactionProducer("orders", Listener(), SETTINGS) as producer:
+    with TransactionProducer("orders", Answers(), SETTINGS) as producer:
         producer.send_message_in_transaction(Message("orders", b"v"))
     assert "TXB_DELIVER_AT" not in half_headers_of(kafka)
 
 
 def test_send_later_needs_a_time():
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Answers(), SETTINGS)
     with pytest.raises(UsageError, match="the message names no time: give it deliver_at or delay"):
         producer.send_later(Message("orders", b"v"))
 
@@ -209,12 +195,12 @@ def test_send_later_needs_a_time():
 @pytest.mark.parametrize("api", [TransactionProducer, AsyncTransactionProducer])
 def test_the_option_is_checked(api, seconds):
     with pytest.raises(UsageError, match="timer_max_delay must be seconds, more than 0"):
-        api("orders", Listener(), SETTINGS, timer_max_delay=seconds)
+        api("orders", Answers(), SETTINGS, timer_max_delay=seconds)
 
 
 def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):
     working_kafka(monkeypatch)
-    with TransactionProducer("orders", Listener(), SETTINGS, timer_max_delay=1e8) as producer:
+    with TransactionProducer("orders", Answers(), SETTINGS, timer_max_delay=1e8) as producer:
         producer.send_later(Message("orders", b"v", delay=timedelta(days=7)), timeout=60)
         with pytest.raises(UsageError, match="longest delay is 7d"):
             producer.send_later(Message("orders", b"v", delay=timedelta(days=7, seconds=1)))
@@ -223,7 +209,7 @@ def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):
 async def test_send_later_on_a_loop(monkeypatch):
     runtime = FakeRuntime()
     monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
-    async with AsyncTransactionProducer("orders", Listener(), SETTINGS) as producer:
+    async with AsyncTransactionProducer("orders", Answers(), SETTINGS) as producer:
         with pytest.raises(UsageError, match="names no time"):
             await producer.send_later(Message("orders", b"v"))
         task = asyncio.ensure_future(producer.send_later(Message("orders", b"v", delay=60)))

@@ -11,26 +11,16 @@ import pytest
 
 from tests.support.client_fakes import working_kafka
 from tests.support.interrupts import Interrupted, OrdinaryError, Run, stack_of, wait_until
+from tests.support.listeners import Commits
 from tests.support.own_threads import threads_of_ours
-from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer
+from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.client import start
 from txbridge.client.prepare import half_writer
 
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 30_000}
 #: Only a thread that hangs takes so long.
 HANGS_S = 20.0
-
-
-class Listener(TransactionListener):
-    """Commits everything."""
-
-    def execute_local_transaction(self, message, arg):
-        return COMMIT
-
-    def check_local_transaction(self, message):
-        return COMMIT
 
 
 @pytest.fixture
@@ -69,7 +59,7 @@ def every_point(kafka, scenario, step=1):
 
 def test_start(kafka):
     def scenario():
-        producer = TransactionProducer("orders", Listener(), SETTINGS)
+        producer = TransactionProducer("orders", Commits(), SETTINGS)
         yield producer.start, producer.close
 
     assert every_point(kafka, scenario) > 100
@@ -84,7 +74,7 @@ def test_start_inside_a_request_of_confluent_kafka(kafka, monkeypatch):
         ) from Interrupted()
 
     monkeypatch.setattr(start, "check_layout", request)
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Commits(), SETTINGS)
     with pytest.raises(Interrupted):
         producer.start()
     producer.close()
@@ -92,7 +82,7 @@ def test_start_inside_a_request_of_confluent_kafka(kafka, monkeypatch):
 
 def test_sends_one_after_the_other(kafka):
     def scenario():
-        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        producer = TransactionProducer("orders", Commits(), SETTINGS).start()
 
         def send():
             for _ in range(2):
@@ -108,7 +98,7 @@ def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafk
     swallowed, places = [], []
     for number in itertools.count():
         kafka.forget()
-        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        producer = TransactionProducer("orders", Commits(), SETTINGS).start()
         producer.send_message_in_transaction(MESSAGE)
         run = Run(number, partial(producer.send_message_in_transaction, MESSAGE), producer.close, OrdinaryError)
         assert not run.hangs(HANGS_S)
@@ -125,7 +115,7 @@ def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafk
 
 def test_submits_and_a_flush(kafka):
     def scenario():
-        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        producer = TransactionProducer("orders", Commits(), SETTINGS).start()
         futures = []
 
         def submit():
@@ -148,7 +138,7 @@ def test_submits_and_a_flush(kafka):
 @pytest.mark.parametrize("timeout", [None, 5.0])
 def test_close_and_once_more(kafka, timeout):
     def scenario():
-        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        producer = TransactionProducer("orders", Commits(), SETTINGS).start()
         producer.send_message_in_transaction(MESSAGE)
         producer.submit_message_in_transaction(MESSAGE)
         yield lambda: producer.close(timeout), producer.close

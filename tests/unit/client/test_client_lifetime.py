@@ -15,34 +15,19 @@ import pytest
 from tests.support.cancel_at import CancelledAt
 from tests.support.client_fakes import LAYOUT, FakeRuntime, working_kafka
 from tests.support.interrupts import wait_until
+from tests.support.listeners import COMMIT, Answers
 from tests.support.own_threads import names_of_ours
 from txbridge import (
     AsyncTransactionProducer,
-    LocalTransactionState,
     Message,
-    TransactionListener,
     TransactionProducer,
     UsageError,
 )
 from txbridge.client import start as start_module
 
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 LONG_S = 20.0
-
-
-class Listener(TransactionListener):
-    """A listener with given methods."""
-
-    def __init__(self, execute=lambda *_: COMMIT):
-        self.execute = execute
-
-    def execute_local_transaction(self, message, arg):
-        return self.execute(message, arg)
-
-    def check_local_transaction(self, message):
-        return COMMIT
 
 
 @pytest.fixture
@@ -93,7 +78,7 @@ def kinds_of_errors(*calls):
 
 
 def test_close_during_the_start_that_the_first_send_makes(kafka, slow):
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Answers(), SETTINGS)
     sends = [lambda: producer.send_message_in_transaction(MESSAGE) for _ in range(4)]
     sends_end = kinds_of_errors(*sends)
     assert slow.begun.wait(LONG_S)
@@ -127,7 +112,7 @@ class _LateLock:
 
 
 def test_a_send_that_comes_a_moment_before_close_does_not_start_it_afterwards(kafka):
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Answers(), SETTINGS)
     lock = producer._life._lock = _LateLock()
     send_ends = kinds_of_errors(lambda: producer.send_message_in_transaction(MESSAGE))
     assert lock.is_wanted.wait(LONG_S)
@@ -141,7 +126,7 @@ def test_a_send_that_comes_a_moment_before_close_does_not_start_it_afterwards(ka
 def test_two_closes_at_once_and_one_that_has_no_time(kafka):
     running, go_on = threading.Event(), threading.Event()
     producer = TransactionProducer(
-        "orders", Listener(lambda *_: running.set() or (go_on.wait(LONG_S) and COMMIT)), SETTINGS
+        "orders", Answers(lambda *_: running.set() or (go_on.wait(LONG_S) and COMMIT)), SETTINGS
     )
     send_ends = kinds_of_errors(lambda: producer.send_message_in_transaction(MESSAGE))
     assert running.wait(LONG_S)
@@ -165,7 +150,7 @@ def test_close_and_flush_in_our_own_threads_are_refused(kafka):
 
         return callback
 
-    with TransactionProducer("orders", Listener(), SETTINGS) as producer:
+    with TransactionProducer("orders", Answers(), SETTINGS) as producer:
         for wire in kafka.wires:
             wire.automatic = wire.is_half
         result = producer.send_message_in_transaction(MESSAGE)
@@ -190,13 +175,10 @@ from txbridge.client import start
 from tests.support.own_threads import names_of_ours
 from tests.support.cancel_at import CancelledAt
 from tests.support.client_fakes import LAYOUT, FakeAdmin
+from tests.support.listeners import Commits as Listener
 start.check_layout = lambda *_, **__: LAYOUT
 start.ensure_check_topic = lambda *_, **__: None
 start.AdminClient = FakeAdmin
-
-class Listener(TransactionListener):
-    def execute_local_transaction(self, message, arg): return LocalTransactionState.COMMIT_MESSAGE
-    def check_local_transaction(self, message): return LocalTransactionState.COMMIT_MESSAGE
 
 producer = TransactionProducer("orders", Listener(), {{"bootstrap.servers": "127.0.0.1:1", "log_level": 0}}).start()
 future = producer.submit_message_in_transaction(Message("t", b"v"))
@@ -262,7 +244,7 @@ def test_a_producer_made_before_a_fork_may_start_in_the_child():
 
 
 async def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):
-    producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
+    producer = AsyncTransactionProducer("orders", Answers(), SETTINGS)
     send = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
     await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
     async with asyncio.timeout(LONG_S):
@@ -284,7 +266,7 @@ def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, m
             over.set()
 
     async def main():
-        producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
+        producer = AsyncTransactionProducer("orders", Answers(), SETTINGS)
         send = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
         await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
         send.cancel()
@@ -313,7 +295,7 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
         monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
 
         async def main():
-            listener = Listener()
+            listener = Answers()
             producer = AsyncTransactionProducer("orders", listener, SETTINGS)
             if not is_plain:
                 producer._execute._method, producer._execute._is_coroutine = _commit, True

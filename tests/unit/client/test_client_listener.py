@@ -6,32 +6,12 @@ import logging
 
 import pytest
 
-from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener
+from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
+from txbridge import LocalTransactionState, Message, MessageExt
 from txbridge.client.listener import check, execute
 from txbridge.core.decision_record import Decision
 
 MESSAGE = MessageExt.for_execution(Message("orders", b"v"), "0123456789ABCDEF" * 2, 0, 1, 2)
-
-
-class Listener(TransactionListener):
-    """A listener with a given answer. An exception is raised."""
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.given = []
-
-    def execute_local_transaction(self, message, arg):
-        self.given.append((message, arg))
-        return self._answered()
-
-    def check_local_transaction(self, message):
-        self.given.append((message,))
-        return self._answered()
-
-    def _answered(self):
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        return self.answer
 
 
 class BrokenError(Exception):
@@ -39,84 +19,75 @@ class BrokenError(Exception):
         raise RuntimeError("no text")
 
 
+def ask_both(answer):
+    """Outcomes of the local transaction and of the check."""
+    listener = Answers(lambda *_: answer, lambda _: answer)
+    outcomes = execute(listener, MESSAGE, "arg"), check(listener, MESSAGE)
+    assert (listener.executed, listener.checked) == ([(MESSAGE, "arg")], [MESSAGE])
+    return outcomes
+
+
 def test_rocketmqs_numbers_and_both_spellings():
-    assert LocalTransactionState.COMMIT_MESSAGE.value == 8
-    assert LocalTransactionState.ROLLBACK_MESSAGE.value == 12
-    assert LocalTransactionState.UNKNOW.value == 0
+    assert [(state.name, state.value) for state in LocalTransactionState] == [
+        ("COMMIT_MESSAGE", 8),
+        ("ROLLBACK_MESSAGE", 12),
+        ("UNKNOW", 0),
+    ]
     assert LocalTransactionState.UNKNOWN is LocalTransactionState.UNKNOW
-    assert [state.name for state in LocalTransactionState] == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
 
 
 @pytest.mark.parametrize(
     ("answer", "decision"),
-    [
-        (LocalTransactionState.COMMIT_MESSAGE, Decision.COMMIT),
-        (LocalTransactionState.ROLLBACK_MESSAGE, Decision.ROLLBACK),
-        (LocalTransactionState.UNKNOWN, Decision.UNKNOWN),
-        (None, Decision.UNKNOWN),
-    ],
+    [(COMMIT, Decision.COMMIT), (ROLLBACK, Decision.ROLLBACK), (UNKNOWN, Decision.UNKNOWN), (None, Decision.UNKNOWN)],
 )
 def test_answers(answer, decision, caplog):
-    for call in (lambda listener: execute(listener, MESSAGE, "arg"), lambda listener: check(listener, MESSAGE)):
-        outcome = call(Listener(answer))
-        assert outcome.decision is decision
-        assert outcome.remark is None
-        assert outcome.exception is None
+    for outcome in ask_both(answer):
+        assert (outcome.decision, outcome.remark, outcome.exception) == (decision, None, None)
     assert not caplog.records
-
-
-def test_message_and_argument_are_passed_on():
-    listener = Listener(None)
-    execute(listener, MESSAGE, "arg")
-    check(listener, MESSAGE)
-    assert listener.given == [(MESSAGE, "arg"), (MESSAGE,)]
-
-
-def test_exception_of_the_local_transaction_is_unknown_with_rocketmqs_remark(caplog):
-    error = ValueError("no such account, 50 % off")
-    outcome = execute(Listener(error), MESSAGE, None)
-    assert outcome.state is LocalTransactionState.UNKNOW
-    assert outcome.remark == "executeLocalTransactionBranch exception: ValueError: no such account, 50 % off"
-    assert outcome.exception is error
-    [record] = caplog.records
-    assert record.name == "txbridge.client"
-    assert record.levelno == logging.WARNING
-    assert record.event == "local_transaction_raised"
-    assert record.fields == {"transaction": "01234567", "topic": "orders"}
-    assert record.exc_info[1] is error
-
-
-def test_exception_of_a_check_is_unknown_with_rocketmqs_remark(caplog):
-    outcome = check(Listener(KeyError("row")), MESSAGE)
-    assert outcome.state is LocalTransactionState.UNKNOW
-    assert outcome.remark == "checkLocalTransactionState Exception: KeyError: 'row'"
-    assert [record.event for record in caplog.records] == ["check_local_transaction_raised"]
 
 
 @pytest.mark.parametrize(("answer", "kind"), [(True, "bool"), ("COMMIT_MESSAGE", "str"), (8, "int"), (object, "type")])
 def test_anything_else_is_unknown_and_said_aloud(answer, kind, caplog):
-    outcome = execute(Listener(answer), MESSAGE, None)
-    assert outcome.state is LocalTransactionState.UNKNOW
-    assert outcome.remark == (
-        f"execute_local_transaction returned {kind}, not a LocalTransactionState: counted as unknown"
-    )
-    assert outcome.exception is None
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    for outcome, method in zip(ask_both(answer), ("execute_local", "check_local"), strict=True):
+        remark = f"{method}_transaction returned {kind}, not a LocalTransactionState: counted as unknown"
+        assert (outcome.state, outcome.remark, outcome.exception) == (UNKNOWN, remark, None)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "0123456789ABCDEF" not in caplog.text
+
+
+def test_an_exception_is_unknown_with_rocketmqs_remark(caplog):
+    error = ValueError("no such account, 50 % off")
+    executed, checked = execute(Answers(error), MESSAGE, None), check(Answers(check=error), MESSAGE)
+    assert [(outcome.state, outcome.exception) for outcome in (executed, checked)] == [(UNKNOWN, error)] * 2
+    assert executed.remark == "executeLocalTransactionBranch exception: ValueError: no such account, 50 % off"
+    assert checked.remark == "checkLocalTransactionState Exception: ValueError: no such account, 50 % off"
+    assert [(record.name, record.levelno, record.event, record.fields) for record in caplog.records] == [
+        (
+            "txbridge.client",
+            logging.WARNING,
+            "local_transaction_raised",
+            {"transaction": "01234567", "topic": "orders"},
+        ),
+        (
+            "txbridge.client",
+            logging.WARNING,
+            "check_local_transaction_raised",
+            {"transaction": "01234567", "topic": "orders", "check_times": 0},
+        ),
+    ]
+    assert caplog.records[0].exc_info[1] is error
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
 def test_what_is_no_exception_gets_out(error):
     with pytest.raises(type(error)):
-        execute(Listener(error), MESSAGE, None)
+        execute(Answers(error), MESSAGE, None)
     with pytest.raises(type(error)):
-        check(Listener(error), MESSAGE)
+        check(Answers(check=error), MESSAGE)
 
 
-def test_exception_without_text_and_endless_text(caplog):
-    assert execute(Listener(BrokenError()), MESSAGE, None).remark == (
+def test_exception_without_text_and_endless_text():
+    assert execute(Answers(BrokenError()), MESSAGE, None).remark == (
         "executeLocalTransactionBranch exception: BrokenError: (its text cannot be had)"
     )
-    long = execute(Listener(ValueError("x" * 1_000_000)), MESSAGE, None)
-    assert len(long.remark) == 2_048
-    assert isinstance(long.exception, ValueError)
+    assert len(execute(Answers(ValueError("x" * 1_000_000)), MESSAGE, None).remark) == 2_048

@@ -8,26 +8,11 @@ from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecu
 import pytest
 
 from tests.support.client_fakes import FakeRuntime
-from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
+from tests.support.listeners import COMMIT, Answers
+from txbridge import Message, PrepareError, TransactionProducer, UsageError
 from txbridge.client.base.in_flight import InFlight
 
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
-
-
-class Listener(TransactionListener):
-    """A listener that answers with a function and remembers its messages."""
-
-    def __init__(self, answer=lambda message, arg: COMMIT):
-        self.answer = answer
-        self.given = []
-
-    def execute_local_transaction(self, message, arg):
-        self.given.append(arg)
-        return self.answer(message, arg)
-
-    def check_local_transaction(self, message):
-        raise AssertionError
 
 
 class Counting(ThreadPoolExecutor):
@@ -62,10 +47,10 @@ def made(monkeypatch, runtime):
 
 
 def test_local_transactions_run_in_order_once_prepared_and_share_a_job(made, runtime):
-    listener = Listener()
+    listener = Answers()
     with Counting() as executor, made(listener, execute_executor=executor) as producer:
         futures = [producer.submit_message_in_transaction(MESSAGE, number) for number in range(50)]
-        assert listener.given == []
+        assert listener.executed == []
         assert not any(future.done() for future in futures)
         blocker = threading.Event()
         executor.submit(blocker.wait, 10)
@@ -73,14 +58,14 @@ def test_local_transactions_run_in_order_once_prepared_and_share_a_job(made, run
         blocker.set()
         results = [future.result(120) for future in futures]
         assert executor.jobs == 2
-    assert listener.given == list(range(50))
+    assert [arg for _, arg in listener.executed] == list(range(50))
     assert [result.transaction_id for result in results] == [end.entry.transaction_id for end in runtime.ends]
     assert {result.local_transaction_state for result in results} == {COMMIT}
     assert runtime.running == set()
 
 
 def test_a_prepare_error_is_in_the_future(made, runtime):
-    listener, failure = Listener(), PrepareError("not acknowledged")
+    listener, failure = Answers(), PrepareError("not acknowledged")
     with made(listener) as producer:
         future = producer.submit_message_in_transaction(MESSAGE)
         [(_, transaction_id, _)] = runtime.written
@@ -88,12 +73,12 @@ def test_a_prepare_error_is_in_the_future(made, runtime):
         assert future.exception(10) is failure
         assert producer.flush() == 0
     assert runtime.given_up == [transaction_id]
-    assert listener.given == []
+    assert listener.executed == []
 
 
 def test_no_room_for_ends_is_a_prepare_error_in_the_future(made, runtime):
     runtime.room = False
-    with made(Listener()) as producer:
+    with made(Answers()) as producer:
         future = producer.submit_message_in_transaction(MESSAGE)
         assert "too many decisions wait" in str(future.exception(0))
     assert (runtime.written, runtime.running, len(runtime.given_up)) == ([], set(), 1)
@@ -101,7 +86,7 @@ def test_no_room_for_ends_is_a_prepare_error_in_the_future(made, runtime):
 
 def test_interrupted_while_it_is_handed_over(made, runtime):
     runtime.refusals.append(KeyboardInterrupt())
-    with made(Listener(), limit=1) as producer:
+    with made(Answers(), limit=1) as producer:
         with pytest.raises(KeyboardInterrupt):
             producer.submit_message_in_transaction(MESSAGE)
         assert (runtime.running, len(runtime.given_up)) == (set(), 1)
@@ -119,7 +104,7 @@ def test_interrupt_of_the_listener_is_in_the_future_and_the_thread_goes_on(made,
             raise error
         return COMMIT
 
-    with made(Listener(answer)) as producer:
+    with made(Answers(answer)) as producer:
         first, second = (producer.submit_message_in_transaction(MESSAGE) for _ in range(2))
         runtime.acknowledge()
         assert isinstance(first.exception(10), SystemExit)
@@ -128,7 +113,7 @@ def test_interrupt_of_the_listener_is_in_the_future_and_the_thread_goes_on(made,
 
 
 def test_cancelled_before_its_local_transaction_it_is_given_up(made, runtime):
-    listener = Listener()
+    listener = Answers()
     with made(listener) as producer:
         future = producer.submit_message_in_transaction(MESSAGE)
         [(_, transaction_id, _)] = runtime.written
@@ -137,11 +122,11 @@ def test_cancelled_before_its_local_transaction_it_is_given_up(made, runtime):
         assert producer.flush() == 0
     with pytest.raises(CancelledError):
         future.result(0)
-    assert (runtime.given_up, runtime.running, listener.given, runtime.ends) == ([transaction_id], set(), [], [])
+    assert (runtime.given_up, runtime.running, listener.executed, runtime.ends) == ([transaction_id], set(), [], [])
 
 
 def test_too_many_wait_until_half_of_them_are_through(made, runtime):
-    with made(Listener(), limit=4) as producer:
+    with made(Answers(), limit=4) as producer:
         futures = [producer.submit_message_in_transaction(MESSAGE) for _ in range(4)]
         more = []
         thread = threading.Thread(target=lambda: more.append(producer.submit_message_in_transaction(MESSAGE)))
@@ -156,7 +141,7 @@ def test_too_many_wait_until_half_of_them_are_through(made, runtime):
 
 
 def test_close_wakes_who_waits_for_room(made, runtime):
-    producer = made(Listener(), limit=1)
+    producer = made(Answers(), limit=1)
     producer.submit_message_in_transaction(MESSAGE)
     errors = []
 
@@ -182,7 +167,7 @@ def test_a_listener_and_a_callback_may_submit_although_it_is_full(made, runtime)
             inner.append(producer.submit_message_in_transaction(MESSAGE))
         return COMMIT
 
-    with made(Listener(nested), limit=1) as producer:
+    with made(Answers(nested), limit=1) as producer:
         outer = producer.submit_message_in_transaction(MESSAGE, "outer")
         outer.add_done_callback(lambda _: inner.append(producer.submit_message_in_transaction(MESSAGE)))
         runtime.acknowledge()
@@ -202,7 +187,7 @@ def test_flush_and_close_by_a_submitted_transaction_are_refused(made, runtime):
             complaints.append(str(caught.value))
         return COMMIT
 
-    with made(Listener(waits)) as producer:
+    with made(Answers(waits)) as producer:
         future = producer.submit_message_in_transaction(MESSAGE)
         runtime.acknowledge()
         future.result(120)
@@ -211,7 +196,7 @@ def test_flush_and_close_by_a_submitted_transaction_are_refused(made, runtime):
 
 def test_flush_waits_for_what_was_submitted_before(made, runtime):
     go_on = threading.Event()
-    with made(Listener(lambda *_: go_on.wait(30) and COMMIT)) as producer:
+    with made(Answers(lambda *_: go_on.wait(30) and COMMIT)) as producer:
         futures = [producer.submit_message_in_transaction(MESSAGE) for _ in range(3)]
         runtime.acknowledge()
         assert producer.flush(0.02) == 3
@@ -226,7 +211,7 @@ def test_flush_waits_for_what_was_submitted_before(made, runtime):
 
 def test_close_in_time_gives_up_what_has_no_local_transaction(made, runtime):
     running, go_on = threading.Event(), threading.Event()
-    listener = Listener(lambda *_: running.set() or (go_on.wait(30) and COMMIT))
+    listener = Answers(lambda *_: running.set() or (go_on.wait(30) and COMMIT))
     producer = made(listener)
     runs, waits = (producer.submit_message_in_transaction(MESSAGE) for _ in range(2))
     runtime.acknowledge()
@@ -238,7 +223,7 @@ def test_close_in_time_gives_up_what_has_no_local_transaction(made, runtime):
     assert not runs.done()
     go_on.set()
     assert runs.result(120).local_transaction_state is COMMIT
-    assert len(listener.given) == 1
+    assert len(listener.executed) == 1
     assert len(runtime.given_up) == 2
 
 
@@ -247,7 +232,7 @@ def test_an_executor_that_refuses(made, runtime, caplog):
         def submit(self, *_):
             raise RuntimeError("full")
 
-    with made(Listener(), execute_executor=Full()) as producer:
+    with made(Answers(), execute_executor=Full()) as producer:
         future = producer.submit_message_in_transaction(MESSAGE)
         runtime.acknowledge()
         assert "execute_executor refused" in str(future.exception(0))
@@ -258,7 +243,7 @@ def test_an_executor_that_refuses(made, runtime, caplog):
 def test_an_executor_that_was_shut_down_with_local_transactions_in_it(made, runtime, caplog):
     executor, go_on = ThreadPoolExecutor(1), threading.Event()
     executor.submit(go_on.wait, 10)
-    with made(Listener(), execute_executor=executor) as producer:
+    with made(Answers(), execute_executor=executor) as producer:
         futures: list[Future] = [producer.submit_message_in_transaction(MESSAGE) for _ in range(2)]
         runtime.acknowledge()
         executor.shutdown(wait=False, cancel_futures=True)

@@ -7,24 +7,15 @@ import threading
 import pytest
 
 from tests.support.client_fakes import FakeRuntime
-from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
+from tests.support.listeners import Commits
+from txbridge import Message, PrepareError, TransactionProducer, UsageError
 from txbridge.client.flow.send_path import SendPath
 from txbridge.topics.verify import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 
 
-class Listener(TransactionListener):
-    """Never called here."""
-
-    def execute_local_transaction(self, message, arg):
-        raise AssertionError
-
-    def check_local_transaction(self, message):
-        raise AssertionError
-
-
-class Coroutine(Listener):
+class Coroutine(Commits):
     """A listener with one coroutine method."""
 
     async def check_local_transaction(self, message):
@@ -59,7 +50,7 @@ class Coroutine(Listener):
 )
 def test_constructor_refuses(arguments, complaint):
     with pytest.raises(UsageError, match=complaint):
-        TransactionProducer(**{"group": "orders", "listener": Listener(), "settings": SETTINGS, **arguments})
+        TransactionProducer(**{"group": "orders", "listener": Commits(), "settings": SETTINGS, **arguments})
 
 
 @pytest.fixture
@@ -72,7 +63,7 @@ def never_starts(monkeypatch):
 
 @pytest.mark.usefixtures("never_starts")
 def test_a_message_that_no_cluster_takes_does_not_even_start_it():
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Commits(), SETTINGS)
     with pytest.raises(UsageError, match="the topic is empty"):
         producer.send_message_in_transaction(Message("", b""))
     with pytest.raises(UsageError, match="a Message is needed, not bytes"):
@@ -82,7 +73,7 @@ def test_a_message_that_no_cluster_takes_does_not_even_start_it():
 
 @pytest.mark.usefixtures("never_starts")
 def test_closed_before_it_was_started():
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Commits(), SETTINGS)
     producer.close()
     producer.close()
     with pytest.raises(UsageError, match="closed"):
@@ -99,7 +90,7 @@ def test_a_start_that_failed_can_be_tried_again(monkeypatch):
         raise KafkaUnreachableError("no Kafka")
 
     monkeypatch.setattr("txbridge.client.start.start", start)
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Commits(), SETTINGS)
     for _ in range(2):
         with pytest.raises(KafkaUnreachableError):
             producer.start()
@@ -123,7 +114,7 @@ def test_many_threads_start_it_once(monkeypatch):
         return Runtime()
 
     monkeypatch.setattr("txbridge.client.start.start", start)
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Commits(), SETTINGS)
     errors = []
 
     def send():
@@ -153,7 +144,7 @@ def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch
     runtime = FakeRuntime(room=room)
     runtime.refusals.extend(refusals)
     monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
-    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer = TransactionProducer("orders", Commits(), SETTINGS)
     with pytest.raises(error, match=complaint):
         producer.send_message_in_transaction(Message("t", b""))
     assert len(runtime.given_up) == 1
