@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from types import SimpleNamespace
@@ -201,6 +202,13 @@ class FakeRuntime:
             on_done(error or Prepared(transaction_id, 0, number, 1_000, 1))
         if self.after_reports is not None:
             self.after_reports()
+
+
+async def until(what):
+    """Wait in a coroutine until `what` is true. Threads set it, or code that knows no Event of the test."""
+    async with asyncio.timeout(20):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 class FakeConsumer:

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from tests.support.client_fakes import FakeRuntime
+from tests.support.client_fakes import FakeRuntime, until
+from tests.support.listeners import COMMIT, Answers
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
@@ -17,7 +18,6 @@ from txbridge import (
     Message,
     MessageExt,
     PrepareError,
-    TransactionListener,
     UsageError,
 )
 from txbridge.client.base.in_flight import InFlight
@@ -26,7 +26,6 @@ from txbridge.client.flow.back_pressure import Turns
 from txbridge.core.decision_record import Decision
 from txbridge.topics.verify import KafkaUnreachableError
 
-COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 
@@ -81,11 +80,12 @@ async def written(runtime, count):
     await until(lambda: len(runtime.written) >= count)
 
 
-async def until(what):
-    async with asyncio.timeout(10):
-        # Threads and code without access to the test's Event set the condition.
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+async def acknowledged(producer, runtime):
+    """Begin a send, until its half message is acknowledged."""
+    task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+    await written(runtime, 1)
+    runtime.acknowledge()
+    return task
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------
@@ -139,9 +139,7 @@ async def test_cancelled_while_its_coroutine_runs_it_sends_unknown(runtime):
             cleaned.append(1)
 
     async with producer_with(Listener(slow)) as producer:
-        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-        await written(runtime, 1)
-        runtime.acknowledge()
+        task = await acknowledged(producer, runtime)
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -156,9 +154,7 @@ async def test_cancelled_while_its_coroutine_runs_it_sends_unknown(runtime):
 async def test_cancelled_while_its_thread_runs_it_counts_as_running_until_that_is_done(runtime):
     begun, go_on = threading.Event(), threading.Event()
     producer = producer_with(Plain(lambda: begun.set() or (go_on.wait(30) and COMMIT)))
-    task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-    await written(runtime, 1)
-    runtime.acknowledge()
+    task = await acknowledged(producer, runtime)
     await until(begun.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -179,9 +175,7 @@ async def test_cancelled_while_it_waits_for_a_thread_its_method_is_not_called(ru
     async with producer_with(Plain(lambda: called.append(1))) as producer:
         # All threads of the default executor.
         blockers = [loop.run_in_executor(None, go_on.wait, 10) for _ in range(40)]
-        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-        await written(runtime, 1)
-        runtime.acknowledge()
+        task = await acknowledged(producer, runtime)
         # Enough turns of the loop to reach the listener.
         for _ in range(20):
             await asyncio.sleep(0)
@@ -240,9 +234,7 @@ async def test_what_plain_methods_return_and_raise(runtime):
     async with producer_with(Plain(answers().__next__)) as producer:
         results = []
         for _ in range(4):
-            task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-            await written(runtime, 1)
-            runtime.acknowledge()
+            task = await acknowledged(producer, runtime)
             results.append(await task)
     assert [result.local_transaction_state.name for result in results] == [
         "COMMIT_MESSAGE",
@@ -255,9 +247,7 @@ async def test_what_plain_methods_return_and_raise(runtime):
 
 async def test_the_result_waits_without_blocking_the_loop(runtime):
     async with producer_with(Listener()) as producer:
-        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-        await written(runtime, 1)
-        runtime.acknowledge()
+        task = await acknowledged(producer, runtime)
         result = await task
         assert result.transaction_id not in repr(result)
         with pytest.raises(TimeoutError):
@@ -291,25 +281,12 @@ async def test_another_loop_and_a_fork_are_refused(runtime):
     await producer.close()
 
 
-async def test_flushes_that_wait_do_not_hold_up_close(runtime):
-    go_on = threading.Event()
-    producer = await producer_with(Listener()).start()
-    runtime.flush = lambda timeout: go_on.wait(30) and 0
-    flushes = [asyncio.ensure_future(producer.flush()) for _ in range(10)]
-    await asyncio.sleep(0.01)
-    await asyncio.wait_for(producer.close(0.1), 5)
-    go_on.set()
-    await asyncio.wait(flushes)
-
-
 async def test_close_by_a_listener_is_refused_also_in_a_task_of_its_own(runtime):
     async def closes(*_):
         await asyncio.wait_for(producer.close(), 10)
 
     async with producer_with(Listener(closes)) as producer:
-        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-        await written(runtime, 1)
-        runtime.acknowledge()
+        task = await acknowledged(producer, runtime)
         assert isinstance((await task).local_exception, UsageError)
 
 
@@ -325,9 +302,7 @@ async def test_a_task_that_outlives_the_listener_may_close(runtime):
         return COMMIT
 
     producer = await producer_with(Listener(later)).start()
-    task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-    await written(runtime, 1)
-    runtime.acknowledge()
+    task = await acknowledged(producer, runtime)
     await task
     await closing[0]
     assert runtime.closed
@@ -468,19 +443,12 @@ async def test_a_cancelled_check_is_unknown(runtime):
 
 
 async def test_a_blocking_listener_will_do(runtime):
-    class Blocking(TransactionListener):
-        def execute_local_transaction(self, message, arg):
-            return COMMIT if threading.current_thread() is not threading.main_thread() else None
-
-        def check_local_transaction(self, message):
-            return self.execute_local_transaction(message, None)
+    def in_a_thread(*_):
+        return COMMIT if threading.current_thread() is not threading.main_thread() else None
 
     answers: list = []
-    async with producer_with(Blocking()) as producer:
-        task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
-        await written(runtime, 1)
-        runtime.acknowledge()
-        assert (await task).local_transaction_state is COMMIT
+    async with producer_with(Answers(in_a_thread, in_a_thread)) as producer:
+        assert (await (await acknowledged(producer, runtime))).local_transaction_state is COMMIT
         runtime.ask(REQUEST, answers.append)
         await until(lambda: answers)
     assert answers[0].state is COMMIT

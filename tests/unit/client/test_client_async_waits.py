@@ -7,20 +7,13 @@ import threading
 
 import pytest
 
-from tests.support.client_fakes import FakeRuntime
-from txbridge import AsyncTransactionListener, AsyncTransactionProducer, LocalTransactionState, Message
+from tests.support.client_fakes import FakeRuntime, until
+from tests.support.listeners import AsyncCommits
+from txbridge import AsyncTransactionProducer, Message
 
 MESSAGE = Message("t", b"v")
 #: Seconds after which a call counts as hanging.
 LONG_S = 20.0
-
-
-class Listener(AsyncTransactionListener):
-    async def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    async def check_local_transaction(self, message):
-        raise AssertionError
 
 
 class FullRuntime(FakeRuntime):
@@ -61,62 +54,36 @@ def started(monkeypatch):
 
     async def start(runtime):
         monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
-        return await AsyncTransactionProducer("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}).start()
+        return await AsyncTransactionProducer("orders", AsyncCommits(), {"bootstrap.servers": "127.0.0.1:1"}).start()
 
     return start
 
 
-async def until(what):
-    async with asyncio.timeout(LONG_S):
-        # What is waited for is set by threads, which know no Event of the loop.
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
-async def test_a_flush_with_a_time_out_ends_while_others_wait_without_one(started):
-    go_on, waiting = threading.Event(), []
-
-    def flush(timeout):
-        if timeout == 0:
-            return 3
-        waiting.append(timeout)
-        go_on.wait()
-        return 0
-
-    runtime = FakeRuntime()
-    runtime.flush = flush
-    producer = await started(runtime)
-    others = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
-    try:
-        await until(lambda: len(waiting) == 2)
-        assert await asyncio.wait_for(producer.flush(0.01), LONG_S) == 3
-    finally:
-        go_on.set()
-    assert await asyncio.gather(*others) == [0, 0]
-    await producer.close()
-
-
-async def test_a_flush_that_waited_for_a_thread_has_only_the_rest_of_its_time(started):
+async def test_flushes_have_two_threads_and_a_further_one_only_the_rest_of_its_time(started):
     go_on, timeouts = threading.Event(), []
 
     def flush(timeout):
         timeouts.append(timeout)
         if timeout is None:
             go_on.wait()
-        return 0
+        return 3 if timeout == 0 else 0
 
     runtime = FakeRuntime()
     runtime.flush = flush
     producer = await started(runtime)
     others = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
-    await until(lambda: len(timeouts) == 2)
-    third = asyncio.ensure_future(producer.flush(600))
-    await asyncio.sleep(0.05)
-    go_on.set()
-    assert await asyncio.gather(*others, third) == [0, 0, 0]
-    await producer.close()
-    assert timeouts[:2] == [None, None]
-    assert 0 < timeouts[2] < 600
+    try:
+        await until(lambda: timeouts == [None, None])
+        assert await asyncio.wait_for(producer.flush(0.01), LONG_S) == 3
+        later = asyncio.ensure_future(producer.flush(600))
+        await asyncio.sleep(0.05)
+        # As many as a thread each, and more, do not hold up close().
+        await asyncio.wait_for(producer.close(0.1), LONG_S)
+    finally:
+        go_on.set()
+    assert await asyncio.gather(*others, later) == [0, 0, 0]
+    assert timeouts[:3] == [None, None, 0]
+    assert 0 < timeouts[3] < 600
 
 
 async def test_every_kind_of_wait_for_room_and_close_have_a_thread(started):

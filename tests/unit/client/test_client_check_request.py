@@ -38,12 +38,8 @@ def test_a_request():
     assert (message.partition, message.timestamp, message.born_timestamp) == (4, 99, 1_200)
 
 
-def test_without_the_end_position_it_can_be_answered_all_the_same():
-    assert parse_check(record(TXB_END=b"-"), "group", Names(), 3).message.half_offset == 41
-
-
-def test_without_the_time_of_birth_it_can_be_answered_all_the_same():
-    message = parse_check(record(TXB_BORN=b"-"), "group", Names(), 3).message
+def test_without_the_end_position_and_the_time_of_birth_it_can_be_answered_all_the_same():
+    message = parse_check(record(TXB_END=b"-", TXB_BORN=b"-"), "group", Names(), 3).message
     assert (message.half_offset, message.born_timestamp) == (41, None)
 
 

@@ -195,11 +195,6 @@ def test_a_record_with_remarks_stays_below_500_kb():
     assert sizes == [234, 234, 234, 234, 64]
 
 
-def test_entries_without_remark_never_pass_what_is_reckoned():
-    largest = DecisionEntry(2**63 - 1, "F" * 32, Decision.ROLLBACK, 2**63 - 1)
-    assert len(largest.encode()) + 1 <= 80
-
-
 @pytest.mark.parametrize(
     ("size", "remark", "number"), [(100, None, 3), (100, None, 1_001), (6 * 1024 * 1024, None, 5), (100, "why", 900)]
 )
@@ -240,28 +235,16 @@ def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
     assert (queue.unsettled, queue.left_of(mark), queue.next_due) == (0, 0, None)
 
 
-def test_a_command_can_not_be_cancelled():
-    [ticket] = add(DecisionQueue(), 1)
-    future = ticket.as_future()
-    assert future.cancel() is False
-    ticket.settle_with()
-    assert future.result(0) is None
-
-
 def test_a_future_tells_the_same_whether_it_was_asked_for_before_or_after():
-    acknowledged, given_up = add(DecisionQueue(), 1, 2)
-    early = [acknowledged.as_future(), given_up.as_future()]
-    assert [future.done() for future in early] == [False, False]
     error = EndTransactionError("given up")
-    acknowledged.settle_with()
-    given_up.settle_with(error)
-    assert [acknowledged.as_future(), given_up.as_future()] == early
-    assert [future.exception(0) for future in early] == [None, error]
-
-    late_acknowledged, late_given_up = add(DecisionQueue(), 3, 4)
-    late_acknowledged.settle_with()
-    late_given_up.settle_with(error)
-    assert [late_acknowledged.as_future().exception(0), late_given_up.as_future().exception(0)] == [None, error]
+    before, after = add(DecisionQueue(), 1, 2), add(DecisionQueue(), 3, 4)
+    early = [ticket.as_future() for ticket in before]
+    assert [(future.done(), future.cancel()) for future in early] == [(False, False)] * 2
+    for acknowledged, given_up in (before, after):
+        acknowledged.settle_with()
+        given_up.settle_with(error)
+    assert [ticket.as_future() for ticket in before] == early
+    assert [ticket.as_future().exception(0) for ticket in (*before, *after)] == [None, error] * 2
 
 
 def test_a_thousand_entries_without_remarks_take_no_more_than_80_kb():

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from tests.support.client_fakes import FakeRecord, FakeRuntime, working_kafka
+from tests.support.client_fakes import FakeRecord, FakeRuntime, until, working_kafka
 from tests.support.listeners import Answers
 from txbridge import (
     AsyncTransactionProducer,
@@ -129,36 +129,31 @@ SEVERAL = [
 ]
 
 
-def of_several(kafka, listener):
-    """Headers of the half message of a transaction of several messages, and its listener's view of the message."""
-    [record] = [record for wire in kafka.half_wires() for record in wire.records]
-    headers = dict(record[3])
-    [(shown, _)] = listener.executed
-    return headers["TXB_MESSAGES"], headers["TXB_DELIVER_AT"], shown.deliver_at, [one.topic for one in shown.messages]
-
-
-@pytest.mark.parametrize("messages", SEVERAL)
-def test_several_messages_have_one_time(monkeypatch, messages):
-    kafka, listener = working_kafka(monkeypatch), Answers()
-    with TransactionProducer("orders", listener, SETTINGS) as producer:
-        producer.send_messages_in_transaction(messages)
-    assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
-
-
-@pytest.mark.parametrize("messages", SEVERAL)
-def test_several_messages_that_are_submitted_have_one_time(monkeypatch, messages):
-    kafka, listener = working_kafka(monkeypatch), Answers()
-    with TransactionProducer("orders", listener, SETTINGS) as producer:
-        producer.submit_messages_in_transaction(messages).result(60)
-    assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
-
-
-@pytest.mark.parametrize("messages", SEVERAL)
-async def test_several_messages_on_a_loop_have_one_time(monkeypatch, messages):
-    kafka, listener = working_kafka(monkeypatch), Answers()
+async def _send_on_a_loop(listener, messages):
     async with AsyncTransactionProducer("orders", listener, SETTINGS) as producer:
         await producer.send_messages_in_transaction(messages)
-    assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
+
+
+def _send(listener, messages):
+    with TransactionProducer("orders", listener, SETTINGS) as producer:
+        producer.send_messages_in_transaction(messages)
+
+
+def _submit(listener, messages):
+    with TransactionProducer("orders", listener, SETTINGS) as producer:
+        producer.submit_messages_in_transaction(messages).result(60)
+
+
+@pytest.mark.parametrize("send", [_send, _submit, lambda *given: asyncio.run(_send_on_a_loop(*given))])
+@pytest.mark.parametrize("messages", SEVERAL)
+def test_several_messages_have_one_time(monkeypatch, messages, send):
+    kafka, listener = working_kafka(monkeypatch), Answers()
+    send(listener, messages)
+    [record] = [record for wire in kafka.half_wires() for record in wire.records]
+    headers = dict(record[3])
+    assert (headers["TXB_MESSAGES"], headers["TXB_DELIVER_AT"]) == (b"2", b"1700000000007")
+    [(shown, _)] = listener.executed
+    assert (shown.deliver_at, [one.topic for one in shown.messages]) == (NOW + 7, ["orders", "stock"])
 
 
 def test_a_check_of_several_messages_shows_their_time():
@@ -213,14 +208,10 @@ async def test_send_later_on_a_loop(monkeypatch):
         with pytest.raises(UsageError, match="names no time"):
             await producer.send_later(Message("orders", b"v"))
         task = asyncio.ensure_future(producer.send_later(Message("orders", b"v", delay=60)))
-        async with asyncio.timeout(60):
-            while not runtime.written:  # noqa: ASYNC110 - set by threads
-                await asyncio.sleep(0.001)
-            assert runtime.written[0][0].deliver_at == NOW + 60_000
-            runtime.acknowledge()
-            while not runtime.ends:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-            assert not task.done(), "not before its commit is acknowledged"
-            runtime.ends[0].settle_with()
-            result = await task
-    assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
+        await until(lambda: runtime.written)
+        assert runtime.written[0][0].deliver_at == NOW + 60_000
+        runtime.acknowledge()
+        await until(lambda: runtime.ends)
+        assert not task.done(), "not before its commit is acknowledged"
+        runtime.ends[0].settle_with()
+        assert (await task).local_transaction_state is LocalTransactionState.COMMIT_MESSAGE

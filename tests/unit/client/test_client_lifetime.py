@@ -173,7 +173,6 @@ sys.path.insert(0, {root!r})
 from txbridge import *
 from txbridge.client import start
 from tests.support.own_threads import names_of_ours
-from tests.support.cancel_at import CancelledAt
 from tests.support.client_fakes import LAYOUT, FakeAdmin
 from tests.support.listeners import Commits as Listener
 start.check_layout = lambda *_, **__: LAYOUT
@@ -209,15 +208,14 @@ print("status", status)
     ],
 )
 def test_a_forked_child(child):
-    script = FORKED.format(root=str(Path(__file__).parents[3]), child=child)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert "status 0" in ended.stdout, ended.stdout + ended.stderr
+    end_of_fork(child)
 
 
 def test_a_forked_child_collects_no_admin_client_of_the_parent():
     """The parent has left one to the garbage collector, which runs when the child has threads of its own."""
-    child = "two = TransactionProducer('o', Listener(), {'bootstrap.servers': '127.0.0.1:1'}).start(); gc.collect()"
-    script = FORKED.format(root=str(Path(__file__).parents[3]), child=f"{child}; two.close(0)").replace(
+    end_of_fork(
+        "two = TransactionProducer('o', Listener(), {'bootstrap.servers': '127.0.0.1:1'}).start(); gc.collect(); "
+        "two.close(0)",
         "start.AdminClient = FakeAdmin",
         """
 gc.disable()
@@ -227,15 +225,17 @@ def check_layout(admin, *_, **__):
     return LAYOUT
 start.check_layout = check_layout""",
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert "status 0" in ended.stdout, ended.stdout + ended.stderr
 
 
 def test_a_producer_made_before_a_fork_may_start_in_the_child():
-    script = FORKED.format(root=str(Path(__file__).parents[3]), child="TWO.start(); TWO.close(0)")
-    script = script.replace(
-        "if os.fork()", "TWO = TransactionProducer('o', Listener(), {'bootstrap.servers': '127.0.0.1:1'})\nif os.fork()"
-    )
+    made = "TWO = TransactionProducer('o', Listener(), {'bootstrap.servers': '127.0.0.1:1'})"
+    end_of_fork("TWO.start(); TWO.close(0)", "if os.fork()", f"{made}\nif os.fork()")
+
+
+def end_of_fork(child, old="", new=""):
+    """Run the program, changed, and require that its child ends well."""
+    script = FORKED.format(root=str(Path(__file__).parents[3]), child=child)
+    script = script.replace(old, new) if old else script
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert "status 0" in ended.stdout, ended.stdout + ended.stderr
 

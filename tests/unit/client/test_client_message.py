@@ -14,30 +14,24 @@ from txbridge.core.names import Names
 NAMES = Names("staging")
 
 
-def test_text_becomes_utf8_and_the_rest_stays():
-    message = Message("orders", "größe", "schlüssel", [("a", "ü"), ("a", None), ("b", b"\xff"), ("", b"")])
-    assert message.value == b"gr\xc3\xb6\xc3\x9fe"
-    assert message.key == b"schl\xc3\xbcssel"
-    assert message.headers == (("a", b"\xc3\xbc"), ("a", None), ("b", b"\xff"), ("", b""))
+@pytest.mark.parametrize(
+    ("message", "value", "key", "headers"),
+    [
+        (
+            Message("orders", "größe", "schlüssel", [("a", "ü"), ("a", None), ("b", b"\xff"), ("", b"")]),
+            b"gr\xc3\xb6\xc3\x9fe",
+            b"schl\xc3\xbcssel",
+            (("a", b"\xc3\xbc"), ("a", None), ("b", b"\xff"), ("", b"")),
+        ),
+        (Message("orders", None), None, None, ()),
+        (Message("orders", b"", b""), b"", b"", ()),
+        (Message("t", b"", headers={"a": b"1", "b": None}), b"", None, (("a", b"1"), ("b", None))),
+        (Message("t", b"", headers=((name, name) for name in "ab")), b"", None, (("a", b"a"), ("b", b"b"))),
+    ],
+)
+def test_text_becomes_utf8_and_the_rest_stays(message, value, key, headers):
+    assert (message.value, message.key, message.headers) == (value, key, headers)
     assert (message.timestamp, message.partition, message.check_immunity_time) == (None, None, None)
-
-
-def test_tombstone_without_key():
-    message = Message("orders", None)
-    assert message.value is None
-    assert message.key is None
-    assert message.headers == ()
-
-
-def test_empty_is_not_none():
-    message = Message("orders", b"", b"")
-    assert message.value == b""
-    assert message.key == b""
-
-
-def test_headers_from_mapping_and_generator():
-    assert Message("t", b"", headers={"a": b"1", "b": None}).headers == (("a", b"1"), ("b", None))
-    assert Message("t", b"", headers=((name, name) for name in "ab")).headers == (("a", b"a"), ("b", b"b"))
 
 
 def test_is_frozen_comparable_and_replaceable():
