@@ -182,16 +182,9 @@ class MessageExt(Message):
         """Return the message of a check request as the user sent it, without our headers."""
         immunity = _immunity(half.immunity)
         if half.messages is None:
-            fields: Mapping[str, object] = {
-                "topic": half.real_topic,
-                "value": half.value,
-                "key": half.key,
-                "headers": tuple((name, value) for name, value in half.headers if not is_reserved_header(name)),
-                "timestamp": half.user_timestamp,
-                "partition": half.real_partition,
-                "check_immunity_time": immunity,
-                "deliver_at": half.deliver_at,
-            }
+            users = [header for header in half.headers if not is_reserved_header(header[0])]
+            where = (half.user_timestamp, half.real_partition, immunity, half.deliver_at)
+            fields: Mapping[str, object] = Message(half.real_topic, half.value, half.key, users, *where).__dict__
         else:
             several = tuple(
                 Message(one.topic, one.value, one.key, one.headers, one.timestamp, one.partition) for one in half.framed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from txbridge.client.message import Data, Message, check_message
+from txbridge.client.message import Message, check_message
 from txbridge.core.message_frames import MOST_MESSAGES, MOST_TOPICS, encode_frames
 from txbridge.core.names import Headers, Names
 from txbridge.errors import UsageError
@@ -47,18 +48,9 @@ class Several(Message):
         return Several(messages, self.check_immunity_time, self.deliver_at, more)
 
 
-def with_headers(message: Message, headers: Iterable[tuple[str, Data]]) -> Message:
+def with_headers(message: Message, headers: Headers) -> Message:
     """Return the message with more headers."""
-    return Message(
-        message.topic,
-        message.value,
-        message.key,
-        (*message.headers, *headers),
-        message.timestamp,
-        message.partition,
-        message.check_immunity_time,
-        message.deliver_at,
-    )
+    return replace(message, headers=(*message.headers, *headers))
 
 
 def together(messages: Iterable[Message], names: Names) -> Several:
