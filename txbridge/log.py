@@ -16,7 +16,6 @@ _OF_SEVERAL_LINES = {"exception", "stack"}
 
 
 def get_logger(name: str) -> Any:
-    """Return a structlog logger that uses the handlers and levels of the standard library."""
     return structlog.stdlib.get_logger(name)
 
 

@@ -12,8 +12,6 @@ from txbridge.errors import LocalProblemError, TxBridgeError
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One namespace on one cluster."""
-
     namespace: str
     bootstrap_servers: str
     #: Kafka's own id of the cluster; None if the cluster has not answered.
@@ -25,7 +23,6 @@ class Subject:
         return f"{namespace} on {cluster} at {self.bootstrap_servers}"
 
     def as_record(self) -> dict[str, str | None]:
-        """Return the fields for JSON."""
         return {
             "namespace": self.namespace,
             "cluster_id": self.cluster_id,

@@ -45,7 +45,6 @@ def tracer() -> Tracer | None:
 
 
 def _provider() -> TracerProvider | None:
-    """Return the tracer provider of an SDK, or None."""
     if not _may_have_sdk():
         return None
     try:

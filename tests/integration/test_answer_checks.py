@@ -139,8 +139,8 @@ def test_a_database_that_goes_away_is_told_and_decides_nothing(bridge, url, tmp_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--group is missing: whose checks are to be answered?"),
-        (["--group", "a"], "--database-url is missing (or TXBRIDGE_DATABASE_URL)"),
+        ([], "--group is missing: name a producer group"),
+        (["--group", "a"], "--database-url (or TXBRIDGE_DATABASE_URL) is missing"),
         (["--group", "a", "--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
         (["--group", "a", "--database-url", "nosuch://u:s3cret@h/d"], "--database-url cannot be used"),
         (["--group", "a", "--database-url", "mysql+pymysql://u:s3cret@h/d"], "driver is not installed: pymysql"),

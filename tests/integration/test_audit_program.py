@@ -174,7 +174,7 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
         (["--continue"], "an audit is continued from its ledger: say which with --ledger"),
         (["--follow", "--ledger", "x", "--since", "2026-11-21"], "leave --since, --until and --only-topic out"),
         (["--follow", "--ledger", "x", "--html", "page.html"], "leave --html out, or audit in full"),
-        (["--violations-topic", "alarms"], "--violations-topic belongs to --follow"),
+        (["--violations-topic", "alarms"], "--violations-topic needs --follow"),
         (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
     ):
         refused = run(*arguments)

@@ -67,6 +67,8 @@ SERVING = {"worker", "rocketmq", "answer-checks", "dev", "kafka start"}
 WAITING = {"worker", "rocketmq", "answer-checks", "doctor", "audit", "resolve"}
 #: Commands that print a report for a namespace without messages.
 REPORTS = ["topics plan", "topics apply", "doctor", "pending"]
+#: The audit's program as spark-submit runs it, with what needs no Spark.
+JOB = "txbridge_audit.job --help"
 #: Exit codes after SIGINT: ended by the signal, and ended because of it in the form that shells show.
 INTERRUPTED = {-signal.SIGINT, 128 + signal.SIGINT}
 ESCAPE = b"\x1b["
@@ -85,6 +87,8 @@ def test_the_table_has_every_command() -> None:
 
 
 def arguments(command: str, folder: Path) -> list[str]:
+    if command == JOB:
+        return [sys.executable, "-m", *JOB.split()]
     if command == "answer-checks":
         engine = create_engine(f"sqlite:///{folder}/orders.db")
         create_table(engine)
@@ -385,21 +389,19 @@ def test_a_shell_completes_commands_options_and_choices(words: str, completions:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("command", REPORTS)
+@pytest.mark.parametrize("command", [*REPORTS, JOB])
 def test_a_reader_that_has_enough_ends_a_command_quietly(
     command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
     """As in `txbridge pending | head`. The exit code is that of a program ended by SIGPIPE."""
     reading, writing = os.pipe()
     os.close(reading)
-    try:
-        code, _, errors = run(command, tmp_path, environment(kafka.bootstrap_servers, namespace), writing)
-    finally:
-        os.close(writing)
+    with os.fdopen(writing, "wb") as lost:
+        code, _, errors = run(command, tmp_path, environment(kafka.bootstrap_servers, namespace), lost.fileno())
     assert (code, errors) == (128 + signal.SIGPIPE, "")
 
 
-@pytest.mark.parametrize("command", REPORTS)
+@pytest.mark.parametrize("command", [*REPORTS, JOB])
 def test_an_output_that_can_not_be_written_is_said(
     command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
@@ -473,34 +475,3 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
         assert f"pip install 'txbridge[{extra}]'" in errors
     else:
         assert "ModuleNotFoundError" not in errors
-
-
-@pytest.mark.parametrize(
-    "words", ["--help", *(pytest.param(f"--format {kind}", marks=pytest.mark.long) for kind in ("json", "table"))]
-)
-def test_the_audits_program_loses_its_output_as_the_commands_do(
-    words: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
-) -> None:
-    """The program as spark-submit runs it, once with its help, which needs no Spark, and once with a report."""
-    command = [sys.executable, "-m", "txbridge_audit.job", *words.split()]
-    variables = environment(kafka.bootstrap_servers, namespace)
-
-    def outcome(output: int) -> tuple[int, str]:
-        ended = subprocess.run(
-            command, stdout=output, stderr=subprocess.PIPE, env=variables, cwd=tmp_path, timeout=800, check=False
-        )
-        said = ended.stderr.decode().splitlines()
-        assert not any(line.startswith(("Traceback", "Exception ignored")) for line in said), said
-        # The lines about progress come first.
-        return ended.returncode, "\n".join(line for line in said if line.startswith("error"))
-
-    if words != "--format json":
-        reading, writing = os.pipe()
-        os.close(reading)
-        try:
-            assert outcome(writing) == (128 + signal.SIGPIPE, "")
-        finally:
-            os.close(writing)
-    if words != "--format table":
-        with Path("/dev/full").open("wb") as full:
-            assert outcome(full.fileno()) == (2, "error: the output cannot be written: No space left on device")

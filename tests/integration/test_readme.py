@@ -85,7 +85,7 @@ def test_the_quickstart(tmp_path: Path) -> None:
         f"Kafka 4.3.1 runs on 127.0.0.1:{port}. Its data are in {folder}",
         "Topics: orders.placed and the internal ones",
         f"The worker serves. Its metrics are on {page}/metrics, its open messages on {page}/status",
-        "Run your program in another terminal. Ctrl-C ends everything here; the data stay",
+        "Run your program in another terminal. Ctrl-C stops everything here; the data are kept",
         f"Ended. The data are kept in {folder}",
     ]
 

@@ -139,7 +139,7 @@ def test_the_whole_history_of_one_transaction(bridge: Bridge) -> None:
         ]
         details = [step["detail"] for step in found["steps"]]
         assert details[2].endswith("answer to check 1: no idea")
-        assert details[4].endswith("(with a wrong transaction id: refused)")
+        assert details[4].endswith("(refused: wrong transaction id)")
         assert asked.transaction_id not in json.dumps(found)
         times = [step["at"] for step in found["steps"]]
         assert times == sorted(times)

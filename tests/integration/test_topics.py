@@ -294,7 +294,9 @@ def test_a_group_whose_name_is_too_like_that_of_another_is_refused_with_the_reas
     assert topics("apply").exit_code == 0
     layout = check_layout(admin, names, client=True)
     ensure_check_topic(admin, names, "orders.eu", layout)
-    with pytest.raises(UsageError, match=r"'orders_eu' is too like .* differ only in '.' and '_' .*: choose another"):
+    with pytest.raises(
+        UsageError, match=r"'orders_eu' is too similar .* differ only in '.' and '_' .*: choose another"
+    ):
         ensure_check_topic(admin, names, "orders_eu", layout)
     result = topics("apply", "--group", "orders_eu")
     assert result.exit_code == 2

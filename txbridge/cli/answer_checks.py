@@ -59,12 +59,12 @@ def answer_checks(
     """
     end_at_hangup()
     if not group:
-        raise UsageError("--group is missing: whose checks are to be answered?")
+        raise UsageError("--group is missing: name a producer group whose checks this process answers")
     if not database_url:
         raise UsageError(
-            f"--database-url is missing (or {DATABASE_VARIABLE}): where is the table txbridge_transactions?"
+            f"--database-url (or {DATABASE_VARIABLE}) is missing: name the database of the table txbridge_transactions"
         )
-    # Only here: other commands do without a database.
+    # Only here: other commands need no database.
     with needs("answer-checks", "answer-checks reads a database by SQLAlchemy"):
         from txbridge import log  # noqa: PLC0415
         from txbridge.cli import answer_checks_program  # noqa: PLC0415

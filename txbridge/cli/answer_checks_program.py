@@ -83,7 +83,7 @@ def _engine(url: str, size: int) -> Engine:
         # Without the ping, a check would fail on a connection that the database has closed meanwhile.
         engine = create_engine(url, pool_pre_ping=True, pool_size=size, max_overflow=2)
     except ModuleNotFoundError as error:
-        raise LocalProblemError(f"the database's driver is not installed: {error.name}. Install it, too") from None
+        raise LocalProblemError(f"the database's driver is not installed: {error.name}") from None
     except (ArgumentError, TypeError, ValueError) as error:
         # The error's text is left out: it could show the password.
         raise UsageError(f"--database-url cannot be used ({type(error).__name__}): {_EXAMPLE}") from None

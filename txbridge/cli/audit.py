@@ -12,7 +12,7 @@ from txbridge.subject import about
 
 @spread
 def audit(cluster: ClusterOptions, options: AuditOptions) -> None:
-    """Find out from the topics alone what became of every transaction. `--kafka java.KEY=VALUE` is for Spark only.
+    """Audit every transaction, from the topics alone. `--kafka java.KEY=VALUE` is for Spark only.
 
     Exit code 0: clean; 1: violations, or findings with --strict; 2: the audit failed.
     """

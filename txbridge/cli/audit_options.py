@@ -26,7 +26,7 @@ class AuditOptions:
     output: OutputFormat = Format.TABLE
     real_topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Also look for phantoms in this topic, which no half message may name."),
+        typer.Option(metavar="TOPIC", help="Also look for phantoms in this topic, even if no half message names it."),
     ] = None
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report to this file, as JSON.")
@@ -54,8 +54,8 @@ class AuditOptions:
         str | None,
         typer.Option(
             metavar="TOPIC",
-            help="Where --follow writes new violations: TRANS_AUDIT_VIOLATIONS_TOPIC of the namespace unless given, "
-            "nowhere if empty.",
+            help="Topic for the new violations of --follow; empty for none. "
+            "Default: TRANS_AUDIT_VIOLATIONS_TOPIC of the namespace.",
         ),
     ] = None
     since: Annotated[

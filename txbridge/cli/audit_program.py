@@ -48,10 +48,10 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
         if path is not None and not path.absolute().parent.is_dir():
             raise CouldNotAuditError(f"the folder of --{name} {path} does not exist")
     if options.violations_topic is not None and not options.follow:
-        raise CouldNotAuditError("--violations-topic belongs to --follow: else the report has them all")
+        raise CouldNotAuditError("--violations-topic needs --follow: without it, the report lists all violations")
     form = LedgerFormat(options.ledger_format.value)
     if form is not LedgerFormat.PARQUET and options.ledger is None:
-        raise CouldNotAuditError("--ledger-format says how the ledger is stored: say where with --ledger")
+        raise CouldNotAuditError("--ledger-format needs --ledger, the folder or URI of the ledger")
     notes = console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ

@@ -21,7 +21,7 @@ _EXAMPLES = (Path(__file__).resolve().parents[2] / "examples", Path(sys.prefix) 
 
 
 def demo(
-    flights: int | None = typer.Option(None, min=1, help="Only the first so many flights; default: all 336,776."),
+    flights: int | None = typer.Option(None, min=1, help="Number of flights; default: all 336,776."),
     bootstrap_servers: str | None = typer.Option(
         None,
         metavar="HOST:PORT,...",

@@ -46,7 +46,7 @@ def dev(
     data_dir: DataDirOption = None,
     config: Config = None,
 ) -> None:
-    """Start Kafka, create the topics and run a worker, all in this terminal until Ctrl-C. The data stay.
+    """Start Kafka, create the topics and run a worker, all in this terminal until Ctrl-C. The data are kept.
 
     Exit code 0: stopped by Ctrl-C; 130: interrupted before the worker ran; 2: it cannot run, or Kafka has ended.
     """
@@ -114,7 +114,7 @@ def _watch(kafka: EmbeddedKafka, settings: WorkerSettings, must_run: threading.E
             time.sleep(_READY_POLL_S)
         page = f"http://{HOST}:{settings.metrics_port}"
         typer.echo(f"The worker serves. Its metrics are on {page}/metrics, its open messages on {page}/status")
-    typer.echo("Run your program in another terminal. Ctrl-C ends everything here; the data stay")
+    typer.echo("Run your program in another terminal. Ctrl-C stops everything here; the data are kept")
     kafka.wait()
     if must_run.is_set():
         # At once: a worker that ends properly would wait for Kafka.

@@ -34,8 +34,6 @@ _LONGEST = 1_000
 
 
 class FindingsFormat(enum.Enum):
-    """The format of the printed findings."""
-
     TEXT = "text"
     JSON = "json"
 

@@ -6,10 +6,11 @@ import json
 import shlex
 import signal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from txbridge.cli.options import Format, OutputFormat
 from txbridge.embedded.artifacts import KAFKA_VERSION, KAFKA_VERSIONS, locked_version
 from txbridge.embedded.config import JvmProfile
 from txbridge.embedded.datadir import DataDir
@@ -118,19 +119,17 @@ def stop(
 @app.command()
 def status(
     data_dir: DataDirOption = None,
-    output_format: Annotated[
-        Literal["table", "json"], typer.Option("--format", help="For people or for programs.")
-    ] = "table",
+    output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show whether the brokers of a data folder run. Exit code 0 if all of them do, 1 if not."""
     folder = _folder(data_dir)
-    if _is_cluster(folder):
+    if any(one != folder for one in find_folders(folder)):
         _cluster_status(folder, output_format)
         return
     state = read_state(folder)
     running = state is not None and state.is_alive()
     report = describe(folder, state if running else None)
-    if output_format == "json":
+    if output_format is Format.JSON:
         typer.echo(json.dumps(report, indent=2))
     else:
         for name, value in report.items():
@@ -142,7 +141,6 @@ def status(
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """The settings of repeated `--config NAME=VALUE`."""
     settings = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -168,14 +166,10 @@ def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | b
     }
 
 
-def _is_cluster(folder: Path) -> bool:
-    return any(one != folder for one in find_folders(folder))
-
-
-def _cluster_status(folder: Path, output_format: str) -> None:
+def _cluster_status(folder: Path, output_format: Format) -> None:
     nodes = {one.name: describe(one, running_broker(one)) for one in find_folders(folder)}
     running = all(node["running"] for node in nodes.values())
-    if output_format == "json":
+    if output_format is Format.JSON:
         typer.echo(json.dumps({"running": running, "data_dir": str(folder), "nodes": nodes}, indent=2))
     else:
         for name, node in nodes.items():

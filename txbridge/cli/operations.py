@@ -44,8 +44,6 @@ _AGE = re.compile(r"(\d{1,9})([smhd])\Z")
 
 
 class StateFilter(enum.Enum):
-    """The states that `pending` can list."""
-
     PENDING = "pending"
     HELD = "held"
     SCHEDULED = "scheduled"
@@ -54,8 +52,6 @@ class StateFilter(enum.Enum):
 
 
 class Choice(enum.Enum):
-    """The decision of a person."""
-
     COMMIT = "commit"
     ROLLBACK = "rollback"
     #: Only for a held or scheduled message. It is no decision, but the message will not be delivered.
@@ -160,7 +156,7 @@ def resolve_command(
     """
     wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
     if dry_run and decision is not Choice.ABANDON:
-        raise UsageError("--dry-run belongs to abandon")
+        raise UsageError("--dry-run needs the decision abandon")
     if not (dry_run or reason.strip()):
         raise UsageError("a reason is needed (--reason): it is recorded with the decision")
     settings = cluster.load_settings()
@@ -210,9 +206,9 @@ def resume_command(
     if (message is None) == (group is None):
         raise UsageError("give one MESSAGE, or --group for all discarded messages of a producer group")
     if message is not None and (dry_run or yes):
-        raise UsageError("--dry-run and --yes belong to --group")
+        raise UsageError("--dry-run and --yes need --group")
     if group is not None and id_prefix is not None:
-        raise UsageError("--id belongs to one MESSAGE, not to --group")
+        raise UsageError("--id needs one MESSAGE, and cannot be used with --group")
     if group is not None and dry_run == yes:
         raise UsageError(
             f"--group resumes all discarded messages of {group!r}: list them with --dry-run, then give --yes"
@@ -238,7 +234,6 @@ def parse_age(text: str) -> int:
 
 
 def default_operator() -> str:
-    """The user at this machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -247,7 +242,6 @@ def default_operator() -> str:
 
 
 def exit_code(answers: Sequence[Answer]) -> int:
-    """The exit code of the worst answer."""
     results = {answer.result for answer in answers}
     if Result.REFUSED in results:
         return EXIT_REFUSED

@@ -31,8 +31,6 @@ Config = Annotated[
 
 
 class Format(enum.Enum):
-    """The format of a printed result."""
-
     TABLE = "table"
     JSON = "json"
 
@@ -42,8 +40,6 @@ OutputFormat = Annotated[Format, typer.Option("--format", help="For people or fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """The options about the cluster."""
-
     bootstrap_servers: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT,...", help="Kafka brokers to start from; or TXBRIDGE_BOOTSTRAP_SERVERS."),

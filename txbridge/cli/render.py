@@ -28,7 +28,6 @@ def shown_key(key: bytes | None) -> str:
 
 
 def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[str, Any]:
-    """One open message as JSON shows it."""
     stored = message.stored
     return {
         "partition": message.partition,
@@ -63,7 +62,6 @@ def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[st
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
-    """The result of a command, as JSON shows it."""
     message = answer.message
     return {
         "partition": message.partition,
@@ -105,7 +103,6 @@ def _key_record(key: bytes | None) -> dict[str, str | None]:
 
 
 def iso_time(ms: int | None) -> str | None:
-    """ISO 8601 in UTC, with milliseconds."""
     if ms is None:
         return None
     return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

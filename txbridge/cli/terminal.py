@@ -45,12 +45,10 @@ def print_json(subject: Subject, content: dict[str, Any]) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning of one line to stderr."""
     _say(text, typer.colors.YELLOW)
 
 
 def complain(text: str) -> None:
-    """Print an error of one line to stderr."""
     _say(text, typer.colors.RED)
 
 

@@ -75,8 +75,6 @@ RealTopics = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedOptions:
-    """The options about the topics, of `plan` and of `apply`."""
-
     partitions: Partitions = None
     replication_factor: ReplicationFactor = None
     min_insync_replicas: MinInsyncReplicas = None

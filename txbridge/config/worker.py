@@ -97,7 +97,7 @@ class WorkerSettings(BaseModel):
 
     timer_max_delay: Annotated[_Milliseconds, Field(ge=1)] = 72 * _HOUR_MS
     """Longest delay of a message that names a time of delivery, from its birth (RocketMQ's timerMaxDelaySec). One that
-    names a later time is discarded as malformed. Those that wait already are not touched by a smaller value."""
+    names a later time is discarded as malformed. A smaller value does not affect messages that already wait."""
 
     payload_memory: Annotated[_Bytes, Field(ge=_MIB)] = 256 * _MIB
     """Memory for the contents of pending half messages, per worker. Those that do not fit are read again on commit."""
@@ -110,7 +110,7 @@ class WorkerSettings(BaseModel):
     """It is parked earlier when more records than this follow it in HALF."""
 
     park_after_bytes: Annotated[_Bytes, Field(ge=1)] = 64 * _MIB
-    """Parked earlier when more bytes than this have come behind it."""
+    """It is parked earlier when more bytes than this follow it in HALF."""
 
     session_timeout: Annotated[_Milliseconds, Field(ge=1_000)] = 6_000
     """Silence after which a worker counts as dead and others take over its partitions (Kafka's session.timeout.ms).
@@ -139,7 +139,7 @@ class WorkerSettings(BaseModel):
     """One JSON object a line, or text for people; auto is console on a terminal and json otherwise."""
 
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = "info"
-    """The least important messages to log."""
+    """The lowest level that is logged."""
 
     kafka: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
     """librdkafka's own properties by their own names, for every Kafka client of the worker."""
@@ -169,7 +169,6 @@ class WorkerSettings(BaseModel):
 
     @property
     def check_policy(self) -> CheckPolicy:
-        """The check policy that these options describe."""
         return CheckPolicy(
             transaction_timeout=self.transaction_timeout,
             transaction_check_interval=self.transaction_check_interval,
@@ -182,7 +181,6 @@ class WorkerSettings(BaseModel):
         )
 
     def masked_options(self) -> dict[str, Any]:
-        """All options for the log, secrets masked."""
         return {**self.model_dump(mode="json"), "kafka": kafka_config.masked(self.kafka)}
 
     def changed_options(self) -> dict[str, Any]:

@@ -21,8 +21,6 @@ _LOST_BODY = "the half topic no longer has its body"
 
 
 class Action(Enum):
-    """Actions on open messages by hand."""
-
     COMMIT = "commit"
     ROLLBACK = "rollback"
     RESUME = "resume"

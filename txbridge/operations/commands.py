@@ -145,7 +145,7 @@ def resolve_all(
     number = sum(len(messages) for _, messages in found)
     if expected is not None and number != expected:
         raise FinishedError(
-            f"the selection has {counted(number, 'message')}, not {expected:,}: look again. Nothing was written"
+            f"the selection has {counted(number, 'message')}, not {expected:,}: repeat the dry run. Nothing was written"
         )
     # All bodies are looked up before the first command is written.
     work = [(view, _with_losses(connection, action, view.partition, messages)) for view, messages in found]

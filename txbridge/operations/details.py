@@ -42,7 +42,6 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
 
 
 def barrier_of(half: HalfMessage) -> str | None:
-    """Identity of the barrier table that a half message names."""
     return OurHeaders(half.headers).find_text(BARRIER)
 
 

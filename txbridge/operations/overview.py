@@ -33,8 +33,6 @@ _MOST_CAUSES = 200
 
 @dataclass(slots=True)
 class Cause:
-    """All open messages that have one cause."""
-
     text: str
     state: TransactionState
     #: A short and stable name for it.
@@ -48,7 +46,6 @@ class Cause:
 
     @property
     def oldest(self) -> Sequence[OpenMessage]:
-        """The messages that are kept, oldest first."""
         return [message for *_, message in sorted(self._heap, key=lambda one: (-one[0], -one[1], -one[2]))]
 
     def add_message(self, message: OpenMessage, most: int) -> None:

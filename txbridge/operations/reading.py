@@ -125,8 +125,9 @@ def read_view(
         view.next_end = _start(names.end, partition, checkpoint.end, bounds["end"], view.warnings)
         view.next_entry = checkpoint.entry if view.next_end == checkpoint.end else 0
         view.op_position = _start(names.op, partition, checkpoint.op, bounds["op"], [])
-        for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1], stopping=stopping):
+        for outcome, half_offsets in _read_op(connection, view, view.op_position, bounds["op"][1], stopping):
             view.take_op(outcome, half_offsets)
+        view.op_position = bounds["op"][1]
         half.start(half_from)
         for message in half.read_below(half_end, stopping):
             try:
@@ -218,27 +219,22 @@ def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], war
     return max(wanted, low)
 
 
-def read_op(
-    connection: Connection,
-    view: PartitionView,
-    end: int,
-    start: int | None = None,
-    stopping: Callable[[], bool] = never,
-) -> Iterator[tuple[int, Outcome, list[int]]]:
-    """OP offset, outcome and half offsets of each record up to `end`, from the view's position (or from `start`).
+def _read_op(
+    connection: Connection, view: PartitionView, start: int, end: int, stopping: Callable[[], bool] = never
+) -> Iterator[tuple[Outcome, list[int]]]:
+    """Outcome and half offsets of each OP record of [start, end).
 
     Raises HangingTransactionError, LogGoneError, KafkaException.
     """
     topic, partition = connection.names.op, view.partition
     with open_reader(connection, topic, partition, committed=True) as reader:
-        reader.start(view.op_position if start is None else start)
+        reader.start(start)
         passed_over = _warn_of_strangers(topic, partition, view.warnings)
         try:
-            yield from read_ops(reader, view.offset_topic.checkpoint, end, stopping, passed_over)
+            for _, outcome, half_offsets in read_ops(reader, view.offset_topic.checkpoint, end, stopping, passed_over):
+                yield outcome, half_offsets
         except NewerOpError as error:
             raise _of_later_release(topic, partition, error.offset, str(error)) from error
-        if start is None:
-            view.op_position = max(reader.position, end)
 
 
 def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -> Outcome | None:
@@ -250,7 +246,7 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
     with kafka_errors(f"reading {connection.names.op}[{view.partition}]"):
         with open_reader(connection, connection.names.op, view.partition, committed=False) as reader:
             low, high = bounds_of(reader)
-        for _, outcome, half_offsets in read_op(connection, view, high, start=low):
+        for outcome, half_offsets in _read_op(connection, view, low, high):
             if half_offset in half_offsets:
                 found = outcome
     return found
@@ -268,22 +264,6 @@ def _read_end(
                 yield parse_end(offset_of(message), message.value(), headers_of(message))
             except MalformedRecordError:
                 continue
-
-
-def read_commands(
-    connection: Connection, view: PartitionView, stop: int, half_offsets: Collection[int]
-) -> dict[int, list[DecisionCommand]]:
-    """END commands about these half messages from the view's position to `stop`, by half offset.
-
-    Raises as `read_view`.
-    """
-    found: dict[int, list[DecisionCommand]] = {offset: [] for offset in half_offsets}
-    with kafka_errors(f"reading {connection.names.end}[{view.partition}]"):
-        for record in _read_end(connection, view.partition, view.next_end, stop):
-            for command in commands_of(view.rest_of(record)):
-                if command.entry.half_offset in found:
-                    found[command.entry.half_offset].append(command)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +304,13 @@ def wait_applied(
         with open_reader(connection, names.op, partition, committed=False) as uncommitted:
             end = bounds_of(uncommitted)[1]
         # From the view's position each time: an outcome may be older than the command that asks for it.
-        for _, outcome, named in read_op(connection, view, end, start=view.op_position):
+        for outcome, named in _read_op(connection, view, view.op_position, end):
             for offset in outcomes.keys() & set(named):
                 outcomes[offset].append(outcome)
-    commands = read_commands(connection, view, end_offset + 1, half_offsets)
+    commands: dict[int, list[DecisionCommand]] = {offset: [] for offset in half_offsets}
+    with kafka_errors(f"reading {names.end}[{partition}]"):
+        for record in _read_end(connection, partition, view.next_end, end_offset + 1):
+            for command in commands_of(view.rest_of(record)):
+                if command.entry.half_offset in commands:
+                    commands[command.entry.half_offset].append(command)
     return Applied(outcomes, commands)

@@ -79,7 +79,7 @@ class PartitionView:
     #: Log start and end of HALF when reading began.
     half_start: int
     half_end: int
-    #: OP offset behind the last record that was taken in.
+    #: OP offset up to which its records were taken in.
     op_position: int = 0
     #: Next END offset that a worker will apply, and index of the first entry there that is not applied yet.
     next_end: int = 0
@@ -107,7 +107,6 @@ class PartitionView:
     # --- records, in this order: OFFSET, OP, HALF, END ---------------------------------------------------------------
 
     def take_op(self, outcome: Outcome, half_offsets: Iterable[int]) -> None:
-        """Take in one OP record."""
         self._outcomes.update((offset, outcome) for offset in half_offsets if offset >= self.watermark)
 
     def take_half(self, half: HalfMessage) -> None:
@@ -136,14 +135,12 @@ class PartitionView:
     # --- open messages ----------------------------------------------------------------------------------------------
 
     def open_messages(self) -> Iterator[OpenMessage]:
-        """Every open message, in the order of offsets."""
         for offset in sorted({*self.offset_topic.parked, *self._unparked}):
             message = self.find_open(offset)
             assert message is not None
             yield message
 
     def find_open(self, half_offset: int) -> OpenMessage | None:
-        """The open message at this offset, or None."""
         entry = self.offset_topic.parked.get(half_offset, self._unparked.get(half_offset))
         return None if entry is None else self._with_stored(self._as_open(entry))
 

@@ -33,7 +33,7 @@ def apply(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[Top
         return planned
     done = _carry_out(cluster, planned, dry_run=False)
     if not any(one.action is TopicAction.REFUSED for one in done):
-        wait_for(lambda: _is_done(cluster, names, options, done), "the topics were not all as wanted")
+        wait_for(lambda: _is_done(cluster, names, options, done), "some topics were still not as wanted")
     return done
 
 
@@ -97,7 +97,7 @@ def _settle(cluster: KafkaCluster, refused: TopicPlan, reason: str, *, dry_run: 
             if why is None:
                 settled = more
                 continue
-        note = f"{change.name}={change.new} is left out, nothing is lost by it: {why}"
+        note = f"{change.name}={change.new} is not set, which does no harm: {why}"
         settled = replace(settled, notes=(*settled.notes, note), left_out=(*settled.left_out, change.name))
     if settled.action is TopicAction.CHANGE and not settled.changes:
         settled = replace(settled, action=TopicAction.OK)

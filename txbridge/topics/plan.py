@@ -36,8 +36,6 @@ MOST_PARTITIONS = 10_000
 
 
 class TopicAction(enum.Enum):
-    """The action for a topic."""
-
     OK = "ok"
     CREATE = "create"
     CHANGE = "change"
@@ -103,7 +101,6 @@ class TopicPlan:
 
 
 def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
-    """The plan for the topics that were seen."""
     aligned = [names.half, names.end, names.op, names.offset]
     there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], FoundTopic)]
     partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
@@ -237,7 +234,7 @@ def _compare_facts(
         )
     if facts.elects_unclean:
         notes.append(
-            f"{UNCLEAN} is true: acknowledged messages and decisions can be lost. It is yours to set to false "
+            f"{UNCLEAN} is true: acknowledged messages and decisions can be lost. Set it to false "
             "(kafka-configs.sh), here or on the brokers",
         )
     action = TopicAction.REFUSED if reasons else TopicAction.CHANGE if changes else TopicAction.OK

@@ -39,7 +39,6 @@ class RealTopic:
         return {LARGEST_BATCH: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
 
     def objections_to(self, facts: FoundTopic) -> list[str]:
-        """Reasons for which an existing topic does not fit the request."""
         found = []
         if self.partitions not in {None, facts.partitions}:
             has = counted(facts.partitions, "partition")
@@ -50,7 +49,6 @@ class RealTopic:
         return found
 
     def notes_on(self, facts: FoundTopic, message_size: int) -> list[str]:
-        """Notes about an existing topic."""
         found = []
         limit = int(facts.config.get(LARGEST_BATCH, BATCH_ROOM))
         if limit < message_size:

@@ -87,7 +87,6 @@ class WantedTopic:
 
 
 def longer_retention(one: str, other: str) -> str:
-    """The longer of two values of retention.ms."""
     return _UNLIMITED if _UNLIMITED in {one, other} else str(max(int(one), int(other)))
 
 
@@ -98,15 +97,14 @@ def late_resume(names: Names, *, half_retention_ms: str, transaction_max_age: in
     if half_retention_ms == _UNLIMITED or int(half_retention_ms) >= enough:
         return None
     return (
-        f"a discarded message can be resumed for {duration(DISCARD_RETENTION_MS)}, and {names.half} has its body for "
-        f"{duration(int(half_retention_ms))} after its birth: resumed later it cannot be delivered; a commit is held "
-        f"and has to be abandoned. Resume in time; or set retention.ms of {names.half} to {enough} (kafka-configs.sh) "
-        f"and run `txbridge topics apply`, which raises END and OP as well"
+        f"discarded messages can be resumed for {duration(DISCARD_RETENTION_MS)}, but {names.half} keeps their bodies "
+        f"for {duration(int(half_retention_ms))} after their birth: a message that is resumed later cannot be "
+        f"delivered, and its commit has to be abandoned. Resume in time; or set retention.ms of {names.half} to "
+        f"{enough} (kafka-configs.sh) and run `txbridge topics apply`, which raises END and OP as well"
     )
 
 
 def half_topic(names: Names, *, message_size: int, retention_ms: str) -> WantedTopic:
-    """HALF, for user values of up to `message_size` bytes."""
     size = Wanted("max.message.bytes", PropertyRule.AT_LEAST, str(message_size + HALF_ROOM))
     return WantedTopic(names.half, (*_log(retention_ms), size))
 
@@ -133,12 +131,10 @@ def offset_topic(names: Names) -> WantedTopic:
 
 
 def discard_topic(names: Names, *, message_size: int) -> WantedTopic:
-    """The discard topic, for discarded and malformed records."""
     return _copies(names.discard, message_size, DISCARD_RETENTION_MS, _DISCARD_PARTITIONS)
 
 
 def check_topic(names: Names, group: str, *, message_size: int) -> WantedTopic:
-    """The check requests of one producer group."""
     return _copies(names.check(group), message_size, CHECK_RETENTION_MS, _CHECK_PARTITIONS)
 
 

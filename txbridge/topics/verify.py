@@ -130,7 +130,9 @@ def ensure_check_topic(
     if sight is None:
         reason = _create(cluster, wanted, wanted.properties, layout)
         if reason is not None and ALIKE in reason:
-            raise UsageError(f"the name of producer group {group!r} is too like that of another group here: {reason}")
+            raise UsageError(
+                f"the name of producer group {group!r} is too similar to that of another group here: {reason}"
+            )
         # Some providers' clusters do not let every property be set. Then the topic is created with the vital ones only.
         vital = tuple(prop for prop in wanted.properties if prop.vital)
         if reason is not None and _create(cluster, wanted, vital, layout) is not None:
@@ -184,7 +186,6 @@ def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait
 
 
 def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
-    """The problems of one topic by itself."""
     if sight is None:
         yield f"does not exist: {remedy} creates it"
     elif isinstance(sight, MissingRight):

@@ -78,18 +78,13 @@ def test_flags_beat_environment_beat_file_beats_defaults(write):
     assert type(settings) is WorkerSettings
 
 
-def test_the_process_environment_is_read_by_default(monkeypatch):
-    monkeypatch.setenv("TXBRIDGE_BOOTSTRAP_SERVERS", "env:1")
-    assert load_settings({}).bootstrap_servers == "env:1"
-
-
-def test_file_named_by_the_environment(write):
-    file = write("bootstrap_servers = 'file:1'")
-    assert load({}, {"TXBRIDGE_CONFIG": str(file)}).bootstrap_servers == "file:1"
-
-
-def test_empty_variables_count_as_absent():
-    assert load(MINIMAL, {"TXBRIDGE_TRANSACTION_TIMEOUT": "", "TXBRIDGE_CONFIG": ""}).transaction_timeout == 6_000
+def test_the_process_environment_is_read_and_empty_variables_count_as_absent(write, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_CONFIG", str(write("bootstrap_servers = 'file:1'")))
+    monkeypatch.setenv("TXBRIDGE_TRANSACTION_TIMEOUT", "")
+    monkeypatch.setenv("TXBRIDGE_NAMESPACE", "env")
+    settings = load_settings({})
+    assert (settings.bootstrap_servers, settings.transaction_timeout, settings.namespace) == ("file:1", 6_000, "env")
+    assert WorkerSettings(bootstrap_servers="a:1").namespace == ""
 
 
 @pytest.mark.parametrize("spelling", ["transactionTimeOut", "transactionTimeout", "transaction_timeout"])
@@ -119,14 +114,12 @@ def test_unknown_options_name_the_nearest(write):
     ]
 
 
-def test_other_variables_of_ours_are_no_options():
-    others = {"TXBRIDGE_CACHE_DIR": "/c", "TXBRIDGE_FAULT_POINT": "x", "TXBRIDGE_MAVEN_REPOSITORY": "y"}
-    assert load(MINIMAL, others).bootstrap_servers == "a:1"
-
-
-def test_options_of_the_front_door_are_its_own():
-    environ = {"TXBRIDGE_BOOTSTRAP_SERVERS": "a:1", "TXBRIDGE_ROCKETMQ_SECRET": "x", "TXBRIDGE_ROCKETMQ_LISTEN": "y"}
-    assert load_settings({}, None, environ).bootstrap_servers == "a:1"
+@pytest.mark.parametrize(
+    "name",
+    ["CACHE_DIR", "FAULT_POINT", "MAVEN_REPOSITORY", "DATABASE_URL", "ROCKETMQ_SECRET", "ROCKETMQ_LISTEN"],
+)
+def test_other_variables_of_ours_are_no_options(name):
+    assert load(MINIMAL, {f"TXBRIDGE_{name}": "x"}) == load(MINIMAL)
 
 
 def test_bootstrap_servers_are_required():
@@ -244,13 +237,6 @@ def test_files_that_can_not_be_read(write, tmp_path):
     assert problems(MINIMAL, file=file)[0].startswith(f"the configuration file {file} is not valid TOML: ")
 
 
-def test_secrets_are_not_shown():
-    settings = load({**MINIMAL, "kafka": {"sasl.password": "tops3cret", "sasl.username": "me"}})
-    assert settings.masked_options()["kafka"] == {"sasl.password": "***", "sasl.username": "me"}
-    assert "tops3cret" not in repr(settings)
-    assert settings.librdkafka["sasl.password"] == "tops3cret"
-
-
 def test_what_differs_from_the_defaults_is_told_without_secrets():
     assert load(MINIMAL).changed_options() == {}
     given = {"namespace": "staging", "transaction_timeout": "10000", "transaction_check_max": "15"}
@@ -262,12 +248,8 @@ def test_what_differs_from_the_defaults_is_told_without_secrets():
         "status_page": "read",
         "kafka": {"sasl.password": "***", "sasl.username": "me"},
     }
-
-
-def test_constructed_directly_it_ignores_the_environment(monkeypatch):
-    monkeypatch.setenv("TXBRIDGE_NAMESPACE", "env")
-    monkeypatch.setenv("NAMESPACE", "env")
-    assert WorkerSettings(bootstrap_servers="a:1").namespace == ""
+    assert "tops3cret" not in f"{settings!r} {settings.masked_options()}"
+    assert settings.librdkafka["sasl.password"] == "tops3cret"
 
 
 def test_options_for_the_command_line():
@@ -330,22 +312,19 @@ def test_the_variables_that_kubernetes_makes_of_services_are_no_options():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("links", "name", "value"),
     [
-        ("TXBRIDGE_PORT", "9464"),  # A misspelled metrics_port, perhaps.
-        ("TXBRIDGE_SERVICE_HOST", "10.0.0.1"),  # Without the port it is no service link.
-        ("TXBRIDGE_PORT_8080_TCP_PROTOCOL", "tcp"),
-        ("TXBRIDGE_SERVICE_PORTS", "8080"),
+        ({}, "TXBRIDGE_PORT", "9464"),  # A misspelled metrics_port, perhaps.
+        ({}, "TXBRIDGE_SERVICE_HOST", "10.0.0.1"),  # Without the port it is no service link.
+        ({}, "TXBRIDGE_PORT_8080_TCP_PROTOCOL", "tcp"),
+        ({}, "TXBRIDGE_SERVICE_PORTS", "8080"),
+        # A person has set it over the link.
+        (SERVICE_LINKS, "TXBRIDGE_PORT", "9464"),
     ],
 )
-def test_what_only_looks_like_a_service_link_is_an_unknown_option(name, value):
-    [problem] = problems(MINIMAL, {name: value})
+def test_what_only_looks_like_a_service_link_is_an_unknown_option(links, name, value):
+    [problem] = problems(MINIMAL, {**links, name: value})
     assert problem.startswith(f"unknown option {name!r}")
-
-
-def test_a_variable_that_was_set_over_a_service_link_is_an_unknown_option():
-    [problem] = problems(MINIMAL, {**SERVICE_LINKS, "TXBRIDGE_PORT": "9464"})
-    assert problem.startswith("unknown option 'TXBRIDGE_PORT'")
 
 
 def test_an_option_that_a_service_link_hides_fails_by_its_name():

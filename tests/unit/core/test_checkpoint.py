@@ -274,6 +274,8 @@ def test_offset_is_folded_from_what_a_worker_writes():
         (KEY + b"/+5", None, offset_headers(), "not a key of this partition"),
         (KEY + b"/", None, offset_headers(), "not a key of this partition"),
         (b"5", None, offset_headers(), "not a key of this partition"),
+        # Of partition 23.
+        (KEY + b"3/5", None, offset_headers(), "not a key of this partition"),
         (None, None, offset_headers(), "not a key of this partition"),
     ],
 )

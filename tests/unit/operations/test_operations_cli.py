@@ -423,7 +423,7 @@ def test_no_age(text):
         (["pending", "--min-age", "soon"], "--min-age takes a number and a unit, as in 90s, 10m, 2h or 3d, not 'soon'"),
         (["resolve", "0:1", "commit"], "a reason is needed"),
         (["resolve", "0:1", "abandon"], "a reason is needed"),
-        (["resolve", "0:1", "commit", "--dry-run"], "--dry-run belongs to abandon"),
+        (["resolve", "0:1", "commit", "--dry-run"], "--dry-run needs the decision abandon"),
         (["resolve", "0:1", "maybe", "--reason", "x"], "Invalid value for"),
         (["resolve-all", "commit", "--dry-run"], "Missing option '--cause'"),
         (["resolve-all", "commit", "--cause", "x"], "run it with --dry-run first, then give --expect"),
@@ -432,10 +432,10 @@ def test_no_age(text):
         (["resolve-all", "commit", "--cause", " ", "--dry-run"], "--cause needs part of a cause"),
         (["resume"], "give one MESSAGE, or --group"),
         (["resume", "0:1", "--group", "orders"], "give one MESSAGE, or --group"),
-        (["resume", "0:1", "--yes"], "--dry-run and --yes belong to --group"),
+        (["resume", "0:1", "--yes"], "--dry-run and --yes need --group"),
         (["resume", "--group", "orders"], "list them with --dry-run, then give --yes"),
         (["resume", "--group", "orders", "--dry-run", "--yes"], "list them with --dry-run, then give --yes"),
-        (["resume", "--group", "orders", "--yes", "--id", "ABCDEF00"], "--id belongs to one MESSAGE"),
+        (["resume", "--group", "orders", "--yes", "--id", "ABCDEF00"], "--id needs one MESSAGE"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(txbridge, arguments, error):

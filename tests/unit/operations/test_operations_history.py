@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.client_fakes import FakeRecord
 from tests.support.open_messages import SCHEDULED
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.message_frames import FramedMessage, encode_frames
@@ -16,32 +17,12 @@ ID = "0123456789ABCDEF0123456789ABCDEF"
 DUE = 1_700_003_600_000
 
 
-class Record:
-    """The part of a confluent-kafka record that a history uses."""
-
-    def __init__(self, offset: int, value: bytes | None, headers: list[tuple[str, bytes]], at: int) -> None:
-        self._offset, self._value, self._headers, self._at = offset, value, headers, at
-
-    def offset(self) -> int:
-        return self._offset
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        return self._headers
-
-    def timestamp(self) -> tuple[int, int]:
-        return 2, self._at
+def record(offset: int, value: bytes, at: int, **headers: bytes) -> FakeRecord:
+    return FakeRecord(offset=offset, value=value, timestamp=at, headers=[("TXB_V", b"1"), *headers.items()])
 
 
-END = Record(
-    7,
-    f"5,{ID},8".encode(),
-    [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"client"), ("CLIENT_ID", b"host-1")],
-    1_700_000_001_000,
-)
-OP = Record(3, b"5", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")], DUE + 9)
+END = record(7, f"5,{ID},8".encode(), 1_700_000_001_000, PGROUP=b"orders", SOURCE=b"client", CLIENT_ID=b"host-1")
+OP = record(3, b"5", DUE + 9, TAGS=b"d", OUTCOME=b"commit")
 
 
 def several():
@@ -106,9 +87,9 @@ def test_one_that_is_scheduled_says_when_it_is_to_be_delivered(read):
 
 
 def test_one_that_was_cancelled_says_who_did_it_and_why(read):
-    headers = [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"abandon"), ("CLIENT_ID", b"alice")]
-    cancelled = Record(9, f"5,{ID},0,,has paid".encode(), headers, 1_700_000_001_500)
-    op = Record(4, b"5", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"abandon")], 1_700_000_001_600)
+    who = {"PGROUP": b"orders", "SOURCE": b"abandon", "CLIENT_ID": b"alice"}
+    cancelled = record(9, f"5,{ID},0,,has paid".encode(), 1_700_000_001_500, **who)
+    op = record(4, b"5", 1_700_000_001_600, TAGS=b"d", OUTCOME=b"abandon")
     found = read(None, [END, cancelled], [op])
     assert found.state == "abandoned"
     assert [(step.what, step.detail) for step in found.steps[2:]] == [

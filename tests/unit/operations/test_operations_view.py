@@ -12,7 +12,6 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import offset_headers
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
@@ -50,45 +49,6 @@ def view(*, checkpoint: bool = True, half_start: int = 0, **entries: bytes) -> P
     for name, value in entries.items():
         offset_topic.take_record(KEY + b"/" + name[1:].encode(), value, offset_headers())
     return PartitionView(offset_topic, POLICY, half_start=half_start, half_end=100)
-
-
-# --- OFFSET -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_last_checkpoint_and_parked_entry_count_and_a_tombstone_removes_one():
-    offset_topic = OffsetTopic(Names(), 3)
-    offset_topic.take_record(KEY, CHECKPOINT, offset_headers())
-    offset_topic.take_record(KEY + b"/4", parked(4), offset_headers())
-    offset_topic.take_record(KEY + b"/5", parked(5), offset_headers())
-    offset_topic.take_record(KEY + b"/4", parked(4, checks=2), offset_headers())
-    offset_topic.take_record(KEY + b"/5", None, offset_headers())
-    offset_topic.take_record(KEY, CHECKPOINT.replace(b'"end": 20', b'"end": 21'), offset_headers())
-    assert offset_topic.checkpoint is not None
-    assert (offset_topic.checkpoint.half, offset_topic.checkpoint.end, offset_topic.checkpoint.op) == (10, 21, 30)
-    assert {offset: one.checks for offset, one in offset_topic.parked.items()} == {4: 2}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (None, b"{}"),
-        (b"stranger", b"{}"),
-        (b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/4", CHECKPOINT),
-        (b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/33/4", parked(4)),
-        (KEY, b"not JSON"),
-        (KEY + b"/", parked(4)),
-        (KEY + b"/-4", parked(4)),
-        (KEY + b"/x", parked(4)),
-        (KEY + b"/4", b"{}"),
-        (KEY + b"/4", parked(4, state="lost")),
-    ],
-)
-def test_a_record_of_offset_that_no_worker_writes_is_refused(key, value):
-    offset_topic = OffsetTopic(Names(), 3)
-    with pytest.raises(MalformedRecordError):
-        offset_topic.take_record(key, value, offset_headers())
-    assert offset_topic.checkpoint is None
-    assert offset_topic.parked == {}
 
 
 def test_entries_that_are_applied_already_are_not_waiting():
@@ -263,29 +223,6 @@ def test_a_selection_admits(selection, offsets):
         p6=parked(6, "discarded", reason="EXPIRED", at=[0, 1]),
     )
     assert [one.half_offset for one in seen.open_messages() if selection.includes_message(one, 10_000)] == offsets
-
-
-def test_a_parked_entry_is_read_as_the_worker_writes_it():
-    written = HalfEntry(
-        parked=True,
-        offset=4,
-        state=TransactionState.HELD,
-        transaction_id=id_of(4),
-        group="orders",
-        real_topic="missing",
-        born=1_000,
-        size=5,
-        checks=1,
-        next_due=9_000,
-        decided=7,
-        error="topic missing does not exist",
-    ).encode(8)
-    [message] = view(p4=written).open_messages()
-    assert (message.state, message.decided, message.error) == (
-        TransactionState.HELD,
-        7,
-        "topic missing does not exist",
-    )
 
 
 @pytest.mark.parametrize("state", ["pending", "held", "discarded"])

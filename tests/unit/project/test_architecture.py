@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from tests.simulator.simulation import Simulation
+from tests.support.source import ROOT
 from txbridge.core.decision_record import DecisionEvent, DecisionRecord
 from txbridge.core.fresh_halves import FreshHalves, Run
 from txbridge.core.plan.choice import EndChoice, Slice
@@ -17,7 +17,6 @@ from txbridge.core.plan.draft import Draft
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.transaction.records import Contents
 
-ROOT = Path(__file__).parents[3]
 PACKAGE = f"{ROOT}/txbridge/"
 #: One decision on its way: the objects that hold it.
 HOLDS = (DecisionEvent, DecisionRecord, FreshHalves, Run, Slice, EndChoice, Draft, Contents)

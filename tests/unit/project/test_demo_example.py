@@ -6,14 +6,13 @@ import asyncio
 import re
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.support.source import ROOT
 from txbridge import LocalTransactionState
 
-ROOT = Path(__file__).parents[3]
 COMMIT, ROLLBACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOW = LocalTransactionState.UNKNOW
 

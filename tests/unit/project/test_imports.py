@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.support.source import ROOT
+
 ROOTS = {
     "txbridge": ROOT,
     "txbridge_audit": ROOT / "spark",

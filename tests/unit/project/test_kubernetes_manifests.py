@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 from typer.testing import CliRunner
 
+from tests.support.source import ROOT
 from txbridge.cli.app import app
 from txbridge.config.sources import load_settings
 from txbridge.errors import UsageError
 
-ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/how-to/kubernetes.md").read_text("utf-8")
 #: A worker's time for its Kafka transactions and for leaving the group, as in docs/operations.md.
 ENDS_WITHIN_S = 20

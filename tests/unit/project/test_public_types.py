@@ -6,11 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import txbridge
+from tests.support.source import ROOT
 
-ROOT = Path(__file__).parents[3]
 ACCEPTED, REFUSED = ROOT / "tests" / "typing" / "accepted.py", ROOT / "tests" / "typing" / "refused.py"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[3]
+from tests.support.source import ROOT
+
 WORKFLOWS = {path.name: path.read_text("utf-8") for path in sorted((ROOT / ".github/workflows").glob("*.yml"))}
 JOBS = [
     (f"{name}, {key}", job) for name, text in WORKFLOWS.items() for key, job in yaml.safe_load(text)["jobs"].items()
