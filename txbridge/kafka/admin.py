@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
@@ -24,6 +23,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, RESOLVE, SSL, TIMED_OUT, TRANSPORT
+from txbridge.kafka.log import librdkafka_logger
 
 #: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the
 #: controller or a slow TLS and SASL handshake takes seconds. A person or the start of a service waits for the answer.
@@ -174,7 +174,6 @@ class KafkaCluster:
     def connect(cls, user: Mapping[str, Any]) -> KafkaCluster:
         """Connect for a command of a person: librdkafka's log is not printed unless `debug` is set."""
         config = kafka_config.admin_config(user)
-        cluster: KafkaCluster
 
         def remember(error: KafkaError) -> None:
             if error.code() != ALL_BROKERS_DOWN:  # it only repeats that all of them failed
@@ -182,10 +181,7 @@ class KafkaCluster:
 
         config.setdefault("error_cb", remember)
         if "debug" not in config:
-            silent = logging.getLogger("txbridge.silent")
-            silent.addHandler(logging.NullHandler())
-            silent.propagate = False
-            config.setdefault("logger", silent)
+            config.setdefault("logger", librdkafka_logger())
         cluster = cls(kafka_config.create(AdminClient, config))
         return cluster
 
@@ -202,7 +198,10 @@ class KafkaCluster:
         future = self._admin.describe_cluster(
             include_authorized_operations=True, request_timeout=self._bounds.seconds_left()
         )
-        return self._result_of(future, "describe the cluster")
+        try:
+            return self._bounds.result_of(future)
+        except KafkaException as failure:
+            raise self._translate_error(failure.args[0], "describe the cluster") from None
 
     def read_greeting(self, topic: str) -> Greeting:
         """Ask any broker about its cluster; this needs no controller. Naming a topic keeps the answer short."""
@@ -308,12 +307,6 @@ class KafkaCluster:
         except EnvironmentProblemError as refusal:
             return str(refusal)
         return str(outcome) if isinstance(outcome, MissingRight) else None
-
-    def _result_of(self, future: Future[Any], purpose: str) -> Any:
-        try:
-            return self._bounds.result_of(future)
-        except KafkaException as failure:
-            raise self._translate_error(failure.args[0], purpose) from None
 
     def _translate_error(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
         if error.code() in UNREACHABLE:

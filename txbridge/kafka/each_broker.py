@@ -54,11 +54,10 @@ class _Connections:
         return self._answer_of(self._connect()) or ()
 
     async def _connect(self) -> list[int]:
-        if self._client is not None:
-            return [broker.nodeId for broker in self._client.cluster.brokers()]
-        self._client = aiokafka_client(self._kafka, "each-broker", _ANSWER_S)
-        await self._client.bootstrap()
-        return await self._connect()
+        if self._client is None:
+            self._client = aiokafka_client(self._kafka, "each-broker", _ANSWER_S)
+            await self._client.bootstrap()
+        return [broker.nodeId for broker in self._client.cluster.brokers()]
 
     def view_of(self, node: int, topic: str, partition: int) -> View | None:
         answer = self._answer_of(self._send_to(node, MetadataRequest([topic], allow_auto_topic_creation=False)))

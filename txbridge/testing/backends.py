@@ -21,9 +21,6 @@ from txbridge.testing.workers import RunningWorker, WorkerProcess
 class Backend(ABC):
     """A Kafka, and a way to start workers on it. Use it as a context manager, or call `start` and `stop`."""
 
-    #: One line for people: what runs where.
-    description: str
-
     @property
     @abstractmethod
     def bootstrap_servers(self) -> str:
@@ -54,7 +51,6 @@ class ProcessBackend(Backend):
     """Workers of the installed txbridge as child processes, on a Kafka that already runs."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self.description = f"Kafka at {bootstrap_servers}, workers as processes"
         self._servers = bootstrap_servers
         self._folder: Path | None = None
         self._number = itertools.count(1)
@@ -89,7 +85,6 @@ class EmbeddedBackend(ProcessBackend):
 
     def __init__(self) -> None:
         super().__init__("")
-        self.description = "embedded Kafka, workers as processes"
         self._kafka = EmbeddedKafka()
 
     @property

@@ -201,8 +201,6 @@ class ContainerBackend(ProcessBackend):
         super().__init__("")
         self._worker_image = worker_image
         self._kafka_image = kafka_image
-        where = f"{worker_image} containers" if worker_image else "processes"
-        self.description = f"{kafka_image} in a container, workers as {where}"
         self._stack = ExitStack()
         self._network: Network | None = None
         self._kafka: ApacheKafkaContainer | None = None

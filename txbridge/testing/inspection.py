@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, Protocol
 
 from confluent_kafka import Message
@@ -47,18 +47,9 @@ def read_committed(kafka: Mapping[str, Any], topic: str, partitions: int) -> lis
     """
     found: list[Message] = []
     for partition in range(partitions):
-        with _reader(kafka, topic, partition, committed=False) as raw:
+        with closing(PartitionReader(kafka, topic, partition, committed=False)) as raw:
             start, end = raw.watermarks()
-        with _reader(kafka, topic, partition, committed=True) as reader:
+        with closing(PartitionReader(kafka, topic, partition, committed=True)) as reader:
             reader.start(start)
-            found += [message for message in reader.read_to(end, lambda: False) if (message.offset() or 0) < end]
+            found += reader.read_below(end, lambda: False)
     return found
-
-
-@contextmanager
-def _reader(kafka: Mapping[str, Any], topic: str, partition: int, *, committed: bool) -> Iterator[PartitionReader]:
-    reader = PartitionReader(kafka, topic, partition, committed=committed)
-    try:
-        yield reader
-    finally:
-        reader.close()
