@@ -27,7 +27,7 @@ from txbridge.embedded import BrokenCacheError, EmbeddedKafka, KafkaStartError
 from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.state import process_identity
-from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 ARTIFACTS = kafka_jars(KAFKA_VERSION)
@@ -155,46 +155,7 @@ def test_data_survive_a_restart_and_a_new_object(tmp_path):
         assert AdminClient(client(second)).list_topics(timeout=120).cluster_id == cluster
 
 
-@pytest.mark.long
-def test_kill_9_and_restart():
-    with EmbeddedKafka() as kafka:
-        create(kafka, "kept")
-        produce(kafka, "kept", b"acknowledged")
-        port, pid, folder = kafka.port, kafka.pid, kafka.data_dir
-        kafka.kill()
-        assert not kafka.is_running()
-        assert not is_alive(pid)
-        assert processes(folder) == []
-        kafka.restart()
-        assert kafka.port == port
-        assert kafka.data_dir == folder
-        assert kafka.pid != pid
-        assert values(kafka, "kept", 1) == [b"acknowledged"]
-
-
-@pytest.mark.long
-def test_a_kill_from_outside_is_noticed(kafka):
-    os.kill(kafka.pid, signal.SIGKILL)
-    assert kafka.wait(120) == 137
-    assert not kafka.is_running()
-    kafka.start()
-    assert kafka.is_running()
-
-
 # --- failures
-
-
-@pytest.mark.long
-def test_data_folder_in_use(kafka, tmp_path):
-    other = EmbeddedKafka(data_dir=tmp_path / "data")
-    with pytest.raises(EnvironmentProblemError) as caught:
-        other.start()
-    assert f"is in use by the broker on {kafka.bootstrap_servers} (process {kafka.pid})" in str(caught.value)
-    # The same without the file broker.json, as from another container.
-    (tmp_path / "data" / "broker.json").unlink()
-    with pytest.raises(EnvironmentProblemError, match="is in use by another process"):
-        other.start()
-    create(kafka, "unharmed")
 
 
 def test_wrong_setting_is_quoted_and_the_log_is_named():
@@ -415,13 +376,5 @@ def test_kill_9_of_the_parent_leaves_no_process_and_no_folder():
         folder = Path(parent.stdout.readline().strip())
         assert len(processes(folder)) == 2
         parent.kill()
-    assert none_left(folder)
-    assert not folder.exists()
-
-
-def test_normal_end_of_a_forgetful_parent_leaves_no_process_and_no_folder():
-    program = "from txbridge.embedded import EmbeddedKafka; print(EmbeddedKafka().start().data_dir, flush=True)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    folder = Path(done.stdout.strip())
     assert none_left(folder)
     assert not folder.exists()

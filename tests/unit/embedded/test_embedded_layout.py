@@ -1,13 +1,11 @@
-"""Folders and ports of a cluster, a broker's metadata of it, and its common stop."""
+"""Folders and ports of a cluster, and its common stop."""
 
 from __future__ import annotations
 
-import struct
 import time
 
 import pytest
 
-from tests.support.broker_metadata import BrokerMetadata, PartitionReplicas, parse_metadata
 from txbridge.embedded import layout, stopping
 from txbridge.errors import UsageError
 
@@ -63,26 +61,6 @@ def test_a_folder_of_one_node_is_no_cluster(tmp_path):
     formatted(tmp_path)
     with pytest.raises(UsageError, match="belongs to a Kafka of 1 broker: start it with as many"):
         layout.choose_folders(tmp_path, 3)
-
-
-def test_metadata_as_kafka_writes_them():
-    def text(value: str) -> bytes:
-        return struct.pack(">h", len(value)) + value.encode()
-
-    brokers = struct.pack(">ii", 2, 1) + text("127.0.0.1") + struct.pack(">i", 9092) + text("rack-1")
-    brokers += struct.pack(">i", 3) + text("127.0.0.1") + struct.pack(">ih", 9094, -1)
-    partition = struct.pack(">hii", 0, 0, 3) + struct.pack(">iiii", 3, 1, 2, 3) + struct.pack(">iii", 2, 3, 1)
-    alone = struct.pack(">hii", 5, 1, -1) + struct.pack(">ii", 1, 2) + struct.pack(">ii", 1, 2)
-    topic = struct.pack(">h", 0) + text("orders") + struct.pack(">bi", 0, 2) + partition + alone
-    answer = brokers + text("c") + struct.pack(">i", 1) + struct.pack(">i", 1) + topic
-    parsed = parse_metadata(answer)
-    assert parsed == BrokerMetadata(
-        "c",
-        frozenset({1, 3}),
-        {"orders/0": PartitionReplicas(3, (1, 2, 3), (3, 1)), "orders/1": PartitionReplicas(-1, (2,), (2,))},
-    )
-    assert [one.is_whole for one in parsed.partitions.values()] == [False, False]
-    assert PartitionReplicas(3, (1, 3), (3, 1)).is_whole
 
 
 class Stubborn:

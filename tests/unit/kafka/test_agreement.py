@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+
 from txbridge.kafka.agreement import Agreement
 
 
-def test_answers_over_the_time_are_enough() -> None:
-    agreement = Agreement(seconds=10, answers=3, most_apart=8)
-    assert [agreement.note(at) for at in (0, 5, 9, 10, 11)] == [False, False, False, True, True]
-
-
-def test_few_answers_are_not_however_long_it_took() -> None:
-    agreement = Agreement(seconds=10, answers=3, most_apart=100)
-    assert [agreement.note(at) for at in (0, 50, 51)] == [False, False, True]
-
-
-def test_after_a_gap_the_count_begins_anew() -> None:
-    # The process stood still for a minute, and so did the broker, whose answer is old.
-    agreement = Agreement(seconds=10, answers=3, most_apart=8)
-    assert [agreement.note(at) for at in (0, 5, 65, 66, 70, 74, 75)] == [False] * 6 + [True]
+@pytest.mark.parametrize(
+    ("most_apart", "answers"),
+    [
+        (8, {0: False, 5: False, 9: False, 10: True, 11: True}),
+        # Too few, however long it took.
+        (100, {0: False, 50: False, 51: True}),
+        # The process stood still for a minute, and so did the broker, whose answer is old: the count begins anew.
+        (8, {0: False, 5: False, 65: False, 66: False, 70: False, 74: False, 75: True}),
+    ],
+    ids=["enough", "too few", "a gap"],
+)
+def test_three_answers_over_ten_seconds_without_a_gap_are_enough(most_apart: float, answers: dict[int, bool]) -> None:
+    agreement = Agreement(seconds=10, answers=3, most_apart=most_apart)
+    assert {at: agreement.note(at) for at in answers} == answers
 
 
 def test_an_answer_to_the_contrary_begins_it_anew() -> None:

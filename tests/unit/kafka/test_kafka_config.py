@@ -11,26 +11,16 @@ from confluent_kafka.admin import AdminClient
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 
-USER = {
+OF_ALL = {
     "bootstrap.servers": "127.0.0.1:1",
     "security.protocol": "sasl_ssl",
     "sasl.mechanism": "PLAIN",
     "sasl.username": "orders",
     "sasl.password": "tops3cret",
     "statistics.interval.ms": 5000,
-    "batch.num.messages": 500,
-    "fetch.min.bytes": 10,
 }
-COMMON = {
-    "client.id": "txbridge",
-    "bootstrap.servers": "127.0.0.1:1",
-    "security.protocol": "sasl_ssl",
-    "sasl.mechanism": "PLAIN",
-    "sasl.username": "orders",
-    "sasl.password": "tops3cret",
-    "statistics.interval.ms": 5000,
-    "allow.auto.create.topics": False,
-}
+USER = {**OF_ALL, "batch.num.messages": 500, "fetch.min.bytes": 10}
+COMMON = {**OF_ALL, "client.id": "txbridge", "allow.auto.create.topics": False}
 
 
 @pytest.mark.parametrize("timeout", [0, 30_001, "300000"])

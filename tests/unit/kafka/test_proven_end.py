@@ -28,66 +28,53 @@ class Brokers:
         return self._ends.get(node)
 
 
-def end_of(brokers: Brokers) -> int | None:
-    return proven_end(brokers, "HALF", 7)
+ALL = frozenset({1, 2, 3})
 
 
-def test_all_agree() -> None:
-    assert end_of(Brokers({1: 2, 2: 2, 3: 2}, {2: 40})) == 40
+@pytest.mark.parametrize(
+    ("leaders", "ends", "alive", "end"),
+    [
+        ({1: 2, 2: 2, 3: 2}, {2: 40}, ALL, 40),
+        ({2: 2, 3: 2}, {2: 40}, {2, 3}, 40),
+        ({2: 2, 3: 2}, {2: 40}, ALL, 40),
+        # A leader that is cut off is outvoted.
+        ({1: 1, 2: 2, 3: 2}, {1: 5, 2: 40}, ALL, 40),
+        ({1: 3, 2: 2, 3: 3}, {2: 5, 3: 40}, ALL, 40),
+        ({1: 1, 2: 1, 3: 3}, {3: 5, 1: 40}, ALL, 40),
+        # Its word, and that of no other broker, proves nothing.
+        ({1: 1}, {1: 5}, ALL, None),
+        ({1: 1, 2: 2}, {1: 5, 2: 40}, ALL, None),
+        ({1: -1, 2: -1, 3: -1}, {-1: 5}, ALL, None),
+        # The leader says that it leads no more.
+        ({1: 2, 2: 2, 3: 2}, {}, ALL, None),
+        ({}, {}, ALL, None),
+        ({}, {}, {}, None),
+    ],
+)
+def test_a_majority_of_the_replicas_proves_the_end(
+    leaders: dict[int, int], ends: dict[int, int], alive: Collection[int], end: int | None
+) -> None:
+    assert proven_end(Brokers(leaders, ends, alive), "HALF", 7) == end
 
 
-def test_one_that_is_gone_is_not_missed() -> None:
-    assert end_of(Brokers({2: 2, 3: 2}, {2: 40}, alive=(2, 3))) == 40
-    assert end_of(Brokers({2: 2, 3: 2}, {2: 40})) == 40
-
-
-@pytest.mark.parametrize("cut_off", [1, 2, 3])
-def test_a_leader_that_is_cut_off_is_outvoted(cut_off: int) -> None:
-    new = cut_off % 3 + 1
-    leaders = dict.fromkeys((1, 2, 3), new) | {cut_off: cut_off}
-    assert end_of(Brokers(leaders, {cut_off: 5, new: 40})) == 40
-
-
-def test_its_word_and_that_of_nobody_else_proves_nothing() -> None:
-    assert end_of(Brokers({1: 1}, {1: 5})) is None
-
-
-def test_one_for_each_proves_nothing() -> None:
-    assert end_of(Brokers({1: 1, 2: 2}, {1: 5, 2: 40})) is None
-
-
-def test_nobody_leads() -> None:
-    assert end_of(Brokers({1: -1, 2: -1, 3: -1}, {1: 5})) is None
-
-
-def test_the_leader_says_that_it_leads_no_more() -> None:
-    assert end_of(Brokers({1: 2, 2: 2, 3: 2}, {})) is None
-
-
-def test_replicas_that_differ_are_no_majority() -> None:
-    brokers = Brokers({1: 2, 2: 2, 3: 2}, {2: 40})
-    brokers.replicas[2], brokers.replicas[3] = frozenset({2, 3, 4}), frozenset({2, 3, 5})
-    assert end_of(brokers) is None
-
-
-def test_nobody_answers() -> None:
-    assert end_of(Brokers({}, {})) is None
-    assert end_of(Brokers({}, {}, alive=())) is None
-
-
-def test_a_single_replica_is_its_own_majority() -> None:
-    brokers = Brokers({1: 1, 2: 1}, {1: 40}, alive=(1, 2))
-    brokers.replicas = dict.fromkeys((1, 2), frozenset({1}))
-    assert end_of(brokers) == 40
-
-
-def test_with_one_of_two_replicas_nothing_can_be_proven() -> None:
-    brokers = Brokers({1: 1}, {1: 5}, alive=(1,))
-    brokers.replicas[1] = frozenset({1, 2})
-    assert end_of(brokers) is None
-    assert not can_be_proven(brokers, "HALF", 7)
-
-
-def test_a_replica_that_is_alive_and_silent_may_still_prove_it() -> None:
-    assert can_be_proven(Brokers({1: 1}, {1: 5}), "HALF", 7)
-    assert can_be_proven(Brokers({}, {}), "HALF", 7)
+@pytest.mark.parametrize(
+    ("replicas", "alive", "end", "can_be"),
+    [
+        # These differ, so they are no majority.
+        ({1: {1, 2, 3}, 2: {2, 3, 4}, 3: {2, 3, 5}}, {1, 2, 3}, None, True),
+        ({1: {1}, 2: {1}}, {1, 2}, 40, True),
+        ({1: {1, 2}}, {1}, None, False),
+        # The second one has it no more: it has no vote.
+        ({1: {1, 2}, 2: {1}}, {1, 2}, None, True),
+        # Alive and silent: it may still prove it.
+        ({1: {1, 2, 3}}, {1, 2, 3}, None, True),
+        ({}, {1, 2, 3}, None, True),
+    ],
+)
+def test_a_majority_of_other_replicas_than_three(
+    replicas: dict[int, set[int]], alive: set[int], end: int | None, can_be: bool
+) -> None:
+    brokers = Brokers(dict.fromkeys(replicas, 1), {1: 40}, alive)
+    brokers.replicas = {node: frozenset(known) for node, known in replicas.items()}
+    assert proven_end(brokers, "HALF", 7) == end
+    assert can_be_proven(brokers, "HALF", 7) is can_be
