@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from txbridge.cli.doctor import exit_code
@@ -53,36 +55,33 @@ def lines(findings: object) -> list[tuple[str, str]]:
     return [(one.level.value, one.text) for one in findings]  # type: ignore[attr-defined]
 
 
-def test_copies_that_are_all_there() -> None:
-    good = cluster_view([PartitionReplicas(1, THREE, THREE)])
-    assert lines(topic_checks.replication(good)) == [("ok", "all topics have 3 copies or more, all of them in sync")]
+TWO = frozenset({1, 2})
 
 
 @pytest.mark.parametrize(
-    ("place", "min_in_sync", "expected"),
+    ("place", "min_in_sync", "level", "text"),
     [
-        (PartitionReplicas(-1, THREE, frozenset({2})), "2", ("problem", f"{HALF}: partitions 0 have no leader")),
+        ((1, THREE, THREE), "2", "ok", "all topics have 3 copies or more, all of them in sync"),
+        ((-1, THREE, frozenset({2})), "2", "problem", f"{HALF}: partitions 0 have no leader"),
+        ((1, THREE, TWO), "2", "warning", f"{HALF}: not all copies of partitions 0 are in sync"),
+        ((1, TWO, TWO), "2", "warning", f"{HALF} has 2 of 3 copies"),
         (
-            PartitionReplicas(1, THREE, frozenset({1, 2})),
-            "2",
-            ("warning", f"{HALF}: not all copies of partitions 0 are in sync"),
-        ),
-        (PartitionReplicas(1, frozenset({1, 2}), frozenset({1, 2})), "2", ("warning", f"{HALF} has 2 of 3 copies")),
-        (
-            PartitionReplicas(1, THREE, THREE),
+            (1, THREE, THREE),
             "1",
-            ("warning", f"{HALF}: min.insync.replicas is 1 with 3 copies: what one broker has can be lost with it"),
+            "warning",
+            f"{HALF}: min.insync.replicas is 1 with 3 copies: what one broker has can be lost with it",
         ),
         (
-            PartitionReplicas(1, THREE, THREE),
+            (1, THREE, THREE),
             "4",
-            ("problem", f"{HALF}: min.insync.replicas is 4, and it has 3 copies: nothing can be written to it"),
+            "problem",
+            f"{HALF}: min.insync.replicas is 4, and it has 3 copies: nothing can be written to it",
         ),
     ],
-    ids=["no leader", "not in sync", "too few copies", "one is enough", "too many demanded"],
 )
-def test_copies_that_are_not(place: PartitionReplicas, min_in_sync: str, expected: tuple[str, str]) -> None:
-    assert lines(topic_checks.replication(cluster_view([place], min_in_sync))) == [expected]
+def test_copies(place: tuple[int, frozenset[int], frozenset[int]], min_in_sync: str, level: str, text: str) -> None:
+    found = topic_checks.replication(cluster_view([PartitionReplicas(*place)], min_in_sync))
+    assert lines(found) == [(level, text)]
 
 
 def test_a_topic_that_may_elect_a_leader_that_is_not_in_sync() -> None:
@@ -93,7 +92,7 @@ def test_a_topic_that_may_elect_a_leader_that_is_not_in_sync() -> None:
 
 
 def test_one_of_two_copies_in_sync_is_not_mended_by_the_same_setting() -> None:
-    two = cluster_view([PartitionReplicas(1, frozenset({1, 2}), frozenset({1, 2}))], "1")
+    two = cluster_view([PartitionReplicas(1, TWO, TWO)], "1")
     two.brokers = {1: "one:9092", 2: "two:9092"}
     [finding] = topic_checks.replication(two)
     assert "sets 1" not in finding.do
@@ -130,65 +129,59 @@ def test_topics_that_apply_has_just_made_leave_nothing_to_say(option: str, hours
     assert [(found.level, found.text) for found in findings if found.level is not Level.OK] == []
 
 
+#: 14 days: ten days of delay, and four of an outage.
+ENOUGH = 1_209_600_000
+
+
 @pytest.mark.parametrize(
-    ("age", "delay", "kept", "level", "text", "do"),
+    ("age", "delay", "kept", "option", "text"),
     [
-        (
-            72,
-            240,
-            "864000000",
-            Level.PROBLEM,
-            (
-                f"{HALF} keeps messages for 10d, and they may wait for 10d (timer_max_delay): those that still wait "
-                "would vanish"
-            ),
-            "`txbridge topics apply` raises retention.ms; or lower timer_max_delay",
-        ),
-        (
-            72,
-            240,
-            "864000001",
-            Level.WARNING,
-            f"{HALF} keeps messages for 10d, and they may wait for 10d: an outage of more than 0s loses messages",
-            "`txbridge topics apply` raises retention.ms so that 4 days are survived",
-        ),
-        (
-            72,
-            240,
-            "1209599999",
-            Level.WARNING,
-            (
-                f"{HALF} keeps messages for 13d 23h, and they may wait for 10d: an outage of more than 3d 23h loses "
-                "messages"
-            ),
-            "`txbridge topics apply` raises retention.ms so that 4 days are survived",
-        ),
-        (
-            264,
-            240,
-            "864000000",
-            Level.PROBLEM,
-            (
-                f"{HALF} keeps messages for 10d, and they may wait for 11d (transaction_max_age): those that still "
-                "wait would vanish"
-            ),
-            "`txbridge topics apply` raises retention.ms; or lower transaction_max_age",
-        ),
+        (72, 240, 864_000_000, "timer_max_delay", "10d, and they may wait for 10d"),
+        (72, 240, 864_000_001, None, "10d, and they may wait for 10d: an outage of more than 0s"),
+        (72, 240, ENOUGH - 1, None, "13d 23h, and they may wait for 10d: an outage of more than 3d 23h"),
+        (264, 240, 864_000_000, "transaction_max_age", "10d, and they may wait for 11d"),
     ],
-    ids=["delay as long as retention", "a moment longer", "less than four days longer", "age longer than the delay"],
 )
-def test_retention_against_the_longest_delay(age: int, delay: int, kept: str, level: Level, text: str, do: str) -> None:
-    """Hours of age and delay. The longest wait counts, and is named."""
-    one = with_retention(kept, transaction_max_age=age * 3_600_000, timer_max_delay=delay * 3_600_000)
-    found = [each for each in topic_checks.retention(one) if each.level is not Level.NOTE]
-    assert [(each.level, each.text, each.do) for each in found] == [(level, text, do)]
+def test_retention_against_the_longest_delay(age: int, delay: int, kept: int, option: str | None, text: str) -> None:
+    """Hours of age and delay. The longest wait counts, and is named if messages would vanish."""
+    one = with_retention(str(kept), transaction_max_age=age * 3_600_000, timer_max_delay=delay * 3_600_000)
+    [found] = [each for each in topic_checks.retention(one) if each.level is not Level.NOTE]
+    if option:
+        expected = Level.PROBLEM, f" ({option}): those that still wait would vanish", f"; or lower {option}"
+    else:
+        expected = Level.WARNING, " loses messages", " so that 4 days are survived"
+    assert (found.level, found.text) == (expected[0], f"{HALF} keeps messages for {text}{expected[1]}")
+    assert found.do == f"`txbridge topics apply` raises retention.ms{expected[2]}"
 
 
-@pytest.mark.parametrize("kept", ["1209600000", "-1"])
+@pytest.mark.parametrize("kept", [str(ENOUGH), "-1"])
 def test_retention_that_is_enough_for_the_longest_delay(kept: str) -> None:
     one = with_retention(kept, timer_max_delay=240 * 3_600_000)
     assert Level.OK in {each.level for each in topic_checks.retention(one)}
     assert {each.level for each in topic_checks.retention(one)} <= {Level.OK, Level.NOTE}
+
+
+def test_other_topics_that_keep_their_records_for_too_short_a_time() -> None:
+    one = with_retention(str(ENOUGH // 2))
+    for name, kept in ((HALF, ENOUGH), (one.names.discard, ENOUGH // 14)):
+        was = one.seen[name]
+        assert isinstance(was, FoundTopic)
+        one.seen = {**one.seen, name: replace(was, config={**was.config, "retention.ms": str(kept)})}
+    shorter = f"keeps its records for 7d, shorter than {HALF}: finished messages would be asked about, and could be"
+    found = [line for line in lines(topic_checks.retention(one)) if line[0] != "note"]
+    assert found == [
+        ("problem", f"{one.names.end} {shorter} delivered, again"),
+        ("problem", f"{one.names.op} {shorter} delivered, again"),
+        ("warning", f"{one.names.discard} keeps its records for 1d instead of 30d"),
+    ]
+
+
+def test_partitions_that_do_not_match() -> None:
+    one = with_retention("-1")
+    one.seen = {**one.seen, one.names.op: FoundTopic(one.names.op, "id", 3, 3, 0, {})}
+    assert ("problem", f"{one.names.op} has 3 partitions, {HALF} has 4: workers refuse to start") in lines(
+        topic_checks.topics(one)
+    )
 
 
 def with_retention(kept: str, **settings: int) -> ClusterView:
