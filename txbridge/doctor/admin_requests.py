@@ -23,7 +23,7 @@ from txbridge.doctor.describe_quorum import DescribeQuorum
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.aiokafka_client import aiokafka_client, aiokafka_runner
-from txbridge.kafka.broker_features import ApiKey, Asked, Versions, ask_versions, lacking
+from txbridge.kafka.broker_features import DESCRIBE_TRANSACTIONS, FETCH, Asked, Versions, ask_versions, lacking
 
 _Result = TypeVar("_Result")
 
@@ -80,9 +80,9 @@ def ask_brokers(kafka: Mapping[str, Any], transactional_ids: Sequence[str]) -> A
 
 def release_of(versions: Versions) -> str:
     """The release of a broker, by the oldest and the newest version of each request that it knows."""
-    if ApiKey.DESCRIBE_TRANSACTIONS not in versions:
+    if DESCRIBE_TRANSACTIONS not in versions:
         return TOO_OLD
-    least, most = versions.get(ApiKey.FETCH, (0, 0))
+    least, most = versions.get(FETCH, (0, 0))
     if least >= _FETCH_OF_4:
         return "4.x"
     return "3.9" if most >= _FETCH_OF_3_9 else UNTESTED

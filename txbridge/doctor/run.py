@@ -63,7 +63,9 @@ def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], no
     yield from runtime_checks.workers(view, groups)
     backlog, why = _backlog(view, now)
     if backlog is not None:
-        groups = {**groups, **_more_groups(view, groups, backlog)}
+        # Groups whose check topic this user cannot see, or that have none.
+        more = [name for name in map(view.names.check, backlog.pending) if name not in groups]
+        groups = {**groups, **view.describe_groups(more)}
     yield from runtime_checks.producers(view, groups, backlog, now)
     if backlog is not None:
         yield from runtime_checks.backlog_findings(backlog)
@@ -85,8 +87,3 @@ def _backlog(view: ClusterView, now: int) -> tuple[runtime_checks.Backlog | None
         return runtime_checks.read_backlog(view, now), ""
     except TxBridgeError as error:
         return None, str(error)
-
-
-def _more_groups(view: ClusterView, groups: Mapping[str, Any], backlog: runtime_checks.Backlog) -> dict[str, Any]:
-    """Descriptions of the groups whose check topic this user cannot see, or that have none."""
-    return view.describe_groups([name for name in map(view.names.check, backlog.pending) if name not in groups])

@@ -8,21 +8,15 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 
-from txbridge.deadline import Deadline
 from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
 from txbridge.embedded.fetch import fetch_jars
 from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
-
-# Longer than a whole fetch may take (1,200 s, see fetch.py): after this time the other process hangs.
-_LOCK_TIMEOUT_S = 1_300.0
-_LOCK_POLL_S = 0.2
 
 
 class BrokenCacheError(EnvironmentProblemError):
@@ -120,21 +114,11 @@ class JarCache:
 
     @contextlib.contextmanager
     def _hold_lock(self, console: Console) -> Iterator[None]:
-        path = self.root / f"{self.folder.name}.lock"
-        with path.open("ab") as lock:
-            deadline = Deadline(_LOCK_TIMEOUT_S)
-            is_first = True
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if deadline.is_over:
-                        raise EnvironmentProblemError(
-                            f"another process has held {path} for {_LOCK_TIMEOUT_S:.0f} s; end it and try again"
-                        ) from error
-                if is_first:
-                    console.print("Another process is fetching Kafka; waiting for it.")
-                    is_first = False
-                time.sleep(_LOCK_POLL_S)
+        with (self.root / f"{self.folder.name}.lock").open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                console.print("Another process is fetching Kafka; waiting for it.")
+                # Its fetch ends within FETCH_TIMEOUT_S, and its lock at the latest with the process.
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield

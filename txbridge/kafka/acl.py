@@ -81,22 +81,17 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
     fences = Right(ResourceKind.TRANSACTIONAL_ID, f"{names.half}@{SYSTEM_GROUP}/", Pattern.PREFIXED, ("WRITE",))
     # librdkafka looks up the coordinator of this group for every reader.
     reader = Right(ResourceKind.GROUP, READER_GROUP, Pattern.LITERAL, ("DESCRIBE",))
+    answering = (
+        topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
+        topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
+        Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
+    )
     internal = (names.half, names.end, names.op, names.offset, names.discard)
     match role:
         case Role.CLIENT:
-            return [
-                topic(names.half, "WRITE", "DESCRIBE_CONFIGS"),
-                topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
-                topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
-                Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
-            ]
+            return [topic(names.half, "WRITE", "DESCRIBE_CONFIGS"), *answering]
         case Role.ANSWERER:
-            return [
-                topic(names.half, "DESCRIBE", "DESCRIBE_CONFIGS"),
-                topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
-                topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
-                Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
-            ]
+            return [topic(names.half, "DESCRIBE", "DESCRIBE_CONFIGS"), *answering]
         case Role.WORKER:
             return [
                 topic(names.half, "READ", "DESCRIBE_CONFIGS"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from aiokafka import errors as kafka_errors
@@ -29,24 +28,16 @@ _REQUEST_TIMEOUT_S = 3.0
 _PATIENCE_S = 10.0
 
 
-class ApiKey(IntEnum):
-    """Kafka's API keys."""
-
-    PRODUCE = 0
-    FETCH = 1
-    METADATA = 3
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    ADD_PARTITIONS_TO_TXN = 24
-    END_TXN = 26
-    DESCRIBE_TRANSACTIONS = 65
+#: API keys of two requests whose versions name the release of a broker.
+FETCH, DESCRIBE_TRANSACTIONS = 1, 65
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """A request, and the lowest version of it that txbridge can use."""
 
-    key: ApiKey
+    #: Kafka's API key.
+    key: int
     name: str
     version: int
     #: The release of Kafka that brought it.
@@ -55,20 +46,14 @@ class Need:
 
 
 NEEDS = (
-    Need(ApiKey.PRODUCE, "Produce", 3, "0.11", "records with headers"),
-    Need(ApiKey.FETCH, "Fetch", 4, "0.11", "readers of committed records"),
-    Need(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, "0.11", "the fence of a partition"),
-    Need(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, "0.11", "Kafka transactions"),
-    Need(ApiKey.END_TXN, "EndTxn", 0, "0.11", "Kafka transactions"),
-    Need(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, "2.0", "readers that notice a lost tail"),
-    Need(ApiKey.METADATA, "Metadata", 10, "2.8", "ids of topics: one that was recreated is noticed"),
-    Need(
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        "DescribeTransactions",
-        0,
-        "3.0",
-        "kafka-transactions.sh, which ends a hanging one",
-    ),
+    Need(0, "Produce", 3, "0.11", "records with headers"),
+    Need(FETCH, "Fetch", 4, "0.11", "readers of committed records"),
+    Need(22, "InitProducerId", 0, "0.11", "the fence of a partition"),
+    Need(24, "AddPartitionsToTxn", 0, "0.11", "Kafka transactions"),
+    Need(26, "EndTxn", 0, "0.11", "Kafka transactions"),
+    Need(23, "OffsetForLeaderEpoch", 2, "2.0", "readers that notice a lost tail"),
+    Need(3, "Metadata", 10, "2.8", "ids of topics: one that was recreated is noticed"),
+    Need(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, "3.0", "kafka-transactions.sh, which ends a hanging one"),
 )
 #: Remedy for a broker that lacks one.
 REMEDY = "use brokers of Apache Kafka 3.9 or later, or a service that speaks all of its transactions"
