@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from tests.simulator import exhaustive, faults, simulation
@@ -56,8 +57,40 @@ from txbridge.worker.turn.committer import Committer
 #: Faults that strike in every run, besides those that the seed chooses. Some defects show only when they meet such a
 #: fault.
 MORE_FAULTS: dict[str, float] = {}
+NO_FAULTS: Mapping[str, float] = MappingProxyType({})
 
 
+#: Functions that plant a defect, by its name.
+MUTANTS: dict[str, Callable[[], None]] = {}
+
+
+def planted(plant: Callable[[], None]) -> Callable[[], None]:
+    """Add a defect that takes more than one replacement."""
+    MUTANTS[plant.__name__] = plant
+    return plant
+
+
+def put(owner: object, name: str, other: object, faults: Mapping[str, float] = NO_FAULTS) -> Callable[[], None]:
+    """A defect: the owner's attribute is another one, in runs that have these faults, too."""
+    return wrap(owner, name, lambda _: other, faults)
+
+
+def wrap(
+    owner: object, name: str, other_of: Callable[[Any], object], faults: Mapping[str, float] = NO_FAULTS
+) -> Callable[[], None]:
+    """The same, with an attribute that is made of the right one."""
+
+    def plant() -> None:
+        setattr(owner, name, other_of(getattr(owner, name)))
+        MORE_FAULTS.update(faults)
+
+    return plant
+
+
+# --- defects of more than one replacement -----------------------------------------------------------------------------
+
+
+@planted
 def fence_after_reading() -> None:
     """The take-over reads first and takes the fence with its first transaction. It misses what was written in between.
 
@@ -84,6 +117,7 @@ def fence_after_reading() -> None:
     TransactionalWriter.write_transaction = write_with_fence
 
 
+@planted
 def believe_an_indefinite_commit() -> None:
     """A commit without an answer counts as done."""
     write = TransactionalWriter.write_transaction
@@ -97,16 +131,7 @@ def believe_an_indefinite_commit() -> None:
     TransactionalWriter.write_transaction = believing
 
 
-def disbelieve_an_indefinite_commit() -> None:
-    """A commit without an answer counts as not done. The fence is taken, but no topic is read."""
-
-    def not_committed(self, _receipt):
-        self._state.writer.take_fence()
-        return False
-
-    Committer._was_committed = not_committed
-
-
+@planted
 def believe_an_abort() -> None:
     """A draft whose Kafka transaction was aborted is applied nevertheless."""
     write = TransactionalWriter.write_transaction
@@ -118,6 +143,7 @@ def believe_an_abort() -> None:
     TransactionalWriter.write_transaction = believing
 
 
+@planted
 def ignore_trouble() -> None:
     """A broken connection during a commit or abort is ignored: the producer goes on with its epoch.
 
@@ -129,6 +155,7 @@ def ignore_trouble() -> None:
     EndTxnWatch.trouble_of_commit = lambda _: None
 
 
+@planted
 def end_out_of_order() -> None:
     """Every event that Faust offers is accepted."""
 
@@ -143,6 +170,7 @@ def end_out_of_order() -> None:
     DecisionInbox.offer_event = offer
 
 
+@planted
 def last_decision_wins() -> None:
     """Of several decisions in one record the last one counts."""
     apply_end = Draft.apply_end
@@ -156,6 +184,7 @@ def last_decision_wins() -> None:
     Draft.apply_end = reversed_entries
 
 
+@planted
 def checkpoint_not_in_the_transaction() -> None:
     """The checkpoint lags one transaction behind."""
     checkpoint = Committer._next_checkpoint
@@ -167,6 +196,7 @@ def checkpoint_not_in_the_transaction() -> None:
     Committer._next_checkpoint = stale
 
 
+@planted
 def held_at_the_limit() -> None:
     """A message without room in the transaction is held. Later ones are delivered, so a small one overtakes it."""
     init, apply_end = EndChoice.__init__, Draft.apply_end
@@ -187,32 +217,7 @@ def held_at_the_limit() -> None:
     simulation.choose_load = lambda seed: replace(choose_load(seed), link=sys.maxsize)
 
 
-def checkpoint_without_the_entry() -> None:
-    """The checkpoint names the next END record, but not the next entry in it."""
-    checkpoint = Committer._next_checkpoint
-    Committer._next_checkpoint = lambda self, draft: replace(checkpoint(self, draft), entry=0)
-
-
-def take_over_from_the_beginning_of_the_record() -> None:
-    """A take-over goes on with the END record of the checkpoint, but from its first entry."""
-    restore.HalfQueue = lambda policy, next_entry, **start: HalfQueue(policy, next_entry=0 * next_entry, **start)
-
-
-def what_times_out_is_tried_again_as_it_was() -> None:
-    """A Kafka transaction that timed out does not become smaller."""
-    TransactionSize.timed_out = lambda self, entries, size, *, in_part: None
-
-
-def check_before_the_end_is_applied() -> None:
-    """A check is sent as soon as it is due, even if END has entries that were not applied."""
-    CheckRound.as_of = lambda self, _next_end: None if self._due is None else self._due[0]
-
-
-def check_the_dead() -> None:
-    """A group without a live member is checked."""
-    GroupLiveness.is_alive = lambda _self, _name: True
-
-
+@planted
 def a_new_answer_makes_an_old_one_fresh() -> None:
     """A defect that the simulator found in GroupLiveness: a new answer makes an old one count as fresh."""
 
@@ -228,111 +233,13 @@ def a_new_answer_makes_an_old_one_fresh() -> None:
     GroupLiveness.is_alive = is_alive
 
 
-def keep_a_client_that_fails() -> None:
-    """The client that asks about groups is replaced when it does not answer, but kept when each answer is an error."""
-    group_membership._ABOUT_THE_GROUP = frozenset(range(-200, 200))
-
-
-def keep_a_client_that_is_silent() -> None:
-    """A question about a group is waited for although no answer comes."""
-    group_membership._ABANDON_AFTER_S = float("inf")
-
-
-def keep_a_client_whose_controller_is_gone() -> None:
-    """Requests about topics go to the former controller, whichever broker is the controller now."""
-    ControllerRequests._give_up = lambda *_: None
-
-
+@planted
 def believe_the_own_clock() -> None:
     """Due times are compared with the clock of the worker's machine."""
     BrokerClock.now = BrokerClock.due = lambda self: self._outside.now()
 
 
-def an_interval_counts_from_the_drafting() -> None:
-    """The interval after a check counts from before its Kafka transaction began, however long that one takes."""
-    BrokerClock.now_at_latest = lambda _: 0
-
-
-def an_interval_counts_from_the_report() -> None:
-    """The interval counts from the last checkpoint's time when its report arrives, however late that is."""
-    BrokerClock.now_at_latest = BrokerClock.now
-    MORE_FAULTS["Produce answered late"] = 0.3
-
-
-def discard_without_waiting() -> None:
-    """The discard does not wait for the interval after the last check."""
-    Timers.take_exhausted = lambda self, now, limit: self._take_from(self._exhausted, now + 1_000_000, limit)
-
-
-def watermark_passes_the_undecided() -> None:
-    """The low watermark passes messages that are neither finished nor parked."""
-
-    def park(self, _limit, *, grown_old=True):
-        del grown_old
-        self.watermark = self.queue.read_position
-
-    Draft.park_entries = park
-
-
-def op_replayed_from_its_end() -> None:
-    """A take-over reads only the newest records of OP."""
-    OpPositions.start = property(lambda self: self._next)
-
-
-def dirty_reads_at_take_over() -> None:
-    """A take-over reads OFFSET and OP with records of aborted transactions."""
-    restore.PartitionReader = partial(_uncommitted)
-
-
-def _uncommitted(*arguments: Any, committed: bool, **keywords: Any) -> PartitionReader:
-    del committed
-    return PartitionReader(*arguments, committed=False, **keywords)
-
-
-def end_read_uncommitted() -> None:
-    """Decisions of aborted or open Kafka transactions are applied."""
-    restore.PartitionReader = partial(_end_uncommitted)
-
-
-def _end_uncommitted(*arguments: Any, committed: bool, follows: bool = False, **keywords: Any) -> PartitionReader:
-    return PartitionReader(*arguments, committed=committed and not follows, follows=follows, **keywords)
-
-
-def parked_entries_forgotten() -> None:
-    """A take-over does not read the parked entries."""
-    HalfQueue.restore_parked = lambda _self, _parked: None
-
-
-def a_refused_check_has_no_back_off() -> None:
-    """A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly."""
-    RefusedChecks.obstacle_of_check = lambda _self, _entry, _topic: None
-
-
-def absence_by_the_word_of_one_broker() -> None:
-    """One broker that takes itself for the leader decides that HALF does not hold an offset."""
-    half_log.proven_end = _end_of_one
-
-
-def discard_by_the_word_of_one_broker() -> None:
-    """Messages are discarded once END is applied up to the end that one self-declared leader knows."""
-    check_round.proven_end = _end_of_one
-    MORE_FAULTS["leader cut off"] = 1.0
-
-
-def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
-    for node in brokers.list_nodes():
-        view = brokers.view_of(node, topic, partition)
-        if view is not None and view.leader == node:
-            return brokers.end_of(node, topic, partition)
-    return None
-
-
-def a_take_over_by_the_word_of_one_broker() -> None:
-    """A take-over reads OP up to the end that a former leader knows. It does not see that OFFSET has lost its tail."""
-    restore.proven_end = _end_of_one
-    MORE_FAULTS["OFFSET lost its tail"] = 1.0
-
-
+@planted
 def offset_topic_ends_where_somebody_says() -> None:
     """A take-over does not look where its first record lands."""
     Committer._find_offset_topic_end = lambda _self: None
@@ -340,39 +247,13 @@ def offset_topic_ends_where_somebody_says() -> None:
     TransactionRecords.produce_all = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
 
 
-def go_on_from_an_older_checkpoint() -> None:
-    """A take-over ignores that OP names a later Kafka transaction than OFFSET's checkpoint."""
-    restore._refuse_older_checkpoint = lambda *_: None
-
-
-def go_on_without_a_checkpoint() -> None:
-    """An OFFSET without a checkpoint counts as new, whatever OP holds."""
-    restore._refuse_lost_checkpoint = lambda *_: None
-
-
-def an_owner_does_not_look_where_its_records_land() -> None:
-    """An owner does not look where its records land. Behind a lost tail they look complete, and are not."""
-    TransactionRecords.lost_tail = lambda *_: None
-
-
-def an_outcome_by_the_word_of_offset_alone() -> None:
-    """A transaction that OFFSET does not show counts as not committed, whatever OP holds."""
-    has_later_op = committer.has_later_op
-    committer.has_later_op = lambda *arguments: has_later_op(*arguments) and False
-    MORE_FAULTS["OFFSET lost its tail"], MORE_FAULTS["EndTxn not answered"] = 1.0, 0.5
-
-
-def op_ends_where_somebody_says() -> None:
-    """A take-over does not count the records of OP."""
-    checkpoint = Committer._next_checkpoint
-    Committer._next_checkpoint = lambda self, draft: replace(checkpoint(self, draft), ops=0)
-
-
+@planted
 def what_is_pending_can_be_abandoned() -> None:
     """A pending message can be abandoned."""
     states.TRANSITIONS[TransactionState.PENDING, states.Event.ABANDON] = states.Transition(TransactionState.ABANDONED)
 
 
+@planted
 def what_is_abandoned_is_not_told() -> None:
     """An abandoned message is not copied to the discard topic."""
     discard = TransactionRecords._produce_discards
@@ -385,33 +266,14 @@ def what_is_abandoned_is_not_told() -> None:
     TransactionRecords._produce_discards = without
 
 
+@planted
 def copies_are_messages() -> None:
     """A half message that its producer has sent twice counts as two messages."""
     HalfQueue.note_id = lambda _self, _half: None
-    _no_look_for_copies()
+    DeduplicationWindow.note_all = _copies_are_not_seen
 
 
-def fresh_copies_are_messages() -> None:
-    """A copy among half messages that are read in bulk counts as a message."""
-    _no_look_for_copies()
-
-
-def _no_look_for_copies() -> None:
-    DeduplicationWindow.note_all = lambda _self, _start, _ids, _births: True
-
-
-def a_copy_is_known_as_long_as_its_time() -> None:
-    """An END that names a copy counts only while the copy is recognised, not as long as the first message is open."""
-    HalfQueue._is_open = lambda *_: False
-    MORE_FAULTS["half message sent twice"] = 0.3
-
-
-def a_take_over_knows_copies_of_the_last_messages() -> None:
-    """A take-over reads from the oldest recognised message. The first message of a copy may be older and still open."""
-    DeduplicationWindow.start = property(lambda self: self._tables[0].start if self._tables else None)
-    MORE_FAULTS["half message sent twice"] = 0.3
-
-
+@planted
 def a_run_believes_any_id() -> None:
     """A run decides the messages that it names, even with a wrong transaction id."""
     run_of = FreshHalves.run_of
@@ -426,11 +288,7 @@ def a_run_believes_any_id() -> None:
     FreshHalves.run_of = believing
 
 
-def a_run_may_be_decided_twice() -> None:
-    """A run decides again what an earlier END record of the same Kafka transaction has decided."""
-    EndChoice.run_of = lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
-
-
+@planted
 def runs_come_last() -> None:
     """A Kafka transaction delivers runs after all single decisions, whatever the order of END."""
     produce = TransactionRecords.produce_all
@@ -443,21 +301,7 @@ def runs_come_last() -> None:
     TransactionRecords.produce_all = last
 
 
-def what_is_fresh_is_never_due() -> None:
-    """A fresh half message without a decision never becomes due."""
-    HalfQueue.fresh_until = lambda self, _now: self.fresh.first
-
-
-def a_clock_that_was_ahead_puts_off() -> None:
-    """What was born or put off by a clock that was ahead waits until the right clock has caught up."""
-    HalfQueue.note_time = lambda self, _now: None
-
-
-def copies_across_a_take_over_are_messages() -> None:
-    """A take-over reads nothing below the watermark, not even ids."""
-    HalfQueue.recent_start = HalfQueue.watermark
-
-
+@planted
 def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
     each, produce, waiting = parts.deliveries, TransactionRecords.produce_all, list[Any]()
@@ -482,35 +326,7 @@ def several_in_two_transactions() -> None:
     TransactionRecords.produce_all = others_first
 
 
-def several_change_places() -> None:
-    """Of several messages the last is delivered first."""
-    each = parts.deliveries
-    parts.deliveries = lambda half, partition: reversed(list(each(half, partition)))
-
-
-def held_ones_are_named_as_in_turn() -> None:
-    """OP names held messages as if END had just decided them."""
-    ends_of = Draft.ends_of
-    Draft.ends_of = lambda self, outcome, _: ends_of(self, outcome, ())
-
-
-def several_without_what_is_refused() -> None:
-    """One message of several that its topic refuses is left out, and the others are delivered."""
-    each = parts.deliveries
-    parts.deliveries = lambda *of: (one for one in each(*of) if b"poison" not in (one.value or b""))
-
-
-def frames_are_a_message() -> None:
-    """A worker that does not know the header delivers the frames as one message."""
-    parse = half_message._parse_by_name
-
-    def unknowing(offset, born, key, value, headers, topic_names):
-        known = [header for header in headers or () if header[0] != "TXB_MESSAGES"]
-        return parse(offset, born, key, value, known, topic_names)
-
-    half_message._parse_by_name = unknowing
-
-
+@planted
 def frames_are_read_as_far_as_they_go() -> None:
     """Frames that are cut off count as the messages that can still be read."""
     parse = half_message.parse_frames
@@ -525,47 +341,7 @@ def frames_are_read_as_far_as_they_go() -> None:
     half_message.parse_frames = lenient
 
 
-def what_is_delayed_is_not() -> None:
-    """The delivery time of a message is ignored."""
-    entry_of = HalfQueue._entry_of
-    HalfQueue._entry_of = lambda self, half: entry_of(self, half)._replace(deliver_at=None)
-
-
-def a_pending_row_has_no_time() -> None:
-    """A message that the watermark passed undecided is delivered as soon as it is committed, before its time."""
-    parked_table._state_of = partial(_without_its_time, parked_table._state_of)
-
-
-def _without_its_time(state_of, row):
-    return state_of(row if row.state is TransactionState.SCHEDULED else row._replace(deliver_at=None))
-
-
-def a_take_over_forgets_what_is_scheduled() -> None:
-    """A new owner reads the parked entries of scheduled messages, but does not schedule them."""
-    ParkedTable.iter_deliveries = lambda _self: iter(())
-
-
-def what_is_scheduled_is_not_parked() -> None:
-    """A commit before the delivery time is kept in memory only."""
-    changed = Draft.changed.fget
-    Draft.changed = property(
-        lambda self: [entry for entry in changed(self) if entry.state is not TransactionState.SCHEDULED]
-    )
-
-
-def a_schedule_is_early() -> None:
-    """Messages that are due within the next second are delivered already."""
-    take = Timers.take_timers_due
-    Timers.take_timers_due = lambda self, now, limit: take(self, now + 1_000, limit)
-
-
-def a_check_without_a_row_rolls_back_at_once() -> None:
-    """A check that finds no row rolls the message back, however young it is. Its sender may wait for a connection."""
-    MORE_FAULTS["sender waits before its row"] = 1.0
-    made = Barrier.__init__
-    Barrier.__init__ = lambda self, _patience: made(self, 0)
-
-
+@planted
 def a_check_answers_for_any_database() -> None:
     """A check that finds no row rolls the message back, although its sender has another database."""
     MORE_FAULTS["two stores under one group"] = 1.0
@@ -578,78 +354,184 @@ def a_check_answers_for_any_database() -> None:
     Barrier.answer = answer_for_any
 
 
+# --- one replacement each ---------------------------------------------------------------------------------------------
+
+
+def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
+    for node in brokers.list_nodes():
+        view = brokers.view_of(node, topic, partition)
+        if view is not None and view.leader == node:
+            return brokers.end_of(node, topic, partition)
+    return None
+
+
+def _end_uncommitted(*arguments: Any, committed: bool, follows: bool = False, **keywords: Any) -> PartitionReader:
+    return PartitionReader(*arguments, committed=committed and not follows, follows=follows, **keywords)
+
+
+def _without_its_time(state_of, row):
+    return state_of(row if row.state is TransactionState.SCHEDULED else row._replace(deliver_at=None))
+
+
+def _copies_are_not_seen(_self: object, _start: object, _ids: object, _births: object) -> bool:
+    return True
+
+
+def _park_nothing(self, _limit, *, grown_old=True):
+    del grown_old
+    self.watermark = self.queue.read_position
+
+
+def _without_the_header(parse, offset, born, key, value, headers, topic_names):
+    known = [header for header in headers or () if header[0] != "TXB_MESSAGES"]
+    return parse(offset, born, key, value, known, topic_names)
+
+
+MUTANTS |= {
+    # A commit without an answer counts as not done. The fence is taken, but no topic is read.
+    "disbelieve_an_indefinite_commit": put(
+        Committer, "_was_committed", lambda self, _: self._state.writer.take_fence()
+    ),
+    # The checkpoint names the next END record, but not the next entry in it.
+    "checkpoint_without_the_entry": wrap(
+        Committer, "_next_checkpoint", lambda was: lambda self, draft: replace(was(self, draft), entry=0)
+    ),
+    # A take-over goes on with the END record of the checkpoint, but from its first entry.
+    "take_over_from_the_beginning_of_the_record": put(
+        restore, "HalfQueue", lambda policy, next_entry, **start: HalfQueue(policy, next_entry=0 * next_entry, **start)
+    ),
+    # A Kafka transaction that timed out does not become smaller.
+    "what_times_out_is_tried_again_as_it_was": put(
+        TransactionSize, "timed_out", lambda self, entries, size, *, in_part: None
+    ),
+    # A check is sent as soon as it is due, even if END has entries that were not applied.
+    "check_before_the_end_is_applied": put(
+        CheckRound, "as_of", lambda self, _: None if self._due is None else self._due[0]
+    ),
+    # A group without a live member is checked.
+    "check_the_dead": put(GroupLiveness, "is_alive", lambda _self, _name: True),
+    # The client that asks about groups is replaced when it does not answer, but kept when each answer is an error.
+    "keep_a_client_that_fails": put(group_membership, "_ABOUT_THE_GROUP", frozenset(range(-200, 200))),
+    # A question about a group is waited for although no answer comes.
+    "keep_a_client_that_is_silent": put(group_membership, "_ABANDON_AFTER_S", float("inf")),
+    # Requests about topics go to the former controller, whichever broker is the controller now.
+    "keep_a_client_whose_controller_is_gone": put(ControllerRequests, "_give_up", lambda *_: None),
+    # The interval after a check counts from before its Kafka transaction began, however long that one takes.
+    "an_interval_counts_from_the_drafting": put(BrokerClock, "now_at_latest", lambda _: 0),
+    # The interval counts from the last checkpoint's time when its report arrives, however late that is.
+    "an_interval_counts_from_the_report": put(
+        BrokerClock, "now_at_latest", BrokerClock.now, {"Produce answered late": 0.3}
+    ),
+    # The discard does not wait for the interval after the last check.
+    "discard_without_waiting": put(
+        Timers, "take_exhausted", lambda self, now, limit: self._take_from(self._exhausted, now + 1_000_000, limit)
+    ),
+    # The low watermark passes messages that are neither finished nor parked.
+    "watermark_passes_the_undecided": put(Draft, "park_entries", _park_nothing),
+    # A take-over reads only the newest records of OP.
+    "op_replayed_from_its_end": put(OpPositions, "start", property(lambda self: self._next)),
+    # A take-over reads OFFSET and OP with records of aborted transactions.
+    "dirty_reads_at_take_over": put(
+        restore,
+        "PartitionReader",
+        lambda *of, committed, **more: PartitionReader(*of, committed=committed and False, **more),
+    ),
+    # Decisions of aborted or open Kafka transactions are applied.
+    "end_read_uncommitted": put(restore, "PartitionReader", _end_uncommitted),
+    # A take-over does not read the parked entries.
+    "parked_entries_forgotten": put(HalfQueue, "restore_parked", lambda _self, _parked: None),
+    # A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly.
+    "a_refused_check_has_no_back_off": put(RefusedChecks, "obstacle_of_check", lambda _self, _entry, _topic: None),
+    # One broker that takes itself for the leader decides that HALF does not hold an offset.
+    "absence_by_the_word_of_one_broker": put(half_log, "proven_end", _end_of_one),
+    # Messages are discarded once END is applied up to the end that one self-declared leader knows.
+    "discard_by_the_word_of_one_broker": put(check_round, "proven_end", _end_of_one, {"leader cut off": 1.0}),
+    # A take-over reads OP up to the end that a former leader knows. It does not see that OFFSET has lost its tail.
+    "a_take_over_by_the_word_of_one_broker": put(restore, "proven_end", _end_of_one, {"OFFSET lost its tail": 1.0}),
+    # A take-over ignores that OP names a later Kafka transaction than OFFSET's checkpoint.
+    "go_on_from_an_older_checkpoint": put(restore, "_refuse_older_checkpoint", lambda *_: None),
+    # An OFFSET without a checkpoint counts as new, whatever OP holds.
+    "go_on_without_a_checkpoint": put(restore, "_refuse_lost_checkpoint", lambda *_: None),
+    # An owner does not look where its records land. Behind a lost tail they look complete, and are not.
+    "an_owner_does_not_look_where_its_records_land": put(TransactionRecords, "lost_tail", lambda *_: None),
+    # A transaction that OFFSET does not show counts as not committed, whatever OP holds.
+    "an_outcome_by_the_word_of_offset_alone": wrap(
+        committer,
+        "has_later_op",
+        lambda was: lambda *arguments: was(*arguments) and False,
+        {"OFFSET lost its tail": 1.0, "EndTxn not answered": 0.5},
+    ),
+    # A take-over does not count the records of OP.
+    "op_ends_where_somebody_says": wrap(
+        Committer, "_next_checkpoint", lambda was: lambda self, draft: replace(was(self, draft), ops=0)
+    ),
+    # An END that names a copy counts only while the copy is recognised, not as long as the first message is open.
+    "a_copy_is_known_as_long_as_its_time": put(
+        HalfQueue, "_is_open", lambda *_: False, {"half message sent twice": 0.3}
+    ),
+    # A take-over reads from the oldest recognised message. The first message of a copy may be older and still open.
+    "a_take_over_knows_copies_of_the_last_messages": put(
+        DeduplicationWindow,
+        "start",
+        property(lambda self: self._tables[0].start if self._tables else None),
+        {"half message sent twice": 0.3},
+    ),
+    # A copy among half messages that are read in bulk counts as a message.
+    "fresh_copies_are_messages": put(DeduplicationWindow, "note_all", _copies_are_not_seen),
+    # A run decides again what an earlier END record of the same Kafka transaction has decided.
+    "a_run_may_be_decided_twice": put(
+        EndChoice, "run_of", lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
+    ),
+    # A fresh half message without a decision never becomes due.
+    "what_is_fresh_is_never_due": put(HalfQueue, "fresh_until", lambda self, _now: self.fresh.first),
+    # What was born or put off by a clock that was ahead waits until the right clock has caught up.
+    "a_clock_that_was_ahead_puts_off": put(HalfQueue, "note_time", lambda self, _now: None),
+    # A take-over reads nothing below the watermark, not even ids.
+    "copies_across_a_take_over_are_messages": put(HalfQueue, "recent_start", HalfQueue.watermark),
+    # Of several messages the last is delivered first.
+    "several_change_places": wrap(
+        parts, "deliveries", lambda was: lambda half, partition: reversed([*was(half, partition)])
+    ),
+    # OP names held messages as if END had just decided them.
+    "held_ones_are_named_as_in_turn": wrap(
+        Draft, "ends_of", lambda was: lambda self, outcome, _: was(self, outcome, ())
+    ),
+    # One message of several that its topic refuses is left out, and the others are delivered.
+    "several_without_what_is_refused": wrap(
+        parts, "deliveries", lambda was: lambda *of: (one for one in was(*of) if b"poison" not in (one.value or b""))
+    ),
+    # A worker that does not know the header delivers the frames as one message.
+    "frames_are_a_message": wrap(half_message, "_parse_by_name", lambda was: partial(_without_the_header, was)),
+    # The delivery time of a message is ignored.
+    "what_is_delayed_is_not": wrap(
+        HalfQueue, "_entry_of", lambda was: lambda self, half: was(self, half)._replace(deliver_at=None)
+    ),
+    # A message that the watermark passed undecided is delivered as soon as it is committed, before its time.
+    "a_pending_row_has_no_time": wrap(parked_table, "_state_of", lambda was: partial(_without_its_time, was)),
+    # A new owner reads the parked entries of scheduled messages, but does not schedule them.
+    "a_take_over_forgets_what_is_scheduled": put(ParkedTable, "iter_deliveries", lambda _self: iter(())),
+    # A commit before the delivery time is kept in memory only.
+    "what_is_scheduled_is_not_parked": wrap(
+        Draft,
+        "changed",
+        lambda was: property(
+            lambda self: [entry for entry in was.fget(self) if entry.state is not TransactionState.SCHEDULED]
+        ),
+    ),
+    # Messages that are due within the next second are delivered already.
+    "a_schedule_is_early": wrap(
+        Timers, "take_timers_due", lambda was: lambda self, now, limit: was(self, now + 1_000, limit)
+    ),
+    # A check that finds no row rolls the message back, however young it is. Its sender may wait for a connection.
+    "a_check_without_a_row_rolls_back_at_once": wrap(
+        Barrier, "__init__", lambda was: lambda self, _patience: was(self, 0), {"sender waits before its row": 1.0}
+    ),
+}
+
+
 def a_defect_that_does_not_fit() -> None:
     """A replacement with other arguments than the worker gives. The run must refuse it instead of finding it."""
     Draft.park_entries = lambda _self, _limit: None
-
-
-MUTANTS: dict[str, Callable[[], None]] = {
-    mutant.__name__: mutant
-    for mutant in (
-        fence_after_reading,
-        believe_an_indefinite_commit,
-        disbelieve_an_indefinite_commit,
-        believe_an_abort,
-        ignore_trouble,
-        end_out_of_order,
-        last_decision_wins,
-        checkpoint_not_in_the_transaction,
-        held_at_the_limit,
-        checkpoint_without_the_entry,
-        take_over_from_the_beginning_of_the_record,
-        what_times_out_is_tried_again_as_it_was,
-        check_before_the_end_is_applied,
-        check_the_dead,
-        a_new_answer_makes_an_old_one_fresh,
-        keep_a_client_that_fails,
-        keep_a_client_that_is_silent,
-        keep_a_client_whose_controller_is_gone,
-        believe_the_own_clock,
-        an_interval_counts_from_the_drafting,
-        an_interval_counts_from_the_report,
-        discard_without_waiting,
-        watermark_passes_the_undecided,
-        op_replayed_from_its_end,
-        dirty_reads_at_take_over,
-        end_read_uncommitted,
-        parked_entries_forgotten,
-        a_refused_check_has_no_back_off,
-        absence_by_the_word_of_one_broker,
-        discard_by_the_word_of_one_broker,
-        a_take_over_by_the_word_of_one_broker,
-        offset_topic_ends_where_somebody_says,
-        go_on_from_an_older_checkpoint,
-        go_on_without_a_checkpoint,
-        an_owner_does_not_look_where_its_records_land,
-        an_outcome_by_the_word_of_offset_alone,
-        op_ends_where_somebody_says,
-        what_is_pending_can_be_abandoned,
-        what_is_abandoned_is_not_told,
-        copies_are_messages,
-        a_copy_is_known_as_long_as_its_time,
-        a_take_over_knows_copies_of_the_last_messages,
-        fresh_copies_are_messages,
-        a_run_believes_any_id,
-        a_run_may_be_decided_twice,
-        runs_come_last,
-        what_is_fresh_is_never_due,
-        a_clock_that_was_ahead_puts_off,
-        copies_across_a_take_over_are_messages,
-        several_in_two_transactions,
-        several_change_places,
-        held_ones_are_named_as_in_turn,
-        several_without_what_is_refused,
-        frames_are_a_message,
-        frames_are_read_as_far_as_they_go,
-        what_is_delayed_is_not,
-        a_pending_row_has_no_time,
-        a_take_over_forgets_what_is_scheduled,
-        what_is_scheduled_is_not_parked,
-        a_schedule_is_early,
-        a_check_without_a_row_rolls_back_at_once,
-        a_check_answers_for_any_database,
-    )
-}
 
 
 #: Errors of a planted defect that no longer fits the worker's code. They break no promise and test nothing.
