@@ -296,7 +296,7 @@ class Committer:
         self._failures += probe is None
         if probe is None and self._failures >= _SUSPECT_AFTER:
             # Each attempt names the topics of a few batches. With many such topics the others would wait too long.
-            for topic in draft.real_topics:
+            for topic in sorted(draft.real_topics):
                 self._topics.quarantine.suspect_topic(
                     topic, f"a Kafka transaction with topic {topic} in it was refused"
                 )
@@ -399,7 +399,7 @@ class Committer:
             # Kafka does not name the topic that it forbids. The other topics must be able to go on without it.
             names = self._context.names
             topics = draft.real_topics | {names.check(one.group) for one in draft.checks}
-            for topic in topics:
+            for topic in sorted(topics):
                 self._topics.block_topic(topic, f"a Kafka transaction with topic {topic} in it failed: {error}")
         self._back_off(event, error)
 
