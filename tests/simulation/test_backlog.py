@@ -8,19 +8,17 @@ from typing import cast
 import pytest
 import structlog
 
+from tests.simulator.applications import COMMIT
 from tests.simulator.partition_log import Stored
-from tests.simulator.process import Process
-from tests.simulator.world import World
-from txbridge.core.check_policy import CheckPolicy
+from tests.simulator.records import half_headers
+from tests.simulator.small_world import SmallWorld, take_turn
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.names import Names
 from txbridge.core.open_messages import OpenMessages
 from txbridge.worker.ingest.half_log import HALF_BATCH
 
 UNREAD = 30_000
 #: Limit of unfinished half messages, above which they are parked.
 LIMIT = 2_000
-_HOUR = 3_600_000
 
 
 class _Halves:
@@ -30,8 +28,7 @@ class _Halves:
         return UNREAD
 
     def __getitem__(self, offset: int) -> Stored:
-        headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", b"orders"), ("PGROUP", b"group")]
-        headers.append(("UNIQ_KEY", b"%032X" % offset))
+        headers = half_headers("orders", "group", f"{offset:032X}")
         born = 1_750_000_000_000
         return Stored(offset, "data", b"key", b"%d" % offset, headers, born, born)
 
@@ -41,12 +38,11 @@ class Backlog:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         structlog.configure(processors=[self._on_log], cache_logger_on_first_use=False)
-        self.world = world = World(0)
-        self.names = names = Names()
-        for topic in (names.half, names.end, names.op, names.offset, names.discard, "orders"):
-            world.cluster.create_topic(topic, 1)
-        world.cluster.logs[names.half, 0].entries = cast(list[Stored], _Halves())
-        policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=LIMIT)
+        self.small = SmallWorld("orders", park_after_records=LIMIT)
+        cluster = self.small.world.cluster
+        cluster.logs[self.small.names.half, 0].entries = cast(list[Stored], _Halves())
+        # The checker would keep all of them.
+        cluster.on_finished = lambda _: None
         #: The highest number of half messages that were objects at the same time.
         self.most = 0
         add = OpenMessages.add_entry
@@ -56,7 +52,7 @@ class Backlog:
             self.most = max(self.most, len(entries._objects))
 
         monkeypatch.setattr(OpenMessages, "add_entry", counted)
-        self.process = Process(world, names, policy, 0, "w1")
+        self.process = self.small.start_owner()
         self.logged: list[str] = []
 
     def _on_log(self, _logger: object, _method: str, event: dict[str, object]) -> str:
@@ -64,32 +60,24 @@ class Backlog:
         raise structlog.DropEvent
 
     def decide(self, offset: int) -> None:
-        headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
-        self.world.cluster.append_plain((self.names.end, 0), (None, b"%d,%032X,8" % (offset, offset), headers, 0))
+        self.small.decide(offset, f"{offset:032X}", COMMIT)
 
     def turns(self, most: int) -> Iterator[int]:
         """Run the worker in small steps; yield the number of each step."""
         for turn in range(most):
-            for coordinated, place in self.world.cluster.markers_due():
-                self.world.cluster.write_marker(coordinated, place)
-            actor = self.process.actor
-            if actor.is_runnable:
-                actor.run(1)
-            else:
-                self.world.now = max(self.world.now + 1, actor.waits_until or 0)
+            take_turn(self.small.world, self.process, 1)
             yield turn
         pytest.fail(f"not done after {most} turns: {self.logged[-3:]}")
 
     def delivered(self) -> list[bytes | None]:
-        records, _ = self.world.cluster.logs["orders", 0].visible(0, UNREAD, committed=True)
-        return [record.value for record in records]
+        return [record.value for record in self.small.visible("orders")]
 
 
 @pytest.fixture
 def backlog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backlog]:
     made = Backlog(monkeypatch)
     yield made
-    made.process.actor.crash()
+    made.small.close()
     structlog.reset_defaults()
 
 

@@ -8,7 +8,9 @@ from typing import Any, cast
 import pytest
 import structlog
 
+from tests.simulator.records import end_headers, half_headers
 from tests.simulator.simulation import Simulation
+from tests.simulator.small_world import take_turn
 from txbridge.worker.takeover import restore
 
 SEEDS = 40
@@ -57,14 +59,8 @@ def _refused(seed: int, short: str) -> bool | None:
             world.cluster.append_plain((log.topic, 0), (other.key, b"another", headers, 0))
         before = _checkpoint(simulation)
         simulation.start_owner(0)
-        actor = simulation.processes[-1].actor
         for _ in range(600):
-            if actor.is_runnable:
-                actor.run(50)
-            else:
-                world.now = max(world.now + 1, actor.waits_until or 0)
-            for coordinated, place in world.cluster.markers_due():
-                world.cluster.write_marker(coordinated, place)
+            take_turn(world, simulation.processes[-1], 50)
         if _checkpoint(simulation) != before:
             return False
         return True if world.counters["log refused"] else None
@@ -99,18 +95,11 @@ def _served_on(short: str) -> tuple[bool, list[object]]:
 
     def commit(number: int) -> None:
         """Write a half message and its decision, and give the owner ample time for them."""
-        transaction_id = b"%032X" % number
-        headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", b"orders"), ("PGROUP", b"group0")]
-        half = world.cluster.append_plain((names.half, 0), (None, b"", [*headers, ("UNIQ_KEY", transaction_id)], 0))
-        headers = [("TXB_V", b"1"), ("PGROUP", b"group0"), ("SOURCE", b"client")]
-        world.cluster.append_plain((names.end, 0), (None, b"%d,%s,8" % (half, transaction_id), headers, 0))
+        headers = half_headers("orders", "group0", f"{number:032X}")
+        half = world.cluster.append_plain((names.half, 0), (None, b"", headers, 0))
+        world.cluster.append_plain((names.end, 0), (None, b"%d,%032X,8" % (half, number), end_headers("group0"), 0))
         for _ in range(400):
-            if process.actor.is_runnable:
-                process.actor.run(20)
-            else:
-                world.now = max(world.now + 1, process.actor.waits_until or 0)
-            for coordinated, place in world.cluster.markers_due():
-                world.cluster.write_marker(coordinated, place)
+            take_turn(world, process, 20)
 
     structlog.configure(processors=[note], cache_logger_on_first_use=False)
     try:

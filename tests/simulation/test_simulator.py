@@ -11,8 +11,10 @@ import pytest
 import structlog
 
 from tests.simulation.mutants import MUTANTS
+from tests.simulator.records import end_headers, half_headers
 from tests.simulator.runner import run_range
 from tests.simulator.simulation import Simulation
+from tests.simulator.small_world import take_turn
 from tests.simulator.sometimes import not_reached
 
 STEPS = 200
@@ -101,12 +103,7 @@ def _overtaken_after(calls: int) -> list[tuple[object, object]]:
         for _ in range(500):
             if until():
                 return
-            if process.actor.is_runnable:
-                process.actor.run(20)
-            else:
-                world.now = max(world.now + 1, process.actor.waits_until or 0)
-            for coordinated, place in world.cluster.markers_due():
-                world.cluster.write_marker(coordinated, place)
+            take_turn(world, process, 20)
 
     structlog.configure(processors=[note], cache_logger_on_first_use=False)
     try:
@@ -115,11 +112,9 @@ def _overtaken_after(calls: int) -> list[tuple[object, object]]:
         first.actor.run(calls)
         first.actor.is_paused = True
         simulation.start_owner(0)
-        headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", b"orders"), ("PGROUP", b"group0")]
-        headers.append(("UNIQ_KEY", b"A" * 32))
+        headers = half_headers("orders", "group0", "A" * 32)
         world.cluster.append_plain((names.half, 0), (b"key", b"value", headers, 0))
-        headers = [("TXB_V", b"1"), ("PGROUP", b"group0"), ("SOURCE", b"client")]
-        world.cluster.append_plain((names.end, 0), (None, b"0," + b"A" * 32 + b",8", headers, 0))
+        world.cluster.append_plain((names.end, 0), (None, b"0," + b"A" * 32 + b",8", end_headers("group0"), 0))
         op = world.cluster.logs[names.op, 0]
         run(simulation.processes[-1], lambda: op.entries and not op.open)
         assert op.entries

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 from tests.simulator.cluster import WANTS_KEYS, NewRecord, Place
 from tests.simulator.kafka_writer import POISON
 from tests.simulator.load import Load
+from tests.simulator.records import end_headers, half_headers
 from tests.simulator.world import World
 from tests.support import message_frames as frames
 from txbridge.core.names import Headers, Names
@@ -68,19 +70,8 @@ class Application:
     def prepare(self, topic: str) -> None:
         """Send a half message."""
         chance = self._world.random
-        self._prepared += 1
-        transaction_id = (
-            f"{self._world.hash(self.name.encode()):08X}{self._world.seed & 0xFFFFFFFF:08X}{self._prepared:016X}"
-        )
-        transaction = LocalTransaction(transaction_id, chance.randrange(self._partitions))
-        headers = [
-            ("colour", b"red"),
-            ("TXB_V", b"1"),
-            ("TRAN_MSG", b"true"),
-            ("REAL_TOPIC", topic.encode()),
-            ("PGROUP", self.group.encode()),
-            ("UNIQ_KEY", transaction_id.encode()),
-        ]
+        transaction = self._begin(chance)
+        headers = [("colour", b"red"), *half_headers(topic, self.group, transaction.transaction_id)]
         has_options = not self._load.is_plain
         if chance.random() < 0.2 and has_options:
             headers.append(("CHECK_IMMUNITY_TIME_IN_SECONDS", chance.choice([b"0", b"2", b"-1", b"3"])))
@@ -98,11 +89,6 @@ class Application:
         several = self._messages(topic) if self._several.random() < (0.02 if self._load.is_plain else 0.2) else []
         if self._load.is_heavy:
             headers.insert(0, ("padding", self._load.padding()))
-        self.transactions.append(transaction)
-
-        def acknowledged(offset: int) -> None:
-            transaction.offset = offset
-
         key: bytes | None = b"key%d" % self._prepared
         picky = self._world.cluster.picky.get(self._names.check(self.group))
         if picky is not None and self._side.random() < 0.2:
@@ -116,9 +102,24 @@ class Application:
             if self._several.random() < 0.05:
                 # Cut off: this is no half message, and nothing of it may ever be delivered.
                 value = value[: self._several.randrange(len(value))]
-        place = (self._names.half, transaction.partition)
-        self.outgoing.append((place, (key, value, headers, 0), acknowledged))
-        self._world.trace(f"{self.name}: prepare {transaction_id[-4:]} for {topic}")
+        self._hand_over(transaction, (key, value, headers, 0), topic)
+
+    def _begin(self, chance: Random) -> LocalTransaction:
+        """A new transaction, in some half partition."""
+        self._prepared += 1
+        name = f"{self._world.hash(self.name.encode()):08X}{self._world.seed & 0xFFFFFFFF:08X}{self._prepared:016X}"
+        transaction = LocalTransaction(name, chance.randrange(self._partitions))
+        self.transactions.append(transaction)
+        return transaction
+
+    def _hand_over(self, transaction: LocalTransaction, record: NewRecord, topic: str) -> None:
+        """Have its half message sent."""
+
+        def acknowledged(offset: int) -> None:
+            transaction.offset = offset
+
+        self.outgoing.append(((self._names.half, transaction.partition), record, acknowledged))
+        self._world.trace(f"{self.name}: prepare {transaction.transaction_id[-4:]} for {topic}")
 
     def _messages(self, topic: str) -> list[frames.Framed]:
         """Several messages for one transaction: the first for this topic, the others for any."""
@@ -226,7 +227,7 @@ class Application:
         self._send_entries(batch[0].partition, entries, source)
 
     def _send_entries(self, partition: int, entries: list[str], source: str, group: str | None = None) -> None:
-        headers = [("TXB_V", b"1"), ("PGROUP", (group or self.group).encode()), ("SOURCE", source.encode())]
+        headers = end_headers(group or self.group, source)
         self._world.trace(f"{self.name}: END {source} {[entry.split(',')[::2] for entry in entries]}")
         self._send((self._names.end, partition), "\n".join(entries).encode(), headers)
 

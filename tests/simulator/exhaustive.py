@@ -24,14 +24,10 @@ import structlog
 
 from tests.simulator.actors import EFFECT
 from tests.simulator.applications import COMMIT, ROLLBACK
-from tests.simulator.checker import Checker, Violation
-from tests.simulator.model import Times
+from tests.simulator.checker import Violation
 from tests.simulator.process import Process
-from tests.simulator.world import World
-from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.names import Names
+from tests.simulator.small_world import SmallWorld
 
-_HOUR = 3_600_000
 _REAL = "orders"
 #: More I/O calls than any turn of an owner has, so that it goes on until it waits.
 _UNTIL_IT_WAITS = 1_000
@@ -51,34 +47,21 @@ class Explored:
     schedule: str = ""
 
 
-class _Scope:
+class _Scope(SmallWorld):
     """One run under a given schedule."""
 
     def __init__(self, decisions: Sequence[int], crashes: int, zombies: int) -> None:
-        self.world = world = World(0)
-        world.latency = 0
-        world.histories = {}
-        self.names = Names()
+        super().__init__(_REAL)
+        self.world.latency = 0
+        self.world.histories = {}
         # Without refused records and aborts, an owner that asks for more of END has nothing left to do.
-        world.rests_at = self.names.end
-        cluster = world.cluster
-        for topic in (self.names.half, self.names.end, self.names.op, self.names.offset, self.names.discard, _REAL):
-            cluster.create_topic(topic, 1)
-        self.policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR)
-        times = Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR)
-        self.checker = Checker(world, self.names, 1, times)
+        self.world.rests_at = self.names.end
         self.decisions = decisions
         #: Steps that each producer has taken, and its half offset once it is known.
         self.done = [0 for _ in decisions]
         self.offsets = [-1 for _ in decisions]
         self.crashes_left, self.zombies_left, self.resumes_left = crashes, zombies, zombies
-        self.owners: list[Process] = []
-        self._start()
-
-    def _start(self) -> None:
-        process = Process(self.world, self.names, self.policy, 0, f"w{len(self.owners) + 1}")
-        self.checker.witnesses[process.name] = process.witness
-        self.owners.append(process)
+        self.start_owner()
 
     def options(self) -> str:
         """The choices that there are. The first one is the usual one."""
@@ -131,11 +114,11 @@ class _Scope:
             case "x":
                 self.crashes_left -= 1
                 owner.actor.crash()
-                self._start()
+                self.start_owner()
             case "n":
                 self.zombies_left -= 1
                 owner.is_assigned = False
-                self._start()
+                self.start_owner()
             case "z":
                 zombie = self._zombies()[0]
                 self.resumes_left -= 1
@@ -146,16 +129,11 @@ class _Scope:
             raise self.checker.violation
 
     def _client(self, number: int) -> None:
-        cluster, transaction_id = self.world.cluster, f"{number:032X}"
+        transaction_id = f"{number:032X}"
         if self.done[number] == 0:
-            headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", _REAL.encode()), ("PGROUP", b"group")]
-            headers.append(("UNIQ_KEY", transaction_id.encode()))
-            place = (self.names.half, 0)
-            self.offsets[number] = cluster.append_plain(place, (b"key", b"value", headers, 0))
+            self.offsets[number] = self.prepare(_REAL, transaction_id)
         else:
-            value = f"{self.offsets[number]},{transaction_id},{self.decisions[number]}".encode()
-            headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
-            cluster.append_plain((self.names.end, 0), (None, value, headers, 0))
+            self.decide(self.offsets[number], transaction_id, self.decisions[number])
         self.done[number] += 1
 
     def key(self) -> tuple[object, ...]:
@@ -176,10 +154,6 @@ class _Scope:
         )
         mishaps = self.crashes_left, self.zombies_left, self.resumes_left
         return logs, coordinated, owners, tuple(self.done), mishaps, owner.name, world.now
-
-    def close(self) -> None:
-        for process in self.owners:
-            process.actor.crash()
 
 
 def explore(

@@ -12,18 +12,12 @@ from dataclasses import dataclass, field
 import structlog
 
 from tests.simulator.applications import COMMIT
-from tests.simulator.checker import Checker
 from tests.simulator.kafka_writer import POISON
-from tests.simulator.model import Times
-from tests.simulator.process import Process
-from tests.simulator.world import World
-from txbridge.core.check_policy import CheckPolicy
+from tests.simulator.small_world import SmallWorld
 from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.message_frames import FramedMessage, encode_frames
-from txbridge.core.names import Names
 
 _OTHER = "stock"
-_HOUR = 3_600_000
 #: A request takes 3 ms and a new producer 60 ms, as measured on an idle machine with one broker.
 _REQUEST_MS, _FENCE_MS = 3, 60
 _GOOD = b"good"
@@ -63,18 +57,13 @@ class RefusedRun:
 
     def __init__(self, load: RefusedRecords, *, shows_configs: bool = True) -> None:
         self._load = load
-        self._world = world = World(0)
+        self._bad = [f"bad{number}" for number in range(load.topics)]
+        self._small = SmallWorld(_OTHER, *self._bad, payload_memory=1_000_000)
+        self._world = world = self._small.world
         world.cluster.shows_configs = shows_configs
         world.latency, world.fence_ms = _REQUEST_MS, _FENCE_MS
         world.max_batch = 2 * _PAIRED_SIZE - 1 if load.pairs else sys.maxsize
-        self._names = names = Names()
-        self._bad = [f"bad{number}" for number in range(load.topics)]
-        for topic in (names.half, names.end, names.op, names.offset, names.discard, _OTHER, *self._bad):
-            world.cluster.create_topic(topic, 1)
-        policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR)
-        self._checker = Checker(world, names, 1, Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR))
-        self._process = Process(world, names, policy, 0, "w1", payload_memory=1_000_000)
-        self._checker.witnesses[self._process.name] = self._process.witness
+        self._process = self._small.start_owner()
         self._count = 0
 
     def run(self) -> Outcome:
@@ -99,9 +88,9 @@ class RefusedRun:
                 waiting[self._commit(_OTHER, b"other")] = world.now
         self._pass_time(60_000, waiting, outcome)
         outcome.delays += [world.now - since for since in waiting.values()]
-        delivered = (record.value.rstrip() for topic in self._bad for record in self._visible(topic))
+        delivered = ((record.value or b"").rstrip() for topic in self._bad for record in self._small.visible(topic))
         outcome.good_visible = sum(value == _GOOD for value in delivered)
-        self._process.actor.crash()
+        self._small.close()
         return outcome
 
     def _arrivals(self) -> Iterator[tuple[int, bool]]:
@@ -114,19 +103,14 @@ class RefusedRun:
 
     def _commit(self, topic: str, value: bytes, *, messages: int = 1) -> int:
         """Store a half message and its commit. Returns its half offset."""
-        cluster, process = self._world.cluster, self._process
         self._count += 1
         transaction_id = f"{self._count:032X}"
-        headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", topic.encode()), ("PGROUP", b"group")]
-        headers.append(("UNIQ_KEY", transaction_id.encode()))
-        if messages > 1:
-            headers.append(("TXB_MESSAGES", b"%d" % messages))
-        half = cluster.append_plain((self._names.half, 0), (b"key", value, headers, 0))
-        command = f"{half},{transaction_id},{COMMIT}".encode()
-        headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
-        end = cluster.append_plain((self._names.end, 0), (None, command, headers, 0))
-        process.owner.inbox.offer_event(DecisionEvent(end, None, command, headers))
-        process.poke()
+        several = [("TXB_MESSAGES", b"%d" % messages)] if messages > 1 else []
+        half = self._small.prepare(topic, transaction_id, value, several)
+        end = self._small.decide(half, transaction_id, COMMIT)
+        stored = self._world.cluster.logs[self._small.names.end, 0].entries[end]
+        self._process.owner.inbox.offer_event(DecisionEvent(end, None, stored.value, stored.headers))
+        self._process.poke()
         return half
 
     def _pass_time(
@@ -142,17 +126,14 @@ class RefusedRun:
                 actor.run(1)
             else:
                 world.now = max(world.now + 1, min(until, actor.waits_until or until))
-            if self._checker.violation is not None:
-                raise self._checker.violation
+            if self._small.checker.violation is not None:
+                raise self._small.checker.violation
             if waiting and outcome is not None:
                 for offset in self._delivered() & waiting.keys():
                     outcome.delays.append(world.now - waiting.pop(offset))
 
     def _delivered(self) -> set[int]:
-        return {int(dict(one.headers)["TXB_HALF"].split(b":")[1]) for one in self._visible(_OTHER)}
-
-    def _visible(self, topic: str):  # type: ignore[no-untyped-def]
-        return self._world.cluster.logs[topic, 0].visible(0, sys.maxsize, committed=True)[0]
+        return {int((dict(one.headers)["TXB_HALF"] or b"").split(b":")[1]) for one in self._small.visible(_OTHER)}
 
 
 def _drop(*_: object) -> dict[str, object]:

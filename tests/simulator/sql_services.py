@@ -15,6 +15,7 @@ from tests.simulator.applications import COMMIT, ROLLBACK, UNKNOWN, Application,
 from tests.simulator.checker import Violation
 from tests.simulator.load import Load
 from tests.simulator.partition_log import Stored
+from tests.simulator.records import half_headers
 from tests.simulator.world import World
 from txbridge import LocalTransactionState
 from txbridge.client.barrier import COMMITTED, ROLLED_BACK, Barrier
@@ -89,33 +90,15 @@ class SqlService(Application):
 
     def prepare(self, topic: str) -> None:
         """Send a half message that names the barrier table."""
-        self._prepared += 1
-        transaction_id = (
-            f"{self._world.hash(self.name.encode()):08X}{self._world.seed & 0xFFFFFFFF:08X}{self._prepared:016X}"
-        )
-        transaction = LocalTransaction(transaction_id, self._chance.randrange(self._partitions))
-        headers = [
-            ("TXB_BARRIER", self._table.identity.encode()),
-            ("TXB_V", b"1"),
-            ("TRAN_MSG", b"true"),
-            ("REAL_TOPIC", topic.encode()),
-            ("PGROUP", self.group.encode()),
-            ("UNIQ_KEY", transaction_id.encode()),
-        ]
+        transaction = self._begin(self._chance)
+        barrier = ("TXB_BARRIER", self._table.identity.encode())
+        headers = [barrier, *half_headers(topic, self.group, transaction.transaction_id)]
         waits = WAITS in self._world.faults and self._chance.random() < 0.5
         if waits:
             self._world.count(f"fault {WAITS}")
         due = self._world.now + self._chance.choice(_LATE if waits else _SOON)
-        self.transactions.append(transaction)
-        self._running[transaction_id] = transaction, due
-
-        def acknowledged(offset: int) -> None:
-            transaction.offset = offset
-
-        place = (self._names.half, transaction.partition)
-        record = (b"key%d" % self._prepared, b"%d" % self._prepared, headers, 0)
-        self.outgoing.append((place, record, acknowledged))
-        self._world.trace(f"{self.name}: prepare {transaction_id[-4:]} for {topic}")
+        self._running[transaction.transaction_id] = transaction, due
+        self._hand_over(transaction, (b"key%d" % self._prepared, b"%d" % self._prepared, headers, 0), topic)
 
     def decide(self, *, is_final: bool = False) -> None:
         """Run the local transactions that have waited long enough, and usually send their decisions."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tests.simulator.applications import COMMIT, ROLLBACK, Application
 from tests.simulator.cluster import OK, NewRecord, Place
+from tests.simulator.records import end_headers
 from tests.simulator.world import World
 from txbridge.core.names import Names
 
@@ -85,7 +86,7 @@ class TransactionalSender:
             return
         application, one = self._chance.choice(stored)
         decision = self._chance.choice((COMMIT, COMMIT, ROLLBACK))
-        headers = [("TXB_V", b"1"), ("PGROUP", application.group.encode()), ("SOURCE", b"client")]
+        headers = end_headers(application.group)
         value = f"{one.offset},{one.transaction_id},{decision}".encode()
         self._produce((self._names.end, one.partition), (None, value, headers, 0))
 
