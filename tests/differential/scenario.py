@@ -146,12 +146,15 @@ class Expected:
     tolerance: str = ""
 
 
+Steps = Sequence[Callable[[Stage], None]]
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A script for each side, and the expected fates of its transactions."""
 
     name: str
-    play: Callable[[Stage], None]
+    steps: Steps
     expected: Mapping[str, Expected]
     #: True if txbridge's own client is left out, because its librdkafka repeats a send by itself.
     only_rocketmqs_client: bool = False

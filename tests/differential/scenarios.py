@@ -7,8 +7,11 @@ discard. The numbers of a fate are: visible copies, checks, discard records, ref
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
+from typing import Any
 
-from tests.differential.scenario import Answer, Expected, Fate, Scenario, Stage
+from tests.differential.scenario import Answer, Expected, Fate, Scenario, Stage, Steps
 
 COMMIT, ROLLBACK, UNKNOWN, EXCEPTION = Answer.COMMIT, Answer.ROLLBACK, Answer.UNKNOWN, Answer.EXCEPTION
 
@@ -20,159 +23,41 @@ _ALL_CHECKS_S = 12.0
 _IMMUNITY_S = 15
 
 
-def commit(stage: Stage) -> None:
-    stage.send("a", COMMIT)
+class _Script:
+    """`on.send("a", COMMIT)` is a step: it calls this method of the stage with these arguments."""
+
+    def __getattr__(self, method: str) -> Callable[..., Callable[[Stage], None]]:
+        return partial(methodcaller, method)
 
 
-def rollback(stage: Stage) -> None:
-    stage.send("a", ROLLBACK)
+on: Any = _Script()
 
 
-def unknown_then_commit(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [COMMIT])
+def _same(name: str, steps: Steps, *fate: int) -> Scenario:
+    return _scenario(name, steps, Expected(Fate(*fate)))
 
 
-def unknown_then_rollback(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [ROLLBACK])
-
-
-def unknown_twice_then_commit(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [UNKNOWN, COMMIT])
-
-
-def unknown_for_ever(stage: Stage) -> None:
-    stage.send("a", UNKNOWN)
-
-
-def exception_then_commit(stage: Stage) -> None:
-    stage.send("a", EXCEPTION, [COMMIT])
-
-
-def exception_in_check(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [EXCEPTION, COMMIT])
-
-
-def commit_by_last_check(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [UNKNOWN, UNKNOWN, COMMIT])
-
-
-def decided_is_not_checked(stage: Stage) -> None:
-    stage.send("committed", COMMIT)
-    stage.send("open", UNKNOWN)
-    stage.send("rolled-back", ROLLBACK)
-    stage.until_set_aside("open")
-
-
-def interleaved(stage: Stage) -> None:
-    stage.send("a", UNKNOWN)
-    stage.send("b", UNKNOWN)
-    stage.decide("a", COMMIT)
-    stage.decide("b", ROLLBACK)
-
-
-def stranger(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [ROLLBACK])
-    stage.decide("a", COMMIT, stranger=True)
-
-
-def commit_twice(stage: Stage) -> None:
-    stage.send("a", COMMIT)
-    stage.until_visible("a")
-    stage.decide("a", COMMIT)
-
-
-def commit_after_rollback(stage: Stage) -> None:
-    stage.send("a", ROLLBACK)
-    stage.wait(_AFTER_END_S)
-    stage.decide("a", COMMIT)
-
-
-def rollback_after_commit(stage: Stage) -> None:
-    stage.send("a", COMMIT)
-    stage.until_visible("a")
-    stage.decide("a", ROLLBACK)
-
-
-def commit_after_discard(stage: Stage) -> None:
-    stage.send("a", UNKNOWN)
-    stage.until_set_aside("a")
-    stage.decide("a", COMMIT)
-
-
-def check_answered_twice(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [COMMIT])
-    stage.until_visible("a")
-    stage.answer_again("a", COMMIT)
-
-
-def contrary_second_answer(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [ROLLBACK])
-    stage.until_checked("a", 1)
-    stage.wait(_AFTER_END_S)
-    stage.answer_again("a", COMMIT)
-
-
-def commit_between_checks(stage: Stage) -> None:
-    stage.send("a", UNKNOWN)
-    stage.until_checked("a", 1)
-    stage.decide("a", COMMIT)
-
-
-def commit_between_checks_and_by_check(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [UNKNOWN, COMMIT])
-    stage.until_checked("a", 1)
-    stage.decide("a", COMMIT)
-
-
-def producer_away(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [COMMIT])
-    stage.leave()
-    stage.wait(_ALL_CHECKS_S)
-    stage.come_back()
-
-
-def long_immunity(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [COMMIT], immunity=_IMMUNITY_S)
-    stage.wait(_IMMUNITY_S)
-
-
-def resumed(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [UNKNOWN, UNKNOWN, UNKNOWN, COMMIT])
-    stage.until_set_aside("a")
-    stage.resume("a")
-
-
-def resumed_twice(stage: Stage) -> None:
-    stage.send("a", UNKNOWN, [UNKNOWN, UNKNOWN, UNKNOWN, COMMIT])
-    stage.until_set_aside("a")
-    stage.resume("a")
-    stage.resume("a")
-
-
-def send_is_repeated(stage: Stage) -> None:
-    stage.send("a", COMMIT, [COMMIT], lost=True)
-
-
-def _same(name: str, play: Callable[[Stage], None], *fate: int) -> Scenario:
-    return _scenario(name, play, Expected(Fate(*fate)))
-
-
-def _scenario(name: str, play: Callable[[Stage], None], expected: Expected) -> Scenario:
-    return Scenario(name, play, {"a": expected})
+def _scenario(name: str, steps: Steps, expected: Expected) -> Scenario:
+    return Scenario(name, steps, {"a": expected})
 
 
 SCENARIOS = (
-    _same("commit", commit, 1, 0),
-    _same("rollback", rollback, 0, 0),
-    _same("unknown, then commit by check", unknown_then_commit, 1, 1),
-    _same("unknown, then rollback by check", unknown_then_rollback, 0, 1),
-    _same("unknown twice, then commit by check", unknown_twice_then_commit, 1, 2),
-    _same("unknown forever", unknown_for_ever, 0, 3, 1),
-    _same("exception, then commit by check", exception_then_commit, 1, 1),
-    _same("exception in a check", exception_in_check, 1, 2),
+    _same("commit", [on.send("a", COMMIT)], 1, 0),
+    _same("rollback", [on.send("a", ROLLBACK)], 0, 0),
+    _same("unknown, then commit by check", [on.send("a", UNKNOWN, [COMMIT])], 1, 1),
+    _same("unknown, then rollback by check", [on.send("a", UNKNOWN, [ROLLBACK])], 0, 1),
+    _same("unknown twice, then commit by check", [on.send("a", UNKNOWN, [UNKNOWN, COMMIT])], 1, 2),
+    _same("unknown forever", [on.send("a", UNKNOWN)], 0, 3, 1),
+    _same("exception, then commit by check", [on.send("a", EXCEPTION, [COMMIT])], 1, 1),
+    _same("exception in a check", [on.send("a", UNKNOWN, [EXCEPTION, COMMIT])], 1, 2),
     Scenario(
         "what is decided is not checked",
-        decided_is_not_checked,
+        [
+            on.send("committed", COMMIT),
+            on.send("open", UNKNOWN),
+            on.send("rolled-back", ROLLBACK),
+            on.until_set_aside("open"),
+        ],
         {
             "committed": Expected(Fate(1, 0)),
             "open": Expected(Fate(0, 3, 1)),
@@ -181,44 +66,94 @@ SCENARIOS = (
     ),
     Scenario(
         "two interleaved, opposite decisions",
-        interleaved,
+        [on.send("a", UNKNOWN), on.send("b", UNKNOWN), on.decide("a", COMMIT), on.decide("b", ROLLBACK)],
         {"a": Expected(Fate(1, 0)), "b": Expected(Fate(0, 0))},
     ),
-    _same("decision of another group", stranger, 0, 1, 0, 1),
-    _same("discarded, resumed, then commit", resumed, 1, 4, 1),
-    _scenario("commit twice", commit_twice, Expected(Fate(1, 0, 0, 1), (Fate(2, 0),), "D.11")),
-    _scenario("commit after rollback", commit_after_rollback, Expected(Fate(0, 0, 0, 1), (Fate(1, 0),), "D.12")),
-    _scenario("rollback after commit", rollback_after_commit, Expected(Fate(1, 0, 0, 1), (Fate(1, 0),), "D.13")),
-    _scenario("commit after discard", commit_after_discard, Expected(Fate(0, 3, 1, 1), (Fate(1, 3, 1),), "D.16")),
-    _scenario("check answered twice", check_answered_twice, Expected(Fate(1, 1, 0, 1), (Fate(2, 1),), "D.11")),
+    _same(
+        "decision of another group",
+        [on.send("a", UNKNOWN, [ROLLBACK]), on.decide("a", COMMIT, stranger=True)],
+        0,
+        1,
+        0,
+        1,
+    ),
+    _same(
+        "discarded, resumed, then commit",
+        [on.send("a", UNKNOWN, [UNKNOWN] * 3 + [COMMIT]), on.until_set_aside("a"), on.resume("a")],
+        1,
+        4,
+        1,
+    ),
+    _scenario(
+        "commit twice",
+        [on.send("a", COMMIT), on.until_visible("a"), on.decide("a", COMMIT)],
+        Expected(Fate(1, 0, 0, 1), (Fate(2, 0),), "D.11"),
+    ),
+    _scenario(
+        "commit after rollback",
+        [on.send("a", ROLLBACK), on.wait(_AFTER_END_S), on.decide("a", COMMIT)],
+        Expected(Fate(0, 0, 0, 1), (Fate(1, 0),), "D.12"),
+    ),
+    _scenario(
+        "rollback after commit",
+        [on.send("a", COMMIT), on.until_visible("a"), on.decide("a", ROLLBACK)],
+        Expected(Fate(1, 0, 0, 1), (Fate(1, 0),), "D.13"),
+    ),
+    _scenario(
+        "commit after discard",
+        [on.send("a", UNKNOWN), on.until_set_aside("a"), on.decide("a", COMMIT)],
+        Expected(Fate(0, 3, 1, 1), (Fate(1, 3, 1),), "D.16"),
+    ),
+    _scenario(
+        "check answered twice",
+        [on.send("a", UNKNOWN, [COMMIT]), on.until_visible("a"), on.answer_again("a", COMMIT)],
+        Expected(Fate(1, 1, 0, 1), (Fate(2, 1),), "D.11"),
+    ),
     _scenario(
         "check answered rollback, then commit",
-        contrary_second_answer,
+        [
+            on.send("a", UNKNOWN, [ROLLBACK]),
+            on.until_checked("a", 1),
+            on.wait(_AFTER_END_S),
+            on.answer_again("a", COMMIT),
+        ],
         Expected(Fate(0, 1, 0, 1), (Fate(1, 1),), "D.12"),
     ),
     _scenario(
         "producer commits after a check",
-        commit_between_checks,
+        [on.send("a", UNKNOWN), on.until_checked("a", 1), on.decide("a", COMMIT)],
         Expected(Fate(1, 1), (Fate(1, 3, 1),), "D.15"),
     ),
     _scenario(
         "producer and check commit",
-        commit_between_checks_and_by_check,
+        [on.send("a", UNKNOWN, [UNKNOWN, COMMIT]), on.until_checked("a", 1), on.decide("a", COMMIT)],
         Expected(Fate(1, 1), (Fate(2, 2),), "D.11"),
     ),
-    _scenario("producer away while checks are due", producer_away, Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.7c")),
-    _scenario("immunity longer than all checks", long_immunity, Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.5a")),
-    _scenario("resumed twice", resumed_twice, Expected(Fate(1, 4, 1, 1), (Fate(2, 5, 1),), "G.6")),
+    _scenario(
+        "producer away while checks are due",
+        [on.send("a", UNKNOWN, [COMMIT]), on.leave(), on.wait(_ALL_CHECKS_S), on.come_back()],
+        Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.7c"),
+    ),
+    _scenario(
+        "immunity longer than all checks",
+        [on.send("a", UNKNOWN, [COMMIT], immunity=_IMMUNITY_S), on.wait(_IMMUNITY_S)],
+        Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.5a"),
+    ),
+    _scenario(
+        "resumed twice",
+        [on.send("a", UNKNOWN, [UNKNOWN] * 3 + [COMMIT]), on.until_set_aside("a"), on.resume("a"), on.resume("a")],
+        Expected(Fate(1, 4, 1, 1), (Fate(2, 5, 1),), "G.6"),
+    ),
     Scenario(
         "SEND whose answer gets lost",
-        send_is_repeated,
+        [on.send("a", COMMIT, [COMMIT], lost=True)],
         # The worker writes the copy to the discard topic, with the reason COPY.
         {"a": Expected(Fate(1, 0, 1), (Fate(2, 1),), "C.13")},
         only_rocketmqs_client=True,
     ),
     _scenario(
         "commit by the last check",
-        commit_by_last_check,
+        [on.send("a", UNKNOWN, [UNKNOWN, UNKNOWN, COMMIT])],
         Expected(
             Fate(1, 3),
             (Fate(1, 3), Fate(1, 3, 1)),

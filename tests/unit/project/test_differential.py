@@ -49,7 +49,7 @@ def test_a_fate_is_the_same_or_differs_as_it_is_written(rocketmq, txbridge, expe
 
 
 def test_what_could_not_be_played_is_no_success_and_tells_why():
-    scenario = Scenario("one", lambda stage: None, {"a": Expected(ONE), "b": Expected(ONE)})
+    scenario = Scenario("one", [], {"a": Expected(ONE), "b": Expected(ONE)})
     results = compare(scenario, "txbridge", AssertionError("never checked"), {"a": ONE, "b": ONE})
     assert [(one.transaction, one.verdict, one.good) for one in results] == [
         ("a", Verdict.FAILED, False),
@@ -60,7 +60,7 @@ def test_what_could_not_be_played_is_no_success_and_tells_why():
 
 
 def test_an_error_of_either_side_is_told():
-    scenario = Scenario("one", lambda stage: None, {"a": Expected(ONE)})
+    scenario = Scenario("one", [], {"a": Expected(ONE)})
     [result] = compare(scenario, "door", {"a": ONE}, RuntimeError("broken"))
     assert (result.verdict, result.rocketmq, result.ours) == (Verdict.FAILED, ONE, None)
     assert "door: RuntimeError('broken')" in result.error
