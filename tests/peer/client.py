@@ -12,7 +12,7 @@ from typing import Any, Self
 from tests.peer.jars import class_path
 from tests.peer.server import LOGS, Peer
 from tests.support.line_process import LineProcess
-from txbridge.embedded.diagnose import read_tail, relevant_lines
+from txbridge.embedded.diagnose import relevant_lines
 from txbridge.errors import EnvironmentProblemError
 
 # javac took 10 s on a loaded machine; more than ten times that is a hang.
@@ -77,7 +77,7 @@ class PeerClient:
             raise RuntimeError(f"RocketMQ's client did not answer {command} in {timeout:.0f} s") from None
         answer = json.loads(line) if line else {"error": "it has ended"}
         if "error" in answer:
-            said = "\n  ".join(relevant_lines(read_tail(self._process.log)))
+            said = "\n  ".join(relevant_lines(self._process.errors))
             raise RuntimeError(f"RocketMQ's client failed at {command} {arguments}: {answer['error']}\n  {said}")
         return answer["done"]
 

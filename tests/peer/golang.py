@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
-import tempfile
 from pathlib import Path
 
-from txbridge.embedded.paths import cache_root
-from txbridge.errors import EnvironmentProblemError
+from tests.peer.cache import cached, named_by, run
 
 _GO = Path(__file__).with_name("go")
 # The build takes a minute of processor time, most of it for Go's own library, after the modules are fetched.
@@ -19,29 +15,10 @@ _SETTINGS = {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": 
 
 
 def go_client() -> Path:
-    """Path of the program, built into the cache of txbridge if it is not there.
+    """Path of the program, built if it is not in the cache. EnvironmentProblemError if that is not possible."""
+    name = named_by("rocketmq-client-golang", *(_GO / file for file in ("main.go", "go.mod", "go.sum")))
 
-    Raises:
-        EnvironmentProblemError: it cannot be built, or its modules are not those of the lock.
+    def build(folder: Path) -> None:
+        run(["go", "build", "-o", f"{folder}/client", "."], _GO, _BUILD_TIMEOUT_S, {**os.environ, **_SETTINGS})
 
-    """
-    digest = hashlib.sha256(b"".join((_GO / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))).hexdigest()
-    program = cache_root() / f"rocketmq-client-go-{digest[:12]}"
-    if not program.is_file():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        # Built in a folder beside it and renamed, so that a program of this name is always complete.
-        with tempfile.TemporaryDirectory(prefix=f"{program.name}.new-", dir=program.parent) as fresh:
-            made = Path(fresh) / "client"
-            done = subprocess.run(
-                ["go", "build", "-o", str(made), "."],
-                cwd=_GO,
-                env={**os.environ, **_SETTINGS},
-                capture_output=True,
-                text=True,
-                timeout=_BUILD_TIMEOUT_S,
-                check=False,
-            )
-            if done.returncode != 0:
-                raise EnvironmentProblemError(f"RocketMQ's Go client could not be built:\n{done.stderr[-3000:]}")
-            made.rename(program)
-    return program
+    return cached(name, build) / "client"

@@ -9,15 +9,13 @@ LZ4 or ZSTD. The format is that of `txbridge/embedded/artifacts.py`.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
+from tests.peer.cache import cached
 from txbridge.embedded.artifacts import Artifact, parse_lock
 from txbridge.embedded.fetch import fetch_jars
-from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
 
 ROCKETMQ_VERSION = "5.5.0"
@@ -46,18 +44,7 @@ def client_class_path(version: str) -> str:
 
 
 def _folder(name: str, what: str, jars: tuple[Artifact, ...]) -> Path:
-    folder = cache_root() / name
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Fetched into a folder beside it and renamed, so that a folder of this name is always complete.
-        fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
-        try:
-            fetch_jars(fresh, jars, what, Console(stderr=True))
-            fresh.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
-            if not folder.is_dir():  # another process may have been quicker
-                fresh.rename(folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    folder = cached(name, lambda fresh: fetch_jars(fresh, jars, what, Console(stderr=True)))
     for one in jars:
         path = folder / one.file_name
         if not path.is_file() or path.stat().st_size != one.size:

@@ -145,7 +145,7 @@ class Client:
     def try_(self, *command: str) -> list[str]:
         """Send a command and return "done" or "error", and the fields."""
         answer = self._process.ask("\t".join(command), _ANSWER_S)
-        assert answer, self._process.log.read_text()[-3000:]
+        assert answer, self._process.errors[-3000:]
         return answer.split("\t")
 
     def kill(self) -> None:
