@@ -10,7 +10,7 @@ import sys
 from collections.abc import Container
 from typing import Any
 
-from tests.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, Finished, Place
+from tests.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, Finished, Place, Records
 from tests.simulator.kafka_writer import POISON
 from tests.simulator.lost_tails import LostTails
 from tests.simulator.model import Half, PartitionModel, Times, text_headers
@@ -80,17 +80,14 @@ class Checker:
                 f"P2: a decision about half {number}:{offset} was refused: it is said to be absent"
             )
 
-    def _fail(self, promise: str, text: str) -> None:
-        raise Violation(f"{promise}: {text}")
-
     def _require(self, condition: object, promise: str, text: str) -> None:
         if not condition:
-            self._fail(promise, text)
+            raise Violation(f"{promise}: {text}")
 
     # --- one committed Kafka transaction ----------------------------------------------------------------------------
 
     def _check(self, finished: Finished) -> None:
-        by_topic: dict[str, list[tuple[Place, Stored]]] = {}
+        by_topic: dict[str, Records] = {}
         for place, stored in finished.records:
             by_topic.setdefault(place[0], []).append((place, stored))
         offset_records = by_topic.pop(self._names.offset, [])
@@ -118,7 +115,8 @@ class Checker:
         self._require(told == abandoned, "P2", f"{sorted(told)} were told to be abandoned, not {sorted(abandoned)}")
         checked = self._checks(by_topic, number, witness, new["end"], finished.began)
         rolled_back = {offset for offset in decided if model.halves[offset].state == "rolled_back"}
-        self._ops(op_place, model, delivered, rolled_back, discarded | set_aside, abandoned)
+        did = {"commit": delivered, "rollback": rolled_back, "discard": discarded | set_aside, "abandon": abandoned}
+        self._ops(op_place, model, did)
         self._ends_in_op(op_place, decided, f"{_text(_position(before))}-{_text(_position(new))}")
         self._offset_records(number, [one for one in offset_records if one is not checkpoint[0]], witness, decided)
         for offset in decided.keys() - rolled_back - delivered:
@@ -153,9 +151,7 @@ class Checker:
             half.due = appended + self._times.interval
         self._checkpoint[number] = new
 
-    def _check_lost_tails(
-        self, number: int, before: dict[str, Any] | None, by_topic: dict[str, list[tuple[Place, Stored]]]
-    ) -> None:
+    def _check_lost_tails(self, number: int, before: dict[str, Any] | None, by_topic: dict[str, Records]) -> None:
         """Check that no owner works on with a lost tail: no new owner, and no old one that still writes to OP."""
         lost_tails, names = self._world.lost_tails, self._names
         gone = f"partition {number} was served on, although {{}} has lost its tail"
@@ -220,9 +216,7 @@ class Checker:
             one.topic in self._world.refused or one.topic == "missing" or one.partition == 7 for one in half.messages
         )
 
-    def _deliveries(
-        self, by_topic: dict[str, list[tuple[Place, Stored]]], number: int, decided: dict[int, int]
-    ) -> set[int]:
+    def _deliveries(self, by_topic: dict[str, Records], number: int, decided: dict[int, int]) -> set[int]:
         own = {self._names.op, self._names.discard}
         # Numbers of the delivered messages by half offset.
         found: dict[int, set[int]] = {}
@@ -291,12 +285,7 @@ class Checker:
         self._require(good, "P12", f"{name} holds several messages, and one of them says {headers.get('TXB_MESSAGE')}")
         return int(number) - 1
 
-    def _discards(
-        self,
-        records: list[tuple[Place, Stored]],
-        number: int,
-        witness: Witness,
-    ) -> tuple[set[int], set[int], set[int]]:
+    def _discards(self, records: Records, number: int, witness: Witness) -> tuple[set[int], set[int], set[int]]:
         """Return the offsets of records in the discard topic: malformed, discarded and abandoned ones."""
         model, set_aside, discarded, abandoned = self.models[number], set(), set(), set()
         for _, stored in records:
@@ -350,12 +339,7 @@ class Checker:
         return set_aside, discarded, abandoned
 
     def _checks(
-        self,
-        by_topic: dict[str, list[tuple[Place, Stored]]],
-        number: int,
-        witness: Witness,
-        end: int,
-        began: int,
+        self, by_topic: dict[str, Records], number: int, witness: Witness, end: int, began: int
     ) -> dict[int, int]:
         """Half offsets of the checks, and when these were appended (ms)."""
         model, found = self.models[number], dict[int, int]()
@@ -413,9 +397,10 @@ class Checker:
                 break
             for entry in model.entries(position) or ():
                 if entry.half == offset and model.decides(entry, half) and position >= self._applied(model):
-                    self._fail(promise, f"half {offset}: its decision at END {position} was stored before it fell due")
+                    text = f"half {offset}: its decision at END {position} was stored before it fell due"
+                    self._require(None, promise, text)
 
-    def _ends_in_op(self, records: list[tuple[Place, Stored]], decided: dict[int, int], applied: str) -> None:
+    def _ends_in_op(self, records: Records, decided: dict[int, int], applied: str) -> None:
         """Check OP as the audit uses it: it names the END entries of its commits, and names held messages apart."""
         for _, stored in records:
             headers = text_headers(stored)
@@ -438,26 +423,17 @@ class Checker:
         checkpoint = self._checkpoint[self.models.index(model)]
         return checkpoint["end"] if checkpoint else 0
 
-    def _ops(
-        self,
-        records: list[tuple[Place, Stored]],
-        model: PartitionModel,
-        delivered: set[int],
-        rolled_back: set[int],
-        discarded: set[int],
-        abandoned: set[int],
-    ) -> None:
-        named: dict[str, set[int]] = {"commit": set(), "rollback": set(), "discard": set(), "abandon": set()}
+    def _ops(self, records: Records, model: PartitionModel, all_expected: dict[str, set[int]]) -> None:
+        """Check that OP names what this Kafka transaction did, by outcome."""
+        named = {outcome: set[int]() for outcome in all_expected}
         for _, stored in records:
             for text in (stored.value or b"").decode().split(","):
                 offset = int(text)
                 named[text_headers(stored)["OUTCOME"]].add(offset)
                 half = model.half(offset)
-                if half is None:
-                    self._fail("P10", f"OP names half offset {offset}, where no message stands")
-                else:
-                    half.op = stored.offset
-        all_expected = {"commit": delivered, "rollback": rolled_back, "discard": discarded, "abandon": abandoned}
+                self._require(half, "P10", f"OP names half offset {offset}, where no message stands")
+                assert half is not None
+                half.op = stored.offset
         for outcome, expected in all_expected.items():
             self._require(
                 named[outcome] == expected,
@@ -465,9 +441,7 @@ class Checker:
                 f"OP names {sorted(named[outcome])} as {outcome}, the same Kafka transaction did {sorted(expected)}",
             )
 
-    def _offset_records(
-        self, number: int, records: list[tuple[Place, Stored]], witness: Witness, decided: Container[int]
-    ) -> None:
+    def _offset_records(self, number: int, records: Records, witness: Witness, decided: Container[int]) -> None:
         """Check parked entries and tombstones."""
         model, parked = self.models[number], self._parked[number]
         for _, stored in records:
@@ -639,15 +613,8 @@ class Checker:
             for offset, half in model.halves.items():
                 copies = seen.pop((number, offset), 0)
                 due = len(half.messages) if half.state == "committed" else 0
-                promise = (
-                    "P3"
-                    if copies > due > 0
-                    else "P12"
-                    if 0 < copies < due
-                    else "P2"
-                    if half.state == "committed"
-                    else "P1"
-                )
+                of_committed = "P3" if copies > due else "P12" if copies else "P2"
+                promise = of_committed if half.state == "committed" else "P1"
                 text = f"half {number}:{offset} is {half.state}, readers see it {copies} times"
                 self._require(copies == due, promise, text)
         self._require(not seen, "P1", f"readers see what was never prepared: {sorted(seen)}")

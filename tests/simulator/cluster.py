@@ -17,6 +17,8 @@ from txbridge.core.names import Headers
 Place = tuple[str, int]
 #: Key, value, headers and timestamp (ms; 0 is the broker's) of a record to append.
 NewRecord = tuple[bytes | None, bytes | None, Headers, int]
+#: Places (topic and partition) and what was stored there.
+Records = list[tuple[Place, Stored]]
 
 #: Reasons of a topic to refuse records: its max.message.bytes is below HALF's, or it is compacted and a record has no
 #: key.
@@ -59,8 +61,7 @@ class Finished:
     committed: bool
     #: Its beginning by the world's clock (ms).
     began: int
-    #: Place (topic and partition) and record.
-    records: list[tuple[Place, Stored]]
+    records: Records
 
 
 class Cluster:
@@ -88,7 +89,7 @@ class Cluster:
         #: Number of members by consumer group, as the coordinator sees it.
         self.members: dict[str, int] = {}
         self.on_finished: Callable[[Finished], None] = lambda _: None
-        self._open_records: dict[int, list[tuple[Place, Stored]]] = {}
+        self._open_records: dict[int, Records] = {}
         self._transactions = 0
         self._producer_ids = 1_000
 
