@@ -14,12 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos.cells import CELLS, run_cell
-from tests.chaos.cluster_cells import CLUSTER_CELLS, run_cluster_cell
-from tests.chaos.door_cells import DOOR_CELLS, run_door_cell
+from tests.chaos.cluster_cells import CLUSTER_CELLS
+from tests.chaos.door_cells import DOOR_CELLS
 from tests.chaos.whole_run import NAMED, is_clean, run_cells, table
 
 _FOLDER = Path("build/chaos")
-_ALL = [*CELLS, *DOOR_CELLS, *CLUSTER_CELLS]
+_ALL = {**CELLS, **DOOR_CELLS, **CLUSTER_CELLS}
 #: Cells by `--brokers`.
 _CHOICES = {"1": [*CELLS, *DOOR_CELLS], "3": [*CLUSTER_CELLS], "all": _ALL}
 
@@ -47,10 +47,7 @@ def main() -> int:
 
 
 def _run(cell: str, transactions: int, report: Path) -> None:
-    if cell in DOOR_CELLS:
-        found = run_door_cell(cell, transactions, _say)
-    else:
-        found = (run_cluster_cell if cell in CLUSTER_CELLS else run_cell)(cell, transactions, _say)
+    found = run_cell(cell, _ALL[cell], transactions, _say)
     violations = found.violations
     report.write_text(json.dumps({**asdict(found), "violations": violations[:NAMED], "violated": len(violations)}))
 

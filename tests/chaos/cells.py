@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Protocol
 from tests.chaos.checker import refusals, unfinished, violations
 from tests.chaos.client import FAULT_OVER
 from tests.chaos.evidence import keep
-from tests.chaos.reader import Sighting, WatchingReader, sighting
+from tests.chaos.reader import WatchingReader, sighting
 from tests.chaos.store import DecisionStore, Plan
 from tests.support.harness import Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
@@ -33,8 +33,6 @@ _SESSION_MS = 6_000
 _SETTLE_S = 180.0
 #: Folder for the evidence of cells with violations.
 EVIDENCE = Path("build/chaos/evidence")
-#: Interval between progress lines, for a person who watches.
-_PROGRESS_S = 30.0
 
 
 class Decisions(Protocol):
@@ -150,41 +148,17 @@ def _client_dies(how: signal.Signals) -> Callable[[Run], None]:
     return fault
 
 
-def _client_stops(run: Run) -> None:
-    run.clients[0].process.send_signal(signal.SIGSTOP)
-    time.sleep(STOPPED_S)
-    run.clients[0].process.send_signal(signal.SIGCONT)
+def for_a_while(
+    begin: Callable[[Run], object], end: Callable[[Run], object], seconds: float = STOPPED_S
+) -> Callable[[Run], None]:
+    """A fault that begins, lasts for some time, and ends."""
 
+    def fault(run: Run) -> None:
+        begin(run)
+        time.sleep(seconds)
+        end(run)
 
-def _worker_killed(run: Run) -> None:
-    run.workers[0].kill()
-    run.add_worker()
-
-
-def _worker_ends(run: Run) -> None:
-    run.workers[0].stop()
-    run.add_worker()
-
-
-def _worker_stops(run: Run) -> None:
-    run.workers[0].pause()
-    time.sleep(STOPPED_S)
-    run.workers[0].resume()
-
-
-def _kafka_killed(run: Run) -> None:
-    run.kafka.kill()
-    run.kafka.restart()
-
-
-def _kafka_ends(run: Run) -> None:
-    run.kafka.restart()
-
-
-def _kafka_stops(run: Run) -> None:
-    run.kafka.pause()
-    time.sleep(STOPPED_S)
-    run.kafka.resume()
+    return fault
 
 
 def _rebalance_storm(run: Run) -> None:
@@ -196,18 +170,33 @@ def _rebalance_storm(run: Run) -> None:
         time.sleep(0.5)
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A fault, the Kafka that it needs, and the processes that have the traffic."""
+
+    fault: Callable[[Run], None]
+    kafka: Callable[[], AbstractContextManager[EmbeddedKafka]] = lambda: EmbeddedKafka(
+        heap="1g", jvm_profile="throughput"
+    )
+    make: Callable[[EmbeddedKafka, Bridge, Path, int], Run] = Run
+
+
+def _send(number: signal.Signals) -> Callable[[Run], None]:
+    return lambda run: run.clients[0].process.send_signal(number)
+
+
 #: Cells on one node of Kafka. Those on three brokers are in cluster_cells.py.
-CELLS: dict[str, Callable[[Run], None]] = {
-    "client kill -9": _client_dies(signal.SIGKILL),
-    "client terminate": _client_dies(signal.SIGTERM),
-    "client stop 30 s": _client_stops,
-    "worker kill -9": _worker_killed,
-    "worker terminate": _worker_ends,
-    "worker stop 30 s": _worker_stops,
-    "kafka kill -9": _kafka_killed,
-    "kafka terminate": _kafka_ends,
-    "kafka stop 30 s": _kafka_stops,
-    "rebalance storm": _rebalance_storm,
+CELLS = {
+    "client kill -9": Cell(_client_dies(signal.SIGKILL)),
+    "client terminate": Cell(_client_dies(signal.SIGTERM)),
+    "client stop 30 s": Cell(for_a_while(_send(signal.SIGSTOP), _send(signal.SIGCONT))),
+    "worker kill -9": Cell(for_a_while(lambda run: run.workers[0].kill(), Run.add_worker, 0)),
+    "worker terminate": Cell(for_a_while(lambda run: run.workers[0].stop(), Run.add_worker, 0)),
+    "worker stop 30 s": Cell(for_a_while(lambda run: run.workers[0].pause(), lambda run: run.workers[0].resume())),
+    "kafka kill -9": Cell(for_a_while(lambda run: run.kafka.kill(), lambda run: run.kafka.restart(), 0)),
+    "kafka terminate": Cell(lambda run: run.kafka.restart()),
+    "kafka stop 30 s": Cell(for_a_while(lambda run: run.kafka.pause(), lambda run: run.kafka.resume())),
+    "rebalance storm": Cell(_rebalance_storm),
 }
 
 
@@ -236,54 +225,44 @@ class CellReport:
     violations: list[str]
 
 
-def run_cell(
-    cell: str,
-    transactions: int,
-    say: Callable[[str], None] = print,
-    *,
-    fault_of: Callable[[Run], None] | None = None,
-    on: AbstractContextManager[EmbeddedKafka] | None = None,
-    make: Callable[[EmbeddedKafka, Bridge, Path, int], Run] | None = None,
-) -> CellReport:
+def run_cell(name: str, cell: Cell, transactions: int, say: Callable[[str], None] = print) -> CellReport:
     """Run a cell: traffic, a fault after a third of it, then quiet, then the verdict.
 
-    Traffic goes on until the fault is over, even if that takes more transactions than requested. A cell that is not in
-    CELLS brings its own fault, Kafka, or clients.
+    Traffic goes on until the fault is over, even if that takes more transactions than requested.
     """
     with ExitStack() as stack:
-        kafka = stack.enter_context(on or EmbeddedKafka(heap="1g", jvm_profile="throughput"))
-        bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"chaos {cell}", partitions=PARTITIONS))
+        kafka = stack.enter_context(cell.kafka())
+        bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"chaos {name}", partitions=PARTITIONS))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txbridge-chaos-")))
-        run = stack.enter_context(_closing((make or Run)(kafka, bridge, folder, transactions)))
+        run = stack.enter_context(closing(cell.make(kafka, bridge, folder, transactions)))
         with WatchingReader(bridge.bootstrap_servers, run.topics, PARTITIONS) as reader:
             since = time.monotonic()
             eventually(lambda: run.decided >= transactions // 3, 300, "the traffic did not come up")
-            say(f"{cell}: fault at {run.decided:,} transactions")
-            progress = _Progress(run, transactions, say)
+            say(f"{name}: fault at {run.decided:,} transactions")
             fault = time.monotonic()
-            (fault_of or CELLS[cell])(run)
+            cell.fault(run)
             fault_s = time.monotonic() - fault
             (folder / FAULT_OVER).touch()
-            say(f"{cell}: fault over after {fault_s:.0f} s")
+            say(f"{name}: fault over after {fault_s:.0f} s")
             eventually(
-                lambda: progress.told() and all((folder / f"{one.name}.done").exists() for one in run.clients),
+                lambda: all((folder / f"{one.name}.done").exists() for one in run.clients),
                 600,
-                "the clients did not finish",
+                lambda: f"the clients did not finish: {run.decided:,} of {transactions:,} transactions",
             )
             traffic_s = time.monotonic() - since
             pause = reader.longest_pause(fault)
             left = _settle(run, reader)
             settled_s = time.monotonic() - fault - fault_s
             watched = list(reader.sightings)
-        final = _read_all(bridge, run)
+        final = [sighting(message, 0.0) for topic in run.topics for message in bridge.read(topic)]
         decisions, plans = run.store.decisions(), run.store.plans()
         told = list(run.told())
         found = [*violations(decisions, told, watched, final, plans), *left]
         found += refusals(event for worker in run.workers for event in worker.events("end_refused"))
         if found:
-            say(f"{cell}: what it leaves behind is in {keep(cell, bridge, EVIDENCE, folder)}")
+            say(f"{name}: what it leaves behind is in {keep(name, bridge, EVIDENCE, folder)}")
         return CellReport(
-            cell=cell,
+            cell=name,
             transactions=len(decisions),
             committed=sum(decisions.values()),
             rolled_back=len(decisions) - sum(decisions.values()),
@@ -303,21 +282,6 @@ def _lines_of(told: Path) -> Iterator[list[str]]:
     for line in told.read_text().splitlines():
         if len(words := line.split()) == 3:
             yield words
-
-
-class _Progress:
-    """Prints the progress of the traffic now and then."""
-
-    def __init__(self, run: Run, transactions: int, say: Callable[[str], None]) -> None:
-        self._run, self._transactions, self._say = run, transactions, say
-        self._next = time.monotonic() + _PROGRESS_S
-
-    def told(self) -> bool:
-        """Print the progress if it is time for it. Always returns true."""
-        if time.monotonic() >= self._next:
-            self._next += _PROGRESS_S
-            self._say(f"{self._run.decided:,} of {self._transactions:,} transactions")
-        return True
 
 
 def _settle(run: Run, reader: WatchingReader) -> list[str]:
@@ -346,15 +310,3 @@ def _settle(run: Run, reader: WatchingReader) -> list[str]:
     # A wrong delivery may come late.
     time.sleep(2)
     return left
-
-
-def _read_all(bridge: Bridge, run: Run) -> list[Sighting]:
-    return [sighting(message, 0.0) for topic in run.topics for message in bridge.read(topic)]
-
-
-@contextmanager
-def _closing(run: Run) -> Iterator[Run]:
-    try:
-        yield run
-    finally:
-        run.close()

@@ -8,14 +8,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.chaos.cells import STOPPED_S, CellReport, Run, run_cell
+from tests.chaos.cells import STOPPED_S, Cell, Run
 from tests.support.broker_metadata import BrokerMetadata, ask_metadata, wait_in_sync
 from tests.support.harness import eventually, quiet
 from tests.support.kafka_cluster import KafkaCluster
@@ -119,7 +119,7 @@ def rolling_restart(times: int) -> Callable[[Run], None]:
     return fault
 
 
-def for_a_while(
+def leader_away(
     away: Callable[[Run, Node], None], back: Callable[[Run, Node], None], away_s: float = STOPPED_S
 ) -> Callable[[Run], None]:
     """A fault: the leader of a HALF partition is away for some time."""
@@ -134,19 +134,12 @@ def for_a_while(
     return fault
 
 
-def pause(_: Run, node: Node) -> None:
-    node.pause()
+def leader_stopped(away_s: float = STOPPED_S) -> Callable[[Run], None]:
+    """A fault: the leader of a HALF partition is stopped for some time."""
+    return leader_away(lambda _, node: node.pause(), lambda _, node: node.resume(), away_s)
 
 
-def resume(_: Run, node: Node) -> None:
-    node.resume()
-
-
-def _sleeps(_: Run) -> None:
-    time.sleep(STOPPED_S)
-
-
-def two_are_gone(meanwhile: Callable[[Run], None] = _sleeps) -> Callable[[Run], None]:
+def two_are_gone(meanwhile: Callable[[Run], None] = lambda _: time.sleep(STOPPED_S)) -> Callable[[Run], None]:
     """A fault: fewer in-sync replicas than min.insync.replicas. No write succeeds, and no written record is lost."""
 
     def fault(run: Run) -> None:
@@ -208,33 +201,6 @@ def _full_disk(run: Run) -> None:
     wait_in_sync(run.kafka)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterCell:
-    """A fault, and its requirements of the cluster."""
-
-    fault: Callable[[Run], None]
-    options: Mapping[str, object] = field(default_factory=dict)
-
-
-CLUSTER_CELLS: dict[str, ClusterCell] = {
-    **{
-        f"leader of {kind} kill -9": ClusterCell(leader_dies(kind))
-        for kind in ("HALF", "END", "OP", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
-    },
-    "rolling restart, twice": ClusterCell(rolling_restart(2)),
-    "broker stop 30 s": ClusterCell(for_a_while(pause, resume)),
-    "broker cut off 30 s": ClusterCell(
-        for_a_while(lambda run, node: run.kafka.cut_off(node), lambda run, node: run.kafka.join_again(node)),
-        {"can_cut_off": True},
-    ),
-    "two brokers gone 30 s": ClusterCell(two_are_gone(), {"separate_controllers": True}),
-    "two brokers and the quorum gone 30 s": ClusterCell(two_are_gone()),
-    "preferred leaders": ClusterCell(_elections),
-    "reassignment": ClusterCell(_reassignment, {"brokers": 4}),
-    "full disk": ClusterCell(_full_disk),
-}
-
-
 class ClusterRun(Run):
     """A run on three brokers, which acknowledge late on a busy machine. More threads make larger requests."""
 
@@ -243,9 +209,25 @@ class ClusterRun(Run):
     settings: Mapping[str, object] = MappingProxyType({"linger.ms": 500})
 
 
-def run_cluster_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
-    """Run a cell with the same traffic and the same checker as on one node."""
-    chosen = CLUSTER_CELLS[cell]
-    options = {"brokers": 3, "heap": "512m", "jvm_profile": "throughput", **chosen.options}
-    kafka = KafkaCluster(**options)  # type: ignore[arg-type]
-    return run_cell(cell, transactions, say, fault_of=chosen.fault, on=kafka, make=ClusterRun)
+def _cell(fault: Callable[[Run], None], **options: Any) -> Cell:
+    """A cell with the same traffic and the same checker as on one node. `options` are those of the cluster."""
+    return Cell(fault, lambda: KafkaCluster(heap="512m", jvm_profile="throughput", **options), ClusterRun)
+
+
+CLUSTER_CELLS = {
+    **{
+        f"leader of {kind} kill -9": _cell(leader_dies(kind))
+        for kind in ("HALF", "END", "OP", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
+    },
+    "rolling restart, twice": _cell(rolling_restart(2)),
+    "broker stop 30 s": _cell(leader_stopped()),
+    "broker cut off 30 s": _cell(
+        leader_away(lambda run, node: run.kafka.cut_off(node), lambda run, node: run.kafka.join_again(node)),
+        can_cut_off=True,
+    ),
+    "two brokers gone 30 s": _cell(two_are_gone(), separate_controllers=True),
+    "two brokers and the quorum gone 30 s": _cell(two_are_gone()),
+    "preferred leaders": _cell(_elections),
+    "reassignment": _cell(_reassignment, brokers=4),
+    "full disk": _cell(_full_disk),
+}

@@ -6,16 +6,18 @@ RocketMQ's own Java clients go on with the other one and come back to the first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from txbridge_rocketmq.identity import transaction_id
 
-from tests.chaos.cells import PARTITIONS, CellReport, Run, run_cell
+from tests.chaos.cells import PARTITIONS, Cell, Run
+from tests.chaos.client import intended
 from tests.chaos.store import Plan
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import SECRET, Client, Door, GrpcClient, JavaClient, topic_of
+from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
@@ -23,12 +25,11 @@ _GROUP = "chaos"
 _CLIENTS = 3
 
 
-def intended(number: int) -> tuple[str, bool]:
-    """The same as in `tests.chaos.client`: of 100, 90 commit, 5 roll back, 5 answer unknown, of which 3 commit."""
-    place = number % 100
-    if place < 90:
-        return "commit", True
-    return ("rollback", False) if place < 95 else ("unknown", place < 98)
+_ANSWERS = {
+    LocalTransactionState.COMMIT_MESSAGE: "commit",
+    LocalTransactionState.ROLLBACK_MESSAGE: "rollback",
+    LocalTransactionState.UNKNOW: "unknown",
+}
 
 
 class _Sender(threading.Thread):
@@ -49,7 +50,9 @@ class _Sender(threading.Thread):
             while told[0] == "error" and not self.stopped:
                 final = "commit" if commits else "rollback"
                 with self._pipe:
-                    told = self._client.try_("transaction", self._run.topic, str(number), answer, final, "", "", "")
+                    told = self._client.try_(
+                        "transaction", self._run.topic, str(number), _ANSWERS[answer], final, "", "", ""
+                    )
             if self.stopped:
                 return
             self.done += 1
@@ -147,13 +150,7 @@ def _door_killed(run: Run) -> None:
     assert stored(), "the door that was started again got no message before the end of the traffic"
 
 
-DOOR_CELLS: dict[str, bool] = {"door kill -9": False, "door kill -9, gRPC": True}
-
-
-def run_door_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
-    """Run a cell as `run_cell` does, through two doors."""
-
-    def make(kafka: EmbeddedKafka, bridge: Bridge, folder: Path, number: int) -> Run:
-        return DoorRun(kafka, bridge, folder, number, grpc=DOOR_CELLS[cell])
-
-    return run_cell(cell, transactions, say, fault_of=_door_killed, make=make)
+DOOR_CELLS = {
+    "door kill -9": Cell(_door_killed, make=partial(DoorRun, grpc=False)),
+    "door kill -9, gRPC": Cell(_door_killed, make=partial(DoorRun, grpc=True)),
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.cells import run_cell
+from tests.chaos.cells import CELLS, run_cell
 
 LONG = pytest.mark.long
 
@@ -18,7 +18,7 @@ LONG = pytest.mark.long
     ],
 )
 def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str, transactions: int) -> None:
-    report = run_cell(cell, transactions)
+    report = run_cell(cell, CELLS[cell], transactions)
     print(report)
     assert report.violations == []
     # 90 of 100 commit at once and 3 by a check. Open transactions of a dead client are rolled back.

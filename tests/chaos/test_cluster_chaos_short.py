@@ -8,8 +8,8 @@ from contextlib import ExitStack, nullcontext
 
 import pytest
 
-from tests.chaos.cells import Run, run_cell
-from tests.chaos.cluster_cells import for_a_while, leader_dies, rolling_restart, two_are_gone
+from tests.chaos.cells import Cell, Run, run_cell
+from tests.chaos.cluster_cells import leader_dies, leader_stopped, rolling_restart, two_are_gone
 from tests.support.harness import eventually
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.listeners import ROLLBACK, Answers
@@ -36,7 +36,7 @@ def kafka() -> Iterator[KafkaCluster]:
 
 
 def run_short(kafka: KafkaCluster, cell: str, fault: Callable[[Run], None]) -> None:
-    report = run_cell(cell, _TRANSACTIONS, fault_of=fault, on=nullcontext(kafka))
+    report = run_cell(cell, Cell(fault, lambda: nullcontext(kafka)), _TRANSACTIONS)
     print(report)
     assert report.violations == []
     # A failed half message that was stored all the same is rolled back by a check, and its client sends another.
@@ -91,9 +91,7 @@ def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_k
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(
-            for_a_while(lambda _, node: node.pause(), lambda _, node: node.resume(), _AWAY_S), id="broker stop"
-        ),
+        pytest.param(leader_stopped(_AWAY_S), id="broker stop"),
         pytest.param(rolling_restart(1), id="rolling restart"),
     ],
 )
