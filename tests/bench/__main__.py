@@ -16,6 +16,7 @@ from typing import Any
 from tests.bench import whole_run
 from tests.bench.environment import environment, load
 from tests.bench.feed import say
+from tests.bench.measure import Options
 from tests.bench.report import Report, merged, table
 from tests.bench.whole_run import Kind
 from tools.optimised import is_optimised
@@ -34,10 +35,8 @@ BENCHES = (
     "rolling",
     "client",
     "later",
-    "refused",
     "matrix",
     "pending",
-    "backlog",
     "audit",
     "follow",
     "imports",
@@ -60,7 +59,6 @@ QUICK: dict[str, dict[str, object]] = {
     "door": {"rounds": 3, "threads": [1, 32], "transactions": 2_000},
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},
-    "refused": {"rounds": 1, "seconds": 5},
     "imports": {"rounds": 9},
 }
 _FOLDER = Path("build/bench")
@@ -87,7 +85,7 @@ def main() -> int:
         if name == wanted:
             module = importlib.import_module(f"tests.bench.{name}")
             kind.description = module.__doc__
-            module.add_options(kind)
+            _add_options(kind, module.OPTIONS)
     options = parser.parse_args()
     rounds, quick = (vars(options).pop(name) for name in ("all_rounds", "quick"))
     _FOLDER.mkdir(parents=True, exist_ok=True)
@@ -104,6 +102,19 @@ def main() -> int:
     return _one(options)
 
 
+def _add_options(parser: argparse.ArgumentParser, options: Options) -> None:
+    """Add the options of a bench. The default of each has its type; None stands for a number without a default."""
+    for name, (default, what) in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true", help=what)
+            continue
+        many, one = ("+", default[0]) if isinstance(default, list) else (None, default)
+        kind = float if one is None else type(one)
+        shown = "" if default is None else " (default %(default)s)"
+        parser.add_argument(flag, type=kind, nargs=many, default=default, help=f"{what}{shown}")
+
+
 def _one(options: argparse.Namespace) -> int:
     """Run one bench and write its report, also when it fails."""
     name = options.name
@@ -111,6 +122,7 @@ def _one(options: argparse.Namespace) -> int:
     found: dict[str, Any] = {"options": {key: value for key, value in vars(options).items() if key != "name"}}
     try:
         found |= importlib.import_module(f"tests.bench.{name}").run(options)
+        found["ratios"] = {what: ratio.report() for what, ratio in found.get("ratios", {}).items()}
     except Exception as error:
         traceback.print_exc()
         found["error"] = f"{type(error).__name__}: {error}"

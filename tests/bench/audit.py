@@ -9,8 +9,6 @@ and compiles the code that every job needs. The audit has no such rehearsal.
 from __future__ import annotations
 
 import argparse
-import re
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,7 +25,8 @@ from txbridge_audit.read.kafka_config import KafkaSettings, kafka_settings
 from txbridge_audit.read.kafka_source import READ_COMMITTED, read
 from txbridge_audit.read.spark_session import spark_session
 
-from tests.bench.measure import PER_SECOND, Ratio, summary
+from tests.bench.feed import memory, say
+from tests.bench.measure import PER_SECOND, Ratio, once
 from tests.corruption.matrix import compare
 from tests.corruption.writer import Writer
 from tests.support.harness import cpu_seconds_in
@@ -35,6 +34,14 @@ from txbridge.embedded import EmbeddedKafka
 
 #: The goal: an audit takes at most this many times as long as a bare count.
 _GOAL = 3
+_FIGURES = {
+    PER_SECOND: "transactions_per_second",
+    "times a bare count": "times_bare",
+    "times a tuned count": "times_tuned",
+    "times the bare count's processor time": "cpu_times_bare",
+    "times the tuned count's processor time": "cpu_times_tuned",
+    "MiB of Spark": "peak_memory_mib",
+}
 #: Beginnings of the names of the JVM's threads.
 _THREADS = {
     "Executor task": "tasks",
@@ -45,41 +52,21 @@ _THREADS = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--transactions",
-        type=int,
-        nargs="+",
-        default=[300_000],
-        help="sizes, each with a Kafka and a Spark of its own (default 300,000)",
-    )
-    parser.add_argument(
-        "--each",
-        type=int,
-        default=100,
-        help="planted of every kind that is not plain: what is listed costs, too (default 100); 0: clean topics",
-    )
+OPTIONS = {
+    "transactions": ([300_000], "sizes, each with a Kafka and a Spark of its own"),
+    "each": (100, "planted of every kind that is not plain: what is listed costs, too; 0: clean topics"),
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     runs = [_measure(size, options.each) for size in options.transactions]
     figures = {
-        f"audit of {run['transactions']:,} transactions": {
-            what: summary([run[name]])
-            for what, name in (
-                (PER_SECOND, "transactions_per_second"),
-                ("times a bare count", "times_bare"),
-                ("times a tuned count", "times_tuned"),
-                ("times the bare count's processor time", "cpu_times_bare"),
-                ("times the tuned count's processor time", "cpu_times_tuned"),
-                ("MiB of Spark", "peak_memory_mib"),
-            )
-        }
+        f"audit of {run['transactions']:,} transactions": once({what: run[name] for what, name in _FIGURES.items()})
         for run in runs
     }
     # One run of each size: an audit takes long, and the counts to compare it with are made in the same session.
     ratios = {
-        f"audit of {run['transactions']:,} to a bare count": Ratio(run["times_bare"], _GOAL, at_most=True).report()
+        f"audit of {run['transactions']:,} to a bare count": Ratio(run["times_bare"], _GOAL, at_most=True)
         for run in runs
     }
     return {"runs": runs, "figures": figures, "ratios": ratios}
@@ -90,8 +77,8 @@ def _measure(transactions: int, each: int) -> dict[str, Any]:
         writer = Writer(kafka.bootstrap_servers, "bench", seed=1)
         started = time.monotonic()
         writer.plant(transactions, each)
-        _say(f"{transactions:,} transactions planted in {time.monotonic() - started:.0f} s")
-        with spark_session(None, _say) as spark:
+        say(f"{transactions:,} transactions planted in {time.monotonic() - started:.0f} s")
+        with spark_session(None, say) as spark:
             counts = {
                 "bare": lambda: _bare(spark.newSession(), kafka.bootstrap_servers),
                 "tuned": lambda: _tuned(spark, kafka.bootstrap_servers),
@@ -100,10 +87,10 @@ def _measure(transactions: int, each: int) -> dict[str, Any]:
                 count()
             counted = {name: _measured(name, count) for name, count in counts.items()}
             at_start = _cpu_seconds()
-            report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark, progress=_say)
+            report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark, progress=say)
             at_end = _cpu_seconds()
             auditing = sum(at_end.values()) - sum(at_start.values())
-            peak = _peak_mib()
+            peak = memory(spark_pid(), "VmHWM") // 2**20
         right = all(line.right for line in compare(writer.truth, report))
     return {
         "transactions": report.transactions,
@@ -133,7 +120,7 @@ def _measured(name: str, count: Callable[[], int]) -> _Counted:
     before, started = _cpu_seconds(), time.monotonic()
     records = count()
     took, cpu = time.monotonic() - started, sum(_cpu_seconds().values()) - sum(before.values())
-    _say(f"{name}: counted {records:,} records in {took:.1f} s")
+    say(f"{name}: counted {records:,} records in {took:.1f} s")
     return _Counted(records, took, cpu)
 
 
@@ -163,9 +150,8 @@ def _topics(cluster: AuditedCluster) -> dict[str, int]:
 
 def _cpu_seconds() -> dict[str, float]:
     """Processor time of Spark's JVM so far, by kind of thread."""
-    gateway: Any = SparkContext._gateway
     found: dict[str, float] = defaultdict(float)
-    for thread in Path(f"/proc/{gateway.proc.pid}/task").iterdir():
+    for thread in Path(f"/proc/{spark_pid()}/task").iterdir():
         try:
             stat = (thread / "stat").read_text()
         except FileNotFoundError:  # The thread has just ended.
@@ -176,13 +162,7 @@ def _cpu_seconds() -> dict[str, float]:
     return found
 
 
-def _peak_mib() -> int:
-    """Largest resident size of Spark's JVM so far."""
+def spark_pid() -> int:
+    """The process of Spark's JVM."""
     gateway: Any = SparkContext._gateway
-    status = Path(f"/proc/{gateway.proc.pid}/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found.group(1)) // 1024 if found else 0
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    return int(gateway.proc.pid)

@@ -7,6 +7,7 @@ import time
 
 from confluent_kafka import Producer
 
+from tests.bench.beside import served
 from tests.bench.feed import PATIENCE_S
 from tests.bench.load import in_threads
 from tests.bench.measure import PER_SECOND, Found
@@ -14,27 +15,18 @@ from tests.bench.values import Values
 from tests.support.harness import Bridge
 
 
-def produce_and_wait(bridge: Bridge, partitions: int, threads: int, count: int, size: int) -> Found:
+def produce_and_wait(bridge: Bridge, threads: int, count: int, size: int) -> Found:
     """Produce with idempotence from so many threads. One more thread serves the acknowledgements."""
-    topic = bridge.create_topic(f"bare-{time.monotonic_ns()}", partitions=partitions)
+    topic = bridge.create_topic(f"bare-{time.monotonic_ns()}", partitions=1)
     producer = Producer({"bootstrap.servers": bridge.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0})
-    values, stopped = Values(size), threading.Event()
-
-    def serve() -> None:
-        while not stopped.is_set():
-            producer.poll(0.1)
+    values = Values(size)
 
     def send(number: int) -> None:
         stored = threading.Event()
         producer.produce(topic, values[number], b"%d" % number, on_delivery=lambda *_: stored.set())
         assert stored.wait(PATIENCE_S)
 
-    server = threading.Thread(target=serve)
-    server.start()
-    since = time.monotonic()
-    in_threads(threads, count, send)
-    seconds = time.monotonic() - since
-    stopped.set()
-    server.join()
-    producer.close()
-    return {PER_SECOND: count / seconds}
+    with served(producer):
+        since = time.monotonic()
+        in_threads(threads, count, send)
+        return {PER_SECOND: count / (time.monotonic() - since)}

@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tests.bench.measure import P50, P99, Found, Ratio, Rounds, by_turns, percentiles
+from tests.bench.measure import P50, P99, ROUNDS, SIZE, Found, Ratio, Rounds, by_turns, percentiles
 from tests.bench.paced import PacedClient
 from tests.bench.rocketmq import RocketMQ, rocketmq
-from tests.bench.stand import Stand, cpu_us_each
+from tests.bench.stand import Stand, cpu_us_each, standing
 from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
 
@@ -36,17 +36,18 @@ _SETTLE_S = 2 * _INTERVAL_MS / 1e3
 _PEER_THREADS = 32
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--transactions", type=int, default=10_000, help="per measurement (default 10,000)")
-    parser.add_argument("--rate", type=int, default=5_000, help="of sending, a second (default 5,000)")
-    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
-    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+OPTIONS = {
+    "transactions": (10_000, "per measurement"),
+    "rate": (5_000, "of sending, a second"),
+    "size": SIZE,
+    "rounds": ROUNDS,
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
-        Stand(kafka, check_after=_TIMEOUT_MS, check_again_after=_INTERVAL_MS) as stand,
+        standing(kafka, check_after=_TIMEOUT_MS, check_again_after=_INTERVAL_MS) as stand,
         PacedClient(stand, LocalTransactionState.UNKNOW) as ours,
         rocketmq(_ROCKETMQ) as peer,
     ):
@@ -62,11 +63,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "check back, median of a message, RocketMQ's time to ours": _times_as_fast(found, P50),
         "check back, copies": found.ratio(lambda of: of(_OURS, _COPIES), 0, at_most=True),
     }
-    return {
-        "rate": options.rate,
-        "figures": found.report(),
-        "ratios": {name: ratio.report() for name, ratio in ratios.items()},
-    }
+    return {"figures": found.report(), "ratios": ratios}
 
 
 def _times_as_fast(found: Rounds, what: str) -> Ratio:

@@ -21,7 +21,7 @@ def main() -> None:
     for line in sys.stdin:
         wanted = json.loads(line)
         before = cpu_seconds(os.getpid())
-        since = clients.pipelined(Load(topic, wanted["count"], wanted["size"]))
+        since = clients.pipelined(Load(topic, wanted["count"], wanted["size"])).since
         print(json.dumps({"since": since, "cpu": cpu_seconds(os.getpid()) - before}), flush=True)
 
 

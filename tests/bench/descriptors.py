@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from tests.bench.measure import Ratio, summary
+from tests.bench.measure import Ratio, once
 from tests.support.harness import COMMIT, Bridge
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.descriptors import needed
@@ -14,9 +14,7 @@ from txbridge.kafka.descriptors import needed
 #: The fewest and the most partitions; what a partition needs is the slope between them.
 _FEW, _MANY = 1, 8
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--brokers", type=int, nargs="*", default=[1, 3], help="sizes of the cluster (default 1 3)")
+OPTIONS = {"brokers": ([1, 3], "sizes of the cluster")}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -25,12 +23,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         with EmbeddedKafka(brokers=brokers) as kafka:
             few, many = (_descriptors(kafka, partitions) for partitions in (_FEW, _MANY))
         name = f"{brokers} broker{'s' if brokers > 1 else ''}"
-        figures[name] = {
-            "of each partition": summary([(many - few) / (_MANY - _FEW)]),
-            f"of {_FEW} partition": summary([few]),
-            f"of {_MANY} partitions": summary([many]),
-        }
-        ratios[f"{name}: used, to the stated need"] = Ratio(many / needed(_MANY, brokers), 1.0, at_most=True).report()
+        each = (many - few) / (_MANY - _FEW)
+        figures[name] = once({"of each partition": each, f"of {_FEW}": few, f"of {_MANY}": many})
+        ratios[f"{name}: used, to the stated need"] = Ratio(many / needed(_MANY, brokers), 1.0, at_most=True)
     return {"figures": figures, "ratios": ratios}
 
 

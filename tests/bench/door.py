@@ -12,18 +12,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from txbridge_rocketmq.routes import broker_name
 
-from tests.bench.measure import P50, P99, PER_SECOND, Found, Ratio, Rounds, by_turns
-from tests.bench.stand import Stand, cpu_us_each
+from tests.bench.measure import P50, P99, PER_SECOND, ROUNDS, SIZE, Found, Ratio, Rounds, by_turns
+from tests.bench.rocketmq import TIMEOUT_S, RocketMQ, measure_peer, rocketmq
+from tests.bench.stand import Stand, cpu_us_each, standing
 from tests.peer.client import PeerClient
 from tests.peer.jars import jar_folder
-from tests.peer.server import Peer, peer
+from tests.peer.server import Peer
 from tests.support.harness import cpu_seconds
 from tests.support.rocketmq_door import Door, topic_of
 from txbridge.embedded import EmbeddedKafka
@@ -31,134 +32,69 @@ from txbridge.embedded.java import find_java
 from txbridge.embedded.ports import free_port
 
 _PEER = "RocketMQ"
-_VISIBLE = "visible per second"
 _PROGRAM, _HEAP = "DoorBench", "512m"
-#: The same number as in the other benches with RocketMQ.
-_QUEUES = 8
 #: The goal is for one door with this many threads.
 _GOAL_THREADS, _GOAL = 32, 0.5
 #: Long enough that no late decision is checked: a check would add to the measured work (ms).
 _NO_CHECKS = 60_000
-#: A measurement at a few hundred a second, as on a loaded machine, ends within this time.
-_TIMEOUT_S = 600.0
+#: Measures a number of transactions from a number of threads, with values of a size.
+_Measure = Callable[[int, int, int], Found]
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
+OPTIONS = {
     # Enough for some four seconds on each side.
-    parser.add_argument(
-        "--transactions", type=int, default=20_000, help="per measurement; a third with one thread (default 20,000)"
-    )
-    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 32, 64], help="of the client")
-    parser.add_argument(
-        "--doors", type=int, nargs="+", default=[1], help="processes; `--doors 1 2` shows how it grows (default 1)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+    "transactions": (20_000, "per measurement; a third with one thread"),
+    "size": SIZE,
+    "threads": ([1, 8, 32, 64], "of the client"),
+    "doors": ([1], "processes; `--doors 1 2` shows how it grows"),
+    "rounds": ROUNDS,
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
-        Stand(kafka, check_after=_NO_CHECKS, make_topic=topic_of) as stand,
+        standing(kafka, check_after=_NO_CHECKS, make_topic=topic_of) as stand,
         contextlib.ExitStack() as stack,
     ):
-        sides: dict[str, _Native | _Doors] = {
+        sides: dict[str, _Measure] = {
             _doors(count): stack.enter_context(_front_doors(stand, count)) for count in options.doors
         }
         # RocketMQ with its own defaults.
-        sides[_PEER] = stack.enter_context(_native())
-        found = by_turns(options.rounds, _measures(options, sides))
+        sides[_PEER] = partial(_measure_native, stack.enter_context(rocketmq({}, _PROGRAM, _HEAP)))
+        measures = {
+            # One thread is slower by about this factor.
+            _workload(name, threads): partial(
+                measure, options.transactions // 3 if threads == 1 else options.transactions, threads, options.size
+            )
+            for threads in options.threads
+            for name, measure in sides.items()
+        }
+        found = by_turns(options.rounds, measures)
+    return {"figures": found.report(), "ratios": _ratios(options, found)}
+
+
+def _found(
+    sent: Mapping[str, Any], count: int, visible: float, before: Mapping[str, float], after: Mapping[str, float]
+) -> Found:
     return {
-        "figures": found.report(),
-        "ratios": {name: ratio.report() for name, ratio in _ratios(options, found).items()},
+        PER_SECOND: count / (sent["sent"] - sent["since"]),
+        **dict(zip((P50, P99), sent["send_ms"], strict=True)),
+        "visible per second": count / (visible - sent["since"]),
+        **cpu_us_each(before, after, count),
     }
 
 
-class _Side:
-    """A client with its servers."""
-
-    def __init__(self, client: PeerClient) -> None:
-        self._client = client
-
-    def _send(self, count: int, threads: int, size: int) -> Mapping[str, Any]:
-        done: Mapping[str, Any] = self._client.ask(
-            "measure", timeout=_TIMEOUT_S, count=count, threads=threads, size=size
-        )
-        return done
-
-    def _found(
-        self,
-        sent: Mapping[str, Any],
-        count: int,
-        visible: float,
-        before: Mapping[str, float],
-        after: Mapping[str, float],
-    ) -> Found:
-        return {
-            PER_SECOND: count / (sent["sent"] - sent["since"]),
-            **dict(zip((P50, P99), sent["send_ms"], strict=True)),
-            _VISIBLE: count / (visible - sent["since"]),
-            **cpu_us_each(before, after, count),
-        }
-
-
-class _Native(_Side):
-    def __init__(self, running: Peer, client: PeerClient) -> None:
-        super().__init__(client)
-        self._running = running
-
-    def measure(self, count: int, threads: int, size: int) -> Found:
-        with self._running.going():
-            # The client may have to connect again after the pause of its servers.
-            self._send(100, 1, size)
-            total = int(self._client.ask("visible")) + count
-            before = self._cpu_seconds()
-            sent = self._send(count, threads, size)
-            visible = float(self._client.ask("wait_visible", timeout=_TIMEOUT_S, total=total))
-            return self._found(sent, count, visible, before, self._cpu_seconds())
-
-    def _cpu_seconds(self) -> dict[str, float]:
-        return {
-            "RocketMQ": sum(cpu_seconds(server.pid) for server in self._running.servers),
-            "client": cpu_seconds(self._client.pid),
-        }
-
-
-class _Doors(_Side):
-    def __init__(self, stand: Stand, doors: Sequence[Door], client: PeerClient) -> None:
-        super().__init__(client)
-        self._stand = stand
-        self._doors = doors
-
-    def measure(self, count: int, threads: int, size: int) -> Found:
-        self._stand.reader.expect(count)
-        before = self._cpu_seconds()
-        sent = self._send(count, threads, size)
-        return self._found(sent, count, self._stand.reader.last_seen(), before, self._cpu_seconds())
-
-    def _cpu_seconds(self) -> dict[str, float]:
-        return {
-            **self._stand.cpu_seconds(),
-            "client": cpu_seconds(self._client.pid),
-            "doors": sum(cpu_seconds(door.pid) for door in self._doors),
-        }
+def _measure_native(peer: RocketMQ, count: int, threads: int, size: int) -> Found:
+    with peer.going():
+        total = int(peer.client.ask("visible")) + count
+        before = peer.cpu_seconds()
+        sent = measure_peer(peer.client, count, threads, size)
+        visible = float(peer.client.ask("wait_visible", timeout=TIMEOUT_S, total=total))
+        return _found(sent, count, visible, before, peer.cpu_seconds())
 
 
 @contextlib.contextmanager
-def _native() -> Iterator[_Native]:
-    """A RocketMQ that is stopped outside of measurements, as tests/bench/rocketmq.py explains."""
-    with peer({}, heap="1g") as running, PeerClient(running, _PROGRAM, "bench", _QUEUES, heap=_HEAP) as client:
-        # It answers once it has its topic and its route, for which it needs the servers.
-        client.ask("measure", count=100, threads=1, size=100)
-        running.pause()
-        try:
-            yield _Native(running, client)
-        finally:
-            running.go_on()
-
-
-@contextlib.contextmanager
-def _front_doors(stand: Stand, count: int) -> Iterator[_Doors]:
+def _front_doors(stand: Stand, count: int) -> Iterator[_Measure]:
     """This many doors that name each other, and a client that knows all of them."""
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     advertised = f"--advertised={','.join(addresses)}"
@@ -168,21 +104,18 @@ def _front_doors(stand: Stand, count: int) -> Iterator[_Doors]:
         first, names = addresses[0], ";".join(addresses)
         as_peer = Peer(find_java(), jar_folder(), names, first, folder, broker_name=broker_name(first))
         client = stack.enter_context(PeerClient(as_peer, _PROGRAM, stand.real_topic, 0, heap=_HEAP))
-        yield _Doors(stand, doors, client)
 
+        def cpu() -> dict[str, float]:
+            doors_s = sum(cpu_seconds(door.pid) for door in doors)
+            return {**stand.cpu_seconds(), "client": cpu_seconds(client.pid), "doors": doors_s}
 
-def _measures(options: argparse.Namespace, sides: Mapping[str, _Native | _Doors]) -> dict[str, Callable[[], Found]]:
-    return {
-        _workload(name, threads): partial(
-            # One thread is slower by about this factor.
-            side.measure,
-            options.transactions // 3 if threads == 1 else options.transactions,
-            threads,
-            options.size,
-        )
-        for threads in options.threads
-        for name, side in sides.items()
-    }
+        def measure(number: int, threads: int, size: int) -> Found:
+            stand.reader.expect(number)
+            before = cpu()
+            sent = measure_peer(client, number, threads, size)
+            return _found(sent, number, stand.reader.last_seen(), before, cpu())
+
+        yield measure
 
 
 def _ratios(options: argparse.Namespace, found: Rounds) -> dict[str, Ratio]:

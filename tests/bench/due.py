@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from types import TracebackType
+from functools import partial
 from typing import NamedTuple, Self
 
-from confluent_kafka import KafkaError, Message, Producer
-
 from tests.bench import lateness
-from tests.bench.feed import PATIENCE_S, Feed, say
-from tests.bench.pending import LastCheckpoint
+from tests.bench.beside import beside
+from tests.bench.feed import Feed, LastCheckpoint, say
 from tests.bench.reader_process import NamedTimes, ReaderProcess
 from tests.support.harness import Bridge, CheckMember, eventually
 from txbridge.core import names as header_names
@@ -73,7 +71,7 @@ def spread(start: int, seconds: float, count: int, now: int) -> list[int]:
     return [math.ceil((start + number * seconds * 1_000 / count - now) / 1_000) for number in range(count)]
 
 
-def beside(found: NamedTimes, start: float, end: float) -> Beside:
+def commits_beside(found: NamedTimes, start: float, end: float) -> Beside:
     """Rate and delays of the commits that became visible from `start` on and before `end` (ms)."""
     late = [late for late, seen in zip(found.late, found.seen, strict=True) if start <= seen < end]
     assert late, "no commit became visible meanwhile"
@@ -88,28 +86,18 @@ class Due:
         self._feed = Feed(bridge)
         self._real, self._other = (bridge.create_topic(name, partitions=1) for name in ("real", "beside"))
         self._open = ExitStack()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bridge.bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "queue.buffering.max.messages": 1_000_000,
-            }
-        )
 
     def __enter__(self) -> Self:
-        servers, names = self._bridge.bootstrap_servers, self._bridge.names
         self._seen, self._seen_beside = (
-            self._open.enter_context(ReaderProcess(servers, topic)) for topic in (self._real, self._other)
+            self._open.enter_context(ReaderProcess(self._bridge.bootstrap_servers, topic))
+            for topic in (self._real, self._other)
         )
-        self._applied = LastCheckpoint(servers, names.offset, names.checkpoint_key(0))
+        self._applied = LastCheckpoint(self._bridge)
         self._open.callback(self._applied.close)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._open.__exit__(*error)
 
     def late(self, offsets: Sequence[int], headstart: float) -> list[float]:
         """Measure how late each message became visible to a reader (s). They are due `offsets` ms after the first."""
@@ -126,17 +114,15 @@ class Due:
         scheduled, seconds = memory(), time.monotonic() - since
         say(f"all {count:,} are scheduled after {seconds:.0f} s; the first is due in {start / 1e3 - time.time():.0f} s")
         self._seen_beside.expect_times(_NO_END)
-        with ExitStack() as stack:
-            member = stack.enter_context(self._bridge.member("asked"))
+        with self._bridge.member("asked") as member:
             _sleep_until(start / 1e3 - spare)
-            commits = stack.enter_context(_Commits(self, beside_rate))
-            asked = self._pending(start, max(1.0, count / _EXPECTED))
-            seen = self._delivered(count)
-            end = max(seen.seen)
-            say(f"all were seen after {(end - start) / 1e3:.1f} s")
-            _sleep_until(max(asked.values()) / 1e3)
-            eventually(lambda: member.count >= len(asked), 60, "not all checks were sent")
-            commits.stop()
+            with beside(partial(self._commit_steadily, beside_rate)):
+                asked = self._pending(start, max(1.0, count / _EXPECTED))
+                seen = self._delivered(count)
+                end = max(seen.seen)
+                say(f"all were seen after {(end - start) / 1e3:.1f} s")
+                _sleep_until(max(asked.values()) / 1e3)
+                eventually(lambda: member.count >= len(asked), 60, "not all checks were sent")
             checks = [(sent - asked[where]) / 1e3 for where, sent in _sent(member)]
         found = self._seen_beside.named_times()
         return Drain(
@@ -146,18 +132,31 @@ class Due:
             memory=before,
             scheduled_memory=scheduled,
             drained_memory=memory(),
-            before=beside(found, start - _BEFORE_S * 1e3, start),
-            during=beside(found, start, end),
+            before=commits_beside(found, start - _BEFORE_S * 1e3, start),
+            during=commits_beside(found, start, end),
             checks=checks,
         )
 
-    def commit_now(self, count: int) -> None:
-        """Prepare and decide messages without a time of delivery in the other topic, at once. 0: the last one."""
-        named = 0 if count == 0 else _now()
+    def _commit_steadily(self, rate: int, ended: threading.Event) -> None:
+        """Commit messages without a time of delivery in the other topic. The last one names no time."""
+        since, done = time.monotonic(), 0
+        while not ended.wait(_TICK_S):
+            # Commits that were left out in a slow moment are made up for.
+            owed = int((time.monotonic() - since) * rate) - done
+            if owed > 0:
+                self._commit([(_now(), None)] * owed, self._other)
+                done += owed
+        self._commit([(0, None)], self._other)
+
+    def _commit(self, times: Iterable[tuple[int, int | None]], topic: str) -> None:
+        """Prepare and commit messages: the time that each names in its value, and its time of delivery."""
         prepared: list[tuple[int, str]] = []
-        for _ in range(max(1, count)):
-            self._prepare(self._other, named, None, prepared)
-        assert self._producer.flush(PATIENCE_S) == 0
+        for named, due in times:
+            headers = self._bridge.half_headers(topic)
+            if due is not None:
+                headers.append((header_names.DELIVER_AT, b"%d" % due))
+            self._feed.produce((b"%d " % named).ljust(self._size, b"x"), headers, prepared)
+        self._feed.flush()
         self._feed.commit(prepared)
 
     def _schedule(self, offsets: Sequence[int], headstart: float, spare: float) -> int:
@@ -167,13 +166,8 @@ class Due:
         """
         start = _now() + int(headstart * 1_000)
         for first in range(0, len(offsets), _CHUNK):
-            prepared: list[tuple[int, str]] = []
-            for offset in offsets[first : first + _CHUNK]:
-                self._prepare(self._real, start + offset, start + offset, prepared)
-            assert self._producer.flush(PATIENCE_S) == 0
-            self._feed.commit(prepared)
-        end = self._bridge.bounds(self._bridge.names.end, 0)[1]
-        eventually(lambda: self._applied.end() >= end, PATIENCE_S, "not everything was scheduled")
+            self._commit(((start + one, start + one) for one in offsets[first : first + _CHUNK]), self._real)
+        self._applied.wait("end", self._bridge.bounds(self._bridge.names.end, 0)[1])
         lacks = (_now() - start) / 1_000 + spare
         if lacks > 0:
             raise HeadstartError(
@@ -205,64 +199,6 @@ class Due:
                 )
                 asked[b"%d:%d" % (partition, one.offset)] = now + immunity * 1_000
         return asked
-
-    def _prepare(self, topic: str, named: int, due: int | None, prepared: list[tuple[int, str]]) -> None:
-        headers = self._bridge.half_headers(topic)
-        transaction_id = dict(headers)["UNIQ_KEY"].decode()
-        if due is not None:
-            headers.append((header_names.DELIVER_AT, b"%d" % due))
-
-        def report(error: KafkaError | None, message: Message) -> None:
-            assert error is None, error
-            prepared.append((message.offset() or 0, transaction_id))
-
-        value = (b"%d " % named).ljust(self._size, b"x")
-        while True:
-            try:
-                self._producer.produce(
-                    self._bridge.names.half, value=value, headers=headers, partition=0, on_delivery=report
-                )
-                break
-            except BufferError:
-                self._producer.poll(0.1)
-        self._producer.poll(0)
-
-
-class _Commits:
-    """Commits at a steady rate, in a thread, until it is stopped."""
-
-    def __init__(self, due: Due, rate: int) -> None:
-        self._due, self._rate = due, rate
-        self._stopped = threading.Event()
-        self._failed: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop the thread and send the last commit, which marks the end."""
-        if not self._stopped.is_set():
-            self._stopped.set()
-            self._thread.join()
-            self._due.commit_now(0)
-        assert not self._failed, self._failed
-
-    def _run(self) -> None:
-        since, done = time.monotonic(), 0
-        try:
-            while not self._stopped.wait(_TICK_S):
-                # Commits that were left out in a slow moment are made up for.
-                owed = int((time.monotonic() - since) * self._rate) - done
-                if owed > 0:
-                    self._due.commit_now(owed)
-                    done += owed
-        except BaseException as error:
-            self._failed.append(error)
 
 
 def _sent(member: CheckMember) -> list[tuple[bytes, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.bench.values import Values
-from tests.support.harness import COMMIT, Bridge, WorkerProcess
+from tests.support.harness import COMMIT, Bridge, eventually
 from txbridge.core.message_frames import FramedMessage, encode_frames
 
 #: Limit of each wait. A slower machine tells nothing about txbridge.
@@ -56,37 +57,43 @@ class Feed:
         Each may hold several messages. Topics and groups take turns.
         """
         topics = [real_topic] if isinstance(real_topic, str) else real_topic
-        half, values = self._bridge.names.half, Values(size)
+        values = Values(size)
         found: list[tuple[int, str]] = []
-
-        def report(transaction_id: str) -> Callable[[object, Message], None]:
-            def take(error: object, message: Message) -> None:
-                assert error is None, error
-                found.append((message.offset() or 0, transaction_id))
-
-            return take
-
         for number in range(count):
             topic, group = topics[number % len(topics)], groups[number % len(groups)]
             headers, value = [("mark", mark), *self._bridge.half_headers(topic, group)], values[number]
             if messages is not None:
                 one = FramedMessage(topic, None, value, [("mark", mark)])
                 headers, value = [*headers[1:], ("TXB_MESSAGES", b"%d" % messages)], encode_frames([one] * messages)
-            transaction_id = dict(headers)["UNIQ_KEY"].decode()
-            while True:
-                try:
-                    self._producer.produce(
-                        half, value=value, headers=headers, partition=0, on_delivery=report(transaction_id)
-                    )
-                    break
-                except BufferError:
-                    self._producer.poll(0.1)
+            self.produce(value, headers, found)
             if number % 1_000 == 0:
                 self._producer.poll(0)
             if number and number % 200_000 == 0:
                 say(f"  {number:,}")
-        assert self._producer.flush(PATIENCE_S) == 0
+        self.flush()
         return found
+
+    def produce(self, value: bytes, headers: Sequence[tuple[str, bytes]], found: list[tuple[int, str]]) -> None:
+        """Hand over one half message. Its offset and id are appended to `found` when it is acknowledged."""
+        transaction_id = dict(headers)["UNIQ_KEY"].decode()
+
+        def report(error: object, message: Message) -> None:
+            assert error is None, error
+            found.append((message.offset() or 0, transaction_id))
+
+        while True:
+            try:
+                self._producer.produce(
+                    self._bridge.names.half, value=value, headers=[*headers], partition=0, on_delivery=report
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def flush(self) -> None:
+        """Wait until Kafka has everything."""
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def commit(self, prepared: Sequence[tuple[int, str]], groups: Sequence[str] = _GROUPS) -> None:
         """Commit all of them in their order, with END records for each group. Returns when Kafka has the records."""
@@ -103,7 +110,7 @@ class Feed:
                 if value is not None:
                     self._producer.produce(self._bridge.names.end, value=value, headers=its_headers, partition=0)
             self._producer.poll(0)
-        assert self._producer.flush(PATIENCE_S) == 0
+        self.flush()
 
 
 def end_values(prepared: Sequence[tuple[int, str]], decision: Callable[[int], int] | None = None) -> Iterator[bytes]:
@@ -115,20 +122,26 @@ def end_values(prepared: Sequence[tuple[int, str]], decision: Callable[[int], in
         ).encode()
 
 
-class EndOfTopic:
-    """Counts the records that a read_committed reader of partition 0 sees from now on."""
+class LastCheckpoint:
+    """The position of the last checkpoint of partition 0 in HALF (the low watermark) and in END."""
 
-    def __init__(self, servers: str, topic: str) -> None:
-        self._consumer = reader(servers)
-        end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)[1]
-        self._consumer.assign([TopicPartition(topic, 0, end)])
+    def __init__(self, bridge: Bridge) -> None:
+        self._consumer = reader(bridge.bootstrap_servers)
+        self._consumer.assign([TopicPartition(bridge.names.offset, 0, 0)])
+        self._key = bridge.names.checkpoint_key(0)
+        self._last = {"half": 0, "end": 0}
 
-    def wait_for(self, count: int) -> None:
-        seen, deadline = 0, time.monotonic() + PATIENCE_S
-        while seen < count:
-            assert time.monotonic() < deadline, f"{seen:,} of {count:,} became visible"
-            seen += sum(message.error() is None for message in self._consumer.consume(10_000, 0.2))
-        assert seen == count, f"{seen:,} instead of {count:,}"
+    def wait(self, log: str, position: int) -> None:
+        """Wait until the worker has passed this position of HALF ("half") or END ("end")."""
+        eventually(lambda: self._read()[log] >= position, PATIENCE_S, f"position {position} of {log} was not passed")
+
+    def _read(self) -> dict[str, int]:
+        for message in self._consumer.consume(100_000, 1.0):
+            if message.error() is None and message.key() == self._key:
+                self._last = json.loads(message.value() or b"{}")
+        return self._last
+
+    def close(self) -> None:
         self._consumer.close()
 
 
@@ -144,9 +157,9 @@ def reader(servers: str) -> Consumer:
     )
 
 
-def memory(worker: WorkerProcess) -> int:
-    """Resident memory of the worker's process (bytes)."""
-    for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+def memory(pid: int, field: str = "VmRSS") -> int:
+    """Resident memory of a process (bytes), or its peak (VmHWM)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("the worker is gone")
+    raise AssertionError("the process has ended")

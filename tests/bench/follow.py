@@ -1,31 +1,33 @@
 """Time in which `txbridge audit --follow` raises a violation: from the record until it is in the violations topic.
 
 With `--rate`, legal transactions are written meanwhile. With `--minutes`, the measurement lasts that long. The report
-has the memory of Spark and of this process, which follows and writes the transactions, for each violation. It also has
-both at the beginning and at the end, so that growth shows. `transactions_per_second` is the written rate, which is
-lower on a machine that is too small.
+has the memory of Spark and of this process, which follows and writes the transactions, at the beginning and at the end,
+so that growth shows. The rate beside it is the written one, which is lower on a machine that is too small.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark import SparkContext
 from txbridge_audit.incremental.follow import INTERVAL, follow
 from txbridge_audit.incremental.steps import AuditStep
 
+from tests.bench.audit import spark_pid
+from tests.bench.beside import beside
+from tests.bench.feed import memory, say
 from tests.bench.measure import Ratio, summary
 from tests.corruption.writer import Writer
 from tests.support.harness import quiet
@@ -46,15 +48,12 @@ _BEFORE = 400
 _BATCHES = 2
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--violations", type=int, default=9, help="that are measured (default 9)")
-    parser.add_argument("--rate", type=int, default=0, help="legal transactions a second beside them (default 0)")
-    parser.add_argument(
-        "--minutes", type=float, default=0.0, help="go on for at least so long (default: all violations)"
-    )
-    parser.add_argument(
-        "--interval", type=float, default=INTERVAL, help=f"of the follower, seconds (default {INTERVAL})"
-    )
+OPTIONS = {
+    "violations": (9, "that are measured"),
+    "rate": (0, "legal transactions a second beside them"),
+    "minutes": (0.0, "go on for at least so long; 0: until all violations are raised"),
+    "interval": (float(INTERVAL), "of the follower, seconds"),
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -66,118 +65,95 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         writer.create_topics()
         writer.more(_BEFORE)
         steps: list[tuple[float, int]] = []
-        with _following(servers, options.interval, steps) as ready, _traffic(writer, options.rate) as written:
+        written = [0]
+        with (
+            _following(servers, options.interval, steps) as ready,
+            beside(partial(_write, writer, options.rate, written)),
+        ):
             ready()
             taken: list[float] = []
-            memory: list[int] = []
-            own: list[int] = []
+            of_spark: list[float] = []
+            of_python: list[float] = []
             began, alarms = time.monotonic(), _alarms(servers)
             while len(taken) < options.violations + _UNMEASURED or time.monotonic() - began < options.minutes * 60:
                 time.sleep(_BETWEEN)
-                taken.append(_one(servers, writer.topics[0], len(taken), alarms))
-                memory.append(_memory_mib(_spark_pid()))
-                own.append(_memory_mib(os.getpid()))
-                carried = steps[-1][1]
-                _say(
+                taken.append(_measure_one(servers, writer.topics[0], len(taken), alarms))
+                for mib, pid in ((of_spark, spark_pid()), (of_python, os.getpid())):
+                    mib.append(memory(pid) / 2**20)
+                say(
                     f"violation {len(taken)} at {time.monotonic() - began:.0f} s: {taken[-1]:.1f} s, Spark has "
-                    f"{memory[-1]:,} MiB, Python {own[-1]:,} MiB; step {len(steps)} judged {carried:,} transactions, "
-                    f"of {written[0]:,} that were written"
+                    f"{of_spark[-1]:,.0f} MiB, Python {of_python[-1]:,.0f}; step {len(steps)} judged {steps[-1][1]:,} "
+                    f"transactions, of {written[0]:,} that were written"
                 )
             seconds = time.monotonic() - began
             alarms.close()
-    measured, rate = taken[_UNMEASURED:], round(written[0] / seconds)
+    measured, counted = taken[_UNMEASURED:], steps[_UNMEASURED:] or [(0.0, 0)]
+    of_spark, of_python = of_spark[_UNMEASURED:], of_python[_UNMEASURED:]
     figures = {
-        "follower": {
-            "s until raised": summary(measured),
-            "s until raised, p90": summary([sorted(measured)[int(len(measured) * 0.9)]]),
-            "s of a step": summary([took for took, _ in steps[_UNMEASURED:]] or [0.0]),
-            "transactions of a step": summary([judged for _, judged in steps[_UNMEASURED:]] or [0]),
-            "transactions a second beside it": summary([rate]),
-            "MiB of Spark": summary(memory[_UNMEASURED:]),
-            "MiB of Spark at the beginning": summary(memory[_UNMEASURED : _UNMEASURED + 1]),
-            "MiB of Spark at the end": summary(memory[-1:]),
-            "MiB of Python at the beginning": summary(own[_UNMEASURED : _UNMEASURED + 1]),
-            "MiB of Python at the end": summary(own[-1:]),
-        }
+        "s until raised": summary(measured),
+        "s until raised, p90": summary([sorted(measured)[int(len(measured) * 0.9)]]),
+        "s of a step": summary([took for took, _ in counted]),
+        "transactions of a step": summary([judged for _, judged in counted]),
+        "transactions a second beside it": summary([written[0] / seconds]),
+        "MiB of Spark": summary(of_spark),
+        "MiB of Spark at the beginning": summary(of_spark[:1]),
+        "MiB of Spark at the end": summary(of_spark[-1:]),
+        "MiB of Python at the beginning": summary(of_python[:1]),
+        "MiB of Python at the end": summary(of_python[-1:]),
     }
     raised = Ratio(median(measured), _GOAL_S, at_most=True, rounds=measured)
     return {
-        "seconds_until_raised": [round(value, 2) for value in taken],
-        "steps": [{"seconds": round(took, 2), "transactions_judged": judged} for took, judged in steps],
-        "memory_mib": memory,
-        "python_memory_mib": own,
-        "transactions_per_second": rate,
-        "figures": figures,
-        "ratios": {"violation raised, median (s)": raised.report()},
+        "seconds_until_raised": taken,
+        "steps": [{"seconds": took, "transactions_judged": judged} for took, judged in steps],
+        "figures": {"follower": figures},
+        "ratios": {"violation raised, median (s)": raised},
     }
 
 
 @contextmanager
-def _following(servers: str, interval: float, steps: list[tuple[float, int]]) -> Iterator[Any]:
+def _following(servers: str, interval: float, steps: list[tuple[float, int]]) -> Iterator[Callable[[], None]]:
     """Start a follower in this process. Yields a function that waits until its first step is done."""
-    stop, stepped, failed = threading.Event(), threading.Event(), []
+    stepped = threading.Event()
 
     def on_step(step: AuditStep) -> None:
         steps.append((step.report.seconds, step.carried))
         stepped.set()
 
-    def work(folder: str) -> None:
+    def work(ended: threading.Event) -> None:
         try:
             follow(
                 servers,
-                folder,
-                stop=stop,
+                str(Path(folder, "ledger")),
+                stop=ended,
                 violations_topic=_ALARMS,
                 interval=interval,
                 namespace=_NAMESPACE,
                 on_step=on_step,
             )
-        except BaseException as error:
-            failed.append(error)
+        except BaseException:
+            traceback.print_exc()
             raise
         finally:
             stepped.set()
 
     def ready() -> None:
-        stepped.wait(_GIVE_UP)
-        if failed or not steps:
-            raise RuntimeError(f"the follower made no step: {failed}")
+        if not stepped.wait(_GIVE_UP) or not steps:
+            raise RuntimeError("the follower made no step; its error stands above")
 
-    with tempfile.TemporaryDirectory() as folder:
-        follower = threading.Thread(target=work, args=(str(Path(folder, "ledger")),))
-        follower.start()
-        try:
-            yield ready
-        finally:
-            stop.set()
-            follower.join()
+    with tempfile.TemporaryDirectory() as folder, beside(work):
+        yield ready
 
 
-@contextmanager
-def _traffic(writer: Writer, rate: int) -> Iterator[list[int]]:
-    """Write transactions. Yields a list with the number written so far."""
-    stop, written = threading.Event(), [0]
-
-    def work() -> None:
-        due = time.monotonic()
-        while not stop.is_set():
-            written[0] += writer.more(rate // _BATCHES)
-            due += 1 / _BATCHES
-            stop.wait(max(0.0, due - time.monotonic()))
-
-    if not rate:
-        yield written
-        return
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        yield written
-    finally:
-        stop.set()
-        worker.join()
+def _write(writer: Writer, rate: int, written: list[int], ended: threading.Event) -> None:
+    """Write transactions, and count them."""
+    due = time.monotonic()
+    while rate and not ended.is_set():
+        written[0] += writer.more(rate // _BATCHES)
+        due += 1 / _BATCHES
+        ended.wait(max(0.0, due - time.monotonic()))
 
 
-def _one(servers: str, topic: str, number: int, alarms: Consumer) -> float:
+def _measure_one(servers: str, topic: str, number: int, alarms: Consumer) -> float:
     """Seconds from a visible record without a half message until its alarm can be read."""
     producer = Producer(quiet(servers))
     where = 10**12 + number
@@ -196,17 +172,3 @@ def _alarms(servers: str) -> Consumer:
     consumer = Consumer({**quiet(servers), "group.id": "bench", "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(_ALARMS, 0, 0)])
     return consumer
-
-
-def _spark_pid() -> int:
-    gateway: Any = SparkContext._gateway
-    return int(gateway.proc.pid)
-
-
-def _memory_mib(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")

@@ -15,8 +15,7 @@ OURS, THEIRS = "from txbridge import TransactionProducer", "import confluent_kaf
 _MS = "ms of processor time"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=15, help="interpreters of each (default 15)")
+OPTIONS = {"rounds": (15, "interpreters of each")}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ratio = Ratio(least[OURS] / least[THEIRS], 1.5, at_most=True, rounds=each)
     return {
         "figures": {statement: {_MS: summary(times)} for statement, times in found.items()},
-        "ratios": {"import of the client, to confluent_kafka's": ratio.report()},
+        "ratios": {"import of the client, to confluent_kafka's": ratio},
     }
 
 

@@ -12,7 +12,7 @@ _BOUNDS = (10, 20, 50, 100, 200, 500, 1_000, 2_000)
 _EARLY = "early"
 
 
-def told(late: Sequence[float]) -> dict[str, float]:
+def extremes(late: Sequence[float]) -> dict[str, float]:
     """Median, 99th percentile and extremes of these seconds, in ms."""
     return {**percentiles(late), EARLIEST: min(late) * 1e3, LATEST: max(late) * 1e3}
 

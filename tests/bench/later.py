@@ -14,7 +14,7 @@ from typing import Any
 from tests.bench import lateness
 from tests.bench.due import Due, headstart_of
 from tests.bench.feed import memory, say
-from tests.bench.measure import PER_SECOND, Ratio, percentiles, summary
+from tests.bench.measure import PER_SECOND, SIZE, Ratio, once, percentiles
 from tests.bench.rocketmq import rocketmq
 from tests.peer.jars import ROCKETMQ_VERSION
 from tests.support.harness import Bridge
@@ -29,23 +29,22 @@ _PRECISIONS = (1_000, 100)
 _WARM_UP_S = 20.0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rate", type=int, default=1_000, help="messages due a second (default 1,000)")
-    parser.add_argument("--seconds", type=int, default=20, help="of that rate (default 20)")
-    parser.add_argument("--at-once", type=int, default=20_000, help="due in the same second (default 20,000)")
-    parser.add_argument("--beside", type=int, default=1_000, help="commits a second meanwhile (default 1,000)")
-    parser.add_argument(
-        "--headstart",
-        type=float,
-        help="seconds from the first half message to the first time (default: 5, and one for 4,000 messages)",
-    )
-    parser.add_argument("--size", type=int, default=100, help="bytes of each (default 100)")
-    parser.add_argument("--no-peer", action="store_true", help="without RocketMQ")
+OPTIONS = {
+    "rate": (1_000, "messages due a second"),
+    "seconds": (20, "of that rate"),
+    "at_once": (20_000, "due in the same second"),
+    "beside": (1_000, "commits a second meanwhile"),
+    "headstart": (
+        None,
+        "seconds from the first half message to the first time; without it 5, and one for 4,000 messages",
+    ),
+    "size": SIZE,
+    "no_peer": (False, "without RocketMQ"),
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     late: dict[str, list[float]] = {}
-    found = {"due_per_second": options.rate, "due_at_once": options.at_once, "load_at_begin": round(getloadavg()[0], 1)}
     for precision in () if options.no_peer else _PRECISIONS:
         name = f"RocketMQ {ROCKETMQ_VERSION}, timerPrecisionMs {precision}: lateness"
         late[name] = _of_rocketmq(options, precision)
@@ -63,11 +62,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         offsets = [number * 1_000 // options.rate for number in range(options.rate * options.seconds)]
         steady = late["lateness"] = due.late(offsets, options.headstart or headstart_of(len(offsets)))
         _say("lateness", steady)
-        drain = due.drain(options.at_once, options.beside, options.headstart, lambda: memory(worker))
+        drain = due.drain(options.at_once, options.beside, options.headstart, lambda: memory(worker.pid))
         late["lateness, all at once"] = drain.late
         _say("lateness, all at once", drain.late)
     p99 = sorted(steady)[int(len(steady) * 0.99)]
-    return found | {
+    return {
         "bytes_per_scheduled": round((drain.scheduled_memory - drain.memory) / options.at_once),
         "worker_mib": {
             "before": drain.memory // _MIB,
@@ -76,17 +75,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         },
         "histograms": {name: lateness.histogram(one) for name, one in late.items()},
         "figures": {
-            **{name: _of_one_run(lateness.told(one)) for name, one in late.items()},
-            "scheduled": _of_one_run({PER_SECOND: drain.scheduled_rate}),
-            "commits, before the drain": _of_one_run({PER_SECOND: drain.before.rate, **percentiles(drain.before.late)}),
-            "commits, during the drain": _of_one_run({PER_SECOND: drain.during.rate, **percentiles(drain.during.late)}),
-            "checks due during the drain, lateness": _of_one_run(lateness.told(drain.checks)),
+            **{name: once(lateness.extremes(one)) for name, one in late.items()},
+            "scheduled": once({PER_SECOND: drain.scheduled_rate}),
+            "commits, before the drain": once({PER_SECOND: drain.before.rate, **percentiles(drain.before.late)}),
+            "commits, during the drain": once({PER_SECOND: drain.during.rate, **percentiles(drain.during.late)}),
+            "checks due during the drain, lateness": once(lateness.extremes(drain.checks)),
         },
         "ratios": {
-            "lateness at p99 (s)": Ratio(p99, _LATE_S, at_most=True).report(),
-            "drained a second": Ratio(drain.rate, _DRAINED).report(),
-            "commits during the drain to before": Ratio(drain.during.rate / drain.before.rate, _BESIDE).report(),
-            "check that is due during the drain, latest (s)": Ratio(max(drain.checks), _CHECK_S, at_most=True).report(),
+            "lateness at p99 (s)": Ratio(p99, _LATE_S, at_most=True),
+            "drained a second": Ratio(drain.rate, _DRAINED),
+            "commits during the drain to before": Ratio(drain.during.rate / drain.before.rate, _BESIDE),
+            "check that is due during the drain, latest (s)": Ratio(max(drain.checks), _CHECK_S, at_most=True),
         },
     }
 
@@ -95,10 +94,6 @@ def _of_rocketmq(options: argparse.Namespace, precision: int) -> list[float]:
     count = options.rate * options.seconds
     with rocketmq({"timerPrecisionMs": precision}) as peer:
         return peer.timers(count, options.rate, options.size, options.headstart or 2 * headstart_of(count))
-
-
-def _of_one_run(found: dict[str, float]) -> dict[str, dict[str, float]]:
-    return {what: summary([value]) for what, value in found.items()}
 
 
 def _say(name: str, late: list[float]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from tests.bench.values import Values
 from tests.support.harness import eventually
@@ -50,6 +51,9 @@ class Mix:
         return sum(self.state(number) is state for number in range(count))
 
 
+ALL_COMMIT = Mix()
+
+
 @dataclass
 class Load:
     """The transactions of one measurement: keys are numbers from 0."""
@@ -57,7 +61,9 @@ class Load:
     topic: str
     count: int
     size: int
-    mix: Mix = field(default_factory=Mix)
+    mix: Mix = ALL_COMMIT
+    #: Number of equal messages of each transaction. Only the pipelined API sends more than one.
+    together: int = 1
     #: Numbers of the transactions whose check was answered.
     answered: set[int] = field(default_factory=set)
 
@@ -100,11 +106,15 @@ class _AsyncListener(AsyncTransactionListener):
         return self._load.answer_check(message.key)
 
 
-class Clients:
-    """Sends a load by an API and returns when it began (monotonic, s).
+class Span(NamedTuple):
+    """When the first message was handed over, and when all decisions were acknowledged (monotonic, s)."""
 
-    A new client is started before each load. It is closed when all is acknowledged.
-    """
+    since: float
+    until: float
+
+
+class Clients:
+    """Sends a load by an API. A new client is started before each load."""
 
     def __init__(
         self, bootstrap_servers: str, namespace: str, settings: Mapping[str, object] = MappingProxyType({})
@@ -113,7 +123,7 @@ class Clients:
         self._settings = {"bootstrap.servers": bootstrap_servers, **settings}
         self._namespace = namespace
 
-    def pipelined(self, load: Load) -> float:
+    def pipelined(self, load: Load) -> Span:
         failed: list[BaseException] = []
 
         def note(future) -> None:
@@ -123,15 +133,20 @@ class Clients:
         with self._producer(load) as producer:
             since = time.monotonic()
             for number, message in load.messages():
-                producer.submit_message_in_transaction(message, number).add_done_callback(note)
+                if load.together == 1:
+                    future = producer.submit_message_in_transaction(message, number)
+                else:
+                    future = producer.submit_messages_in_transaction([message] * load.together, number)
+                future.add_done_callback(note)
             assert producer.flush() == 0
+            until = time.monotonic()
         assert not failed, failed[0]
-        return since
+        return Span(since, until)
 
-    def asyncio(self, load: Load) -> float:
+    def asyncio(self, load: Load) -> Span:
         return asyncio.run(self._send_on_a_loop(load))
 
-    async def _send_on_a_loop(self, load: Load) -> float:
+    async def _send_on_a_loop(self, load: Load) -> Span:
         messages = load.messages()
 
         async def work() -> None:
@@ -139,25 +154,26 @@ class Clients:
                 await producer.send_message_in_transaction(message, number)
 
         producer = AsyncTransactionProducer(_GROUP, _AsyncListener(load), self._settings, namespace=self._namespace)
-        async with producer, asyncio.TaskGroup() as group:
+        async with producer:
             since = time.monotonic()
-            for _ in range(_TASKS):
-                group.create_task(work())
-        return since
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_TASKS):
+                    group.create_task(work())
+            assert await producer.flush() == 0
+            return Span(since, time.monotonic())
 
-    def blocking(self, threads: int) -> Callable[[Load], float]:
+    def blocking(self, threads: int) -> Callable[[Load], Span]:
         """Send from so many threads with the blocking API."""
 
-        def send(load: Load) -> float:
+        def send(load: Load) -> Span:
             messages = dict(load.messages())
             with self._producer(load) as producer:
                 since = time.monotonic()
                 in_threads(
-                    threads,
-                    load.count,
-                    lambda number: producer.send_message_in_transaction(messages[number], number),
+                    threads, load.count, lambda number: producer.send_message_in_transaction(messages[number], number)
                 )
-                return since
+                assert producer.flush() == 0
+                return Span(since, time.monotonic())
 
         return send
 
@@ -173,22 +189,15 @@ class Clients:
 
 def in_threads(threads: int, count: int, send: Callable[[int], object]) -> None:
     """Call it for all numbers below `count`, one after the other in each thread. Raises the first exception."""
-    numbers, failed = itertools.count(), []
+    numbers = itertools.count()
 
     def work() -> None:
-        try:
-            while not failed and (number := next(numbers)) < count:
-                send(number)
-        except Exception as error:
-            failed.append(error)
+        while (number := next(numbers)) < count:
+            send(number)
 
-    started = [threading.Thread(target=work) for _ in range(threads)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work) for _ in range(threads)]:
+            done.result()
 
 
 def paced(count: int, rate: float) -> Iterator[int]:

@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from tests.bench.feed import PATIENCE_S
-from tests.bench.load import Mix
-from tests.bench.measure import Ratio, summary
-from tests.bench.stand import Stand
+from tests.bench.measure import Ratio, once
+from tests.bench.stand import standing
 from tests.support.harness import Bridge, eventually
 from tests.support.log_bytes import growth, log_bytes
 from txbridge.embedded import EmbeddedKafka
@@ -17,47 +16,31 @@ from txbridge.embedded import EmbeddedKafka
 _NEVER = 3_600_000
 _KEY = 5
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--transactions", type=int, default=20_000, help="of the pipelined client (default 20,000)")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000], help="bytes of values (default 100 1000)")
-    parser.add_argument("--checks", type=int, default=1_000, help="in one round (default 1,000)")
+OPTIONS = {
+    "transactions": (20_000, "of the pipelined client"),
+    "sizes": ([100, 1_000], "bytes of values"),
+    "checks": (1_000, "in one round"),
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    figures = {f"{size:,} B": _transactions(options.transactions, size) for size in options.sizes}
-    left = _checks(options.checks)
     # Bytes are exact counts, so there is no median.
+    figures = {f"bytes each, {size:,} B": once(_transactions(options.transactions, size)) for size in options.sizes}
+    left = _checks(options.checks)
     return {
-        "figures": {
-            **{f"bytes each, {name}": _counted(each) for name, each in figures.items()},
-            "bytes that a check leaves": _counted(left),
-        },
-        "ratios": {
-            "bytes that a check leaves in durable topics": Ratio(sum(left.values()), 300, at_most=True).report()
-        },
+        "figures": {**figures, "bytes that a check leaves": once(left)},
+        "ratios": {"bytes that a check leaves in durable topics": Ratio(sum(left.values()), 300, at_most=True)},
     }
 
 
-def _counted(each: dict[str, float]) -> dict[str, dict[str, float]]:
-    return {name: summary([value]) for name, value in each.items()}
-
-
 def _transactions(count: int, size: int) -> dict[str, float]:
-    with EmbeddedKafka(jvm_profile="throughput") as kafka, Stand(kafka) as stand:
-        names = stand.names
-        topics = {
-            "half": names.half,
-            "end": names.end,
-            "op": names.op,
-            "offset": names.offset,
-            "real topic": stand.real_topic,
-        }
+    with EmbeddedKafka(jvm_profile="throughput") as kafka, standing(kafka) as stand:
+        topics = stand.topics
         before = log_bytes(kafka, topics.values())
-        stand.measure(stand.clients.pipelined, count, size, Mix())
+        stand.measure(stand.clients.pipelined, count, size)
         written = growth(log_bytes(kafka, topics.values()), before)
-        each = {name: round(written[topic] / count, 1) for name, topic in topics.items()}
-        return {"user": float(size + _KEY), **each, "all": round(sum(each.values()), 1)}
+        each = {name: written[topic] / count for name, topic in topics.items()}
+        return {"user": float(size + _KEY), **each, "all": sum(each.values())}
 
 
 def _checks(count: int) -> dict[str, float]:
@@ -78,4 +61,4 @@ def _checks(count: int) -> dict[str, float]:
         with bridge.member() as member:
             eventually(lambda: member.count == count, PATIENCE_S)
         written = growth(log_bytes(kafka, topics.values()), before)
-        return {name: round(written[topic] / count, 1) for name, topic in topics.items()}
+        return {name: written[topic] / count for name, topic in topics.items()}

@@ -14,6 +14,9 @@ from tests.bench.feed import say
 Found = Mapping[str, float]
 #: The value of a workload, by its name.
 Figure = Callable[[str, str], float]
+#: Options of a bench: the default, and what the value is.
+Options = Mapping[str, tuple[Any, str]]
+ROUNDS, SIZE = (5, "medians of so many"), (100, "bytes of each value")
 PER_SECOND = "per second"
 P50, P99 = "ms, median", "ms, p99"
 
@@ -100,6 +103,11 @@ def percentiles(seconds: Sequence[float]) -> Found:
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Median and spread, rounded to four digits or so."""
     return {"median": _rounded(median(values)), "least": _rounded(min(values)), "most": _rounded(max(values))}
+
+
+def once(found: Found) -> dict[str, dict[str, float]]:
+    """Figures that were measured in one run, or counted."""
+    return {what: summary([value]) for what, value in found.items()}
 
 
 def _rounded(value: float) -> float:

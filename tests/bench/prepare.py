@@ -11,10 +11,12 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from tests.bench.beside import served
 from tests.bench.feed import PATIENCE_S
-from tests.bench.measure import Found, Ratio, Rounds, by_turns
+from tests.bench.measure import ROUNDS, SIZE, Found, Ratio, Rounds, by_turns
 from tests.support.harness import Bridge
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from tests.support.listeners import Commits
+from txbridge import LocalTransactionState, Message, TransactionProducer
 from txbridge.core.half_message import half_headers
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.config import half_producer_config
@@ -22,12 +24,12 @@ from txbridge.kafka.config import half_producer_config
 _OURS, _BARE, _SERVED = "half message", "bare produce and poll", "bare, with a thread that polls"
 _EACH = "us, median"
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
+OPTIONS = {
     # A client joins its group in the first second, which would be a large part of fewer calls.
-    parser.add_argument("--calls", type=int, default=10_000, help="per measurement (default 10,000)")
-    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
-    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+    "calls": (10_000, "per measurement"),
+    "size": SIZE,
+    "rounds": ROUNDS,
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -36,35 +38,27 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         Bridge(kafka.bootstrap_servers, "bench prepare", partitions=1) as bridge,
     ):
-        real = bridge.create_topic("real", partitions=1)
-        bench = _Bench(bridge, real, b"v" * options.size, options.calls)
+        bench = _Bench(bridge, bridge.create_topic("real", partitions=1), b"v" * options.size, options.calls)
         found = by_turns(options.rounds, {_OURS: bench.ours, _BARE: bench.bare, _SERVED: bench.bare_served})
     ratios = {
         "prepare, 1 thread, to a bare produce and wait": _times(found, _BARE, 1.2),
         "prepare, 1 thread, to a bare produce with a thread that polls": _times(found, _SERVED),
     }
-    return {
-        "bytes_each": options.size,
-        "figures": found.report(),
-        "ratios": {name: ratio.report() for name, ratio in ratios.items()},
-    }
+    return {"figures": found.report(), "ratios": ratios}
 
 
 def _times(found: Rounds, whose: str, goal: float | None = None) -> Ratio:
     return found.ratio(lambda of: of(_OURS, _EACH) / of(whose, _EACH), goal, at_most=True)
 
 
-class _Notes(TransactionListener):
-    """A listener that commits and notes the time: it is called as soon as the half message is acknowledged."""
+class _Notes(Commits):
+    """Notes the time: it is called as soon as the half message is acknowledged."""
 
     def __init__(self) -> None:
         self.called = 0.0
 
-    def execute_local_transaction(self, message, arg):
+    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
         self.called = time.perf_counter()
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
         return LocalTransactionState.COMMIT_MESSAGE
 
 
@@ -72,6 +66,7 @@ class _Bench:
     def __init__(self, bridge: Bridge, real: str, value: bytes, calls: int) -> None:
         self._bridge, self._real, self._value, self._calls = bridge, real, value, calls
         self._settings = {"bootstrap.servers": bridge.bootstrap_servers}
+        self._headers = half_headers((), transaction_id="0" * 32, group="bench", real_topic=real)
 
     def ours(self) -> Found:
         """Measure from the call until the local transaction is called."""
@@ -86,14 +81,14 @@ class _Bench:
 
     def bare(self) -> Found:
         """Measure the same record with the same settings, while the thread itself waits in poll: nothing is faster."""
+        stored: list[object] = []
 
         def call(number: int) -> None:
-            produce(number, lambda error, _: stored.append(error))
+            self._produce(producer, number, lambda error, _: stored.append(error))
             while len(stored) <= number:
                 producer.poll(1.0)
 
-        stored: list[object] = []
-        producer, produce = self._bare_producer()
+        producer = self._producer()
         found = self._timed(call)
         producer.close()
         assert not any(stored), stored
@@ -101,37 +96,22 @@ class _Bench:
 
     def bare_served(self) -> Found:
         """Measure the same with a polling thread, as in a client for any number of threads: the cost of wake-ups."""
-        stopped = threading.Event()
-
-        def serve() -> None:
-            while not stopped.is_set():
-                producer.poll(0.1)
 
         def call(number: int) -> None:
             stored = threading.Event()
-            produce(number, lambda *_: stored.set())
+            self._produce(producer, number, lambda *_: stored.set())
             assert stored.wait(PATIENCE_S)
 
-        producer, produce = self._bare_producer()
-        server = threading.Thread(target=serve)
-        server.start()
-        found = self._timed(call)
-        stopped.set()
-        server.join()
-        producer.close()
-        return found
+        producer = self._producer()
+        with served(producer):
+            return self._timed(call)
 
-    def _bare_producer(self) -> tuple[Producer, Callable[[int, Callable[..., None]], None]]:
-        producer = Producer(half_producer_config(self._settings, max_message_bytes=1024 * 1024))
-        topic, headers = (
-            self._bridge.names.half,
-            half_headers((), transaction_id="0" * 32, group="bench", real_topic=self._real),
-        )
+    def _producer(self) -> Producer:
+        return Producer(half_producer_config(self._settings, max_message_bytes=1024 * 1024))
 
-        def produce(number: int, on_delivery: Callable[..., None]) -> None:
-            producer.produce(topic, self._value, b"%d" % number, headers=headers, on_delivery=on_delivery)
-
-        return producer, produce
+    def _produce(self, producer: Producer, number: int, on_delivery: Callable[..., None]) -> None:
+        half, key = self._bridge.names.half, b"%d" % number
+        producer.produce(half, self._value, key, headers=self._headers, on_delivery=on_delivery)
 
     def _timed(self, call: Callable[[int], None]) -> Found:
         times = []

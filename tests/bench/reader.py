@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
@@ -30,18 +29,21 @@ def main() -> None:
         ]
     )
     consumer.poll(1.0)
-    print("ready", flush=True)
+    _answer("ready")
     for line in sys.stdin:
         wanted = json.loads(line)
-        print("counting", flush=True)
+        _answer("counting")
         if "first" in wanted:
-            answer = _times(consumer, wanted["first"], wanted["count"], wanted["settle"])
+            _answer(_times(consumer, wanted["first"], wanted["count"], wanted["settle"]))
         elif "until" in wanted:
-            answer = _named_times(consumer, wanted["until"])
+            _answer(_named_times(consumer, wanted["until"]))
         else:
-            answer = {"last": _last(consumer, wanted["count"])}
-        print(json.dumps(answer), flush=True)
+            _answer({"last": _last(consumer, wanted["count"])})
     consumer.close()
+
+
+def _answer(what: object) -> None:
+    print(json.dumps(what), flush=True)
 
 
 def _last(consumer: Consumer, count: int) -> float:
@@ -60,7 +62,7 @@ def _times(consumer: Consumer, first: int, count: int, settle: float) -> dict[st
     while time.monotonic() < until:
         records = _records(consumer)
         now = time.monotonic()
-        for number in _numbers(records):
+        for number in (int(message.key() or b"") for message in records):
             # A copy of a record of an earlier measurement counts as one, too.
             if number < first or number in seen:
                 copies += 1
@@ -69,7 +71,7 @@ def _times(consumer: Consumer, first: int, count: int, settle: float) -> dict[st
         if len(seen) == count:
             until = min(until, now + settle)
     assert len(seen) == count, f"{count - len(seen):,} did not become visible"
-    return {"last": max(seen.values()), "times": [seen[first + number] for number in range(count)], "copies": copies}
+    return {"times": [seen[first + number] for number in range(count)], "copies": copies}
 
 
 def _named_times(consumer: Consumer, count: int) -> dict[str, list[float]]:
@@ -95,10 +97,6 @@ def _records(consumer: Consumer) -> list[Message]:
     if first is None:
         return []
     return [message for message in [first, *consumer.consume(10_000, 0)] if message.error() is None]
-
-
-def _numbers(records: list[Message]) -> Iterator[int]:
-    return (int(message.key() or b"") for message in records)
 
 
 if __name__ == "__main__":

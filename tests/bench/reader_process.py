@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tests.bench.feed import PATIENCE_S
+from tests.support.line_process import LineProcess
 
 
 class Seen(NamedTuple):
@@ -32,71 +31,57 @@ class NamedTimes(NamedTuple):
         return [(seen - named) / 1e3 for named, seen in zip(self.named, self.seen, strict=True)]
 
 
-class ReaderProcess:
+class BenchProcess(LineProcess):
+    """A program of this folder in a process of its own: JSON in, JSON out."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        super().__init__([sys.executable, "-m", f"tests.bench.{program}", *arguments])
+
+    def answer(self) -> Any:
+        line = self.next_line(PATIENCE_S)
+        assert line, "the process has ended; what it said stands above"
+        return json.loads(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error it may be waiting for records that will never come.
+        self.end(PATIENCE_S if kind is None else 0)
+        assert kind is not None or self.code == 0, f"the process ended with exit code {self.code}"
+
+
+class ReaderProcess(BenchProcess):
     """Reads topics from their beginning in a process of its own, because it would otherwise share the client's GIL."""
 
     def __init__(self, bootstrap_servers: str, *topics: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.reader", bootstrap_servers, *topics],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._answer() == "ready"
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__init__("reader", bootstrap_servers, *topics)
+        assert self.answer() == "ready"
 
     def expect(self, count: int) -> None:
         """Count up to this many records from now on. `last_seen` waits for them."""
-        self._ask(count=count)
+        self._expect(count=count)
 
     def last_seen(self) -> float:
         """Time when the last of them was seen, on the monotonic clock (s)."""
-        return float(json.loads(self._answer())["last"])
+        return float(self.answer()["last"])
 
     def expect_numbers(self, first: int, count: int, settle: float = 0.0) -> None:
         """Note from now on when each key from `first` on is seen. `seen` waits for them.
 
         Copies are counted until `settle` seconds after all have come.
         """
-        self._ask(first=first, count=count, settle=settle)
+        self._expect(first=first, count=count, settle=settle)
 
     def seen(self) -> Seen:
-        answer = json.loads(self._answer())
-        return Seen(answer["times"], answer["copies"])
+        return Seen(**self.answer())
 
     def expect_times(self, count: int) -> None:
         """Note from now on the time that each value names, up to this many, or to one that names 0."""
-        self._ask(until=count)
+        self._expect(until=count)
 
     def named_times(self) -> NamedTimes:
-        answer = json.loads(self._answer())
-        return NamedTimes(answer["named"], answer["seen"])
+        return NamedTimes(**self.answer())
 
-    def _ask(self, **wanted: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(wanted) + "\n")
-        self._process.stdin.flush()
-        assert self._answer() == "counting"
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        assert line, "the reader has ended; what it said stands above"
-        return line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        if error is not None:
-            # It may be waiting for records that will never come.
-            self._process.kill()
-        code = self._process.wait(PATIENCE_S)
-        assert error is not None or code == 0, f"the reader ended with exit code {code}"
+    def _expect(self, **wanted: Any) -> None:
+        assert json.loads(self.ask(json.dumps(wanted), PATIENCE_S)) == "counting"

@@ -8,13 +8,15 @@ import os
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
+from tests.bench.beside import beside
 from tests.bench.feed import PATIENCE_S, say
 from tests.bench.measure import Ratio, summary
 from tests.chaos.checker import violations
@@ -35,32 +37,31 @@ _CALM_S = 4.0
 _DEFAULTS = {"session_timeout": 6_000, "transaction_timeout": 6_000, "transaction_check_interval": 30_000}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rate", type=int, default=400, help="transactions a second (default 400)")
-    parser.add_argument("--runs", type=int, default=5, help="of both workers restarted in turn (default 5)")
-    parser.add_argument(
-        "--partitions", type=int, default=DEFAULT_PARTITIONS, help=f"of HALF and END (default {DEFAULT_PARTITIONS})"
-    )
+OPTIONS = {
+    "rate": (400, "transactions a second"),
+    "runs": (5, "of both workers restarted in turn"),
+    "partitions": (DEFAULT_PARTITIONS, "of HALF and END"),
+}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    runs: list[dict[str, Any]] = []
     with (
         EmbeddedKafka(heap="1g", jvm_profile="throughput") as kafka,
         Bridge(kafka.bootstrap_servers, "bench rolling", partitions=options.partitions) as bridge,
     ):
-        rolling = _Rolling(bridge, options.partitions)
-        with (
-            WatchingReader(bridge.bootstrap_servers, [rolling.topic], options.partitions) as reader,
-            _Load(bridge, rolling.topic, options.rate) as load,
-        ):
-            time.sleep(_CALM_S)
-            for number in range(1, options.runs + 1):
-                steps = rolling.restart_both()
-                found = {"load": round(os.getloadavg()[0], 1), **_found(steps, load, reader)}
-                say(f"run {number} of {options.runs}: {found}")
-                runs.append(found)
-            load.stop()
+        rolling, load = _Rolling(bridge, options.partitions), _Load()
+        settings = {"bootstrap.servers": bridge.bootstrap_servers}
+        with WatchingReader(bridge.bootstrap_servers, [rolling.topic], options.partitions) as reader:
+            with (
+                TransactionProducer("bench", Commits(), settings, namespace=bridge.namespace) as producer,
+                beside(partial(load.send, producer, rolling.topic, options.rate)),
+            ):
+                time.sleep(_CALM_S)
+                runs = [
+                    _restart(f"{number} of {options.runs}", rolling, load, reader)
+                    for number in range(1, options.runs + 1)
+                ]
+            assert not load.failed, load.failed[:3]
             eventually(
                 lambda: len({one.transaction_id for one in reader.sightings}) >= len(load.decided),
                 PATIENCE_S,
@@ -70,83 +71,56 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             time.sleep(2)
             watched = list(reader.sightings)
         final = [sighting(message, 0.0) for message in bridge.read(rolling.topic)]
-    wrong = violations(dict.fromkeys(load.decided, True), load.told(), watched, final)
+    results = ((name, "C", True) for name in load.decided)
+    wrong = violations(dict.fromkeys(load.decided, True), results, watched, final)
     longest = [one["longest_pause_s"] for one in runs]
     return {
-        "rate": options.rate,
-        "partitions": options.partitions,
         "transactions": len(load.decided),
         "violations": wrong[:20],
         "violated": len(wrong),
-        "longest_pause_s": summary(longest),
-        "by_step_s": {
-            step: summary([one["by_step_s"][step] for one in runs]) for step in (runs[0]["by_step_s"] if runs else ())
+        "figures": {
+            "longest pause, s": {
+                "of both": summary(longest),
+                **{step: summary([one["by_step_s"][step] for one in runs]) for step in runs[0]["by_step_s"]},
+            }
         },
         "runs": runs,
-        "ratios": {"longest pause, median (s)": Ratio(median(longest), _GOAL_S, at_most=True, rounds=longest).report()},
+        "ratios": {"longest pause, median (s)": Ratio(median(longest), _GOAL_S, at_most=True, rounds=longest)},
     }
 
 
-# --- the load ---------------------------------------------------------------------------------------------------------
-
-
 class _Load:
-    """Transactions at a steady rate, all committed, from one thread until it is stopped."""
+    """Transactions at a steady rate, all committed."""
 
-    def __init__(self, bridge: Bridge, topic: str, rate: int) -> None:
-        self._topic, self._rate = topic, rate
-        self._producer = TransactionProducer(
-            "bench", Commits(), {"bootstrap.servers": bridge.bootstrap_servers}, namespace=bridge.namespace
-        )
-        self._stopping = threading.Event()
-        self._failed: list[BaseException] = []
+    def __init__(self) -> None:
+        self.failed: list[BaseException] = []
         #: Transactions whose commit Kafka has acknowledged, and the times (time.monotonic()) by half partition.
         self.decided: list[str] = []
         self.arrivals: dict[int, list[float]] = {}
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _run(self) -> None:
+    def send(self, producer: TransactionProducer, topic: str, rate: int, ended: threading.Event) -> None:
         since = time.monotonic()
         for number in itertools.count():
-            if self._stopping.wait(max(0.0, since + number / self._rate - time.monotonic())):
+            if ended.wait(max(0.0, since + number / rate - time.monotonic())):
                 return
-            sent = self._producer.submit_message_in_transaction(Message(self._topic, b"v" * 100, key=str(number)))
-            sent.add_done_callback(self._sent)
+            sent = producer.submit_message_in_transaction(Message(topic, b"v" * 100, key=str(number)))
+            sent.add_done_callback(self._note_sent)
 
-    def _sent(self, sent: Future[TransactionSendResult]) -> None:
-        error = sent.exception()
+    def _note_sent(self, sent: Future[TransactionSendResult]) -> None:
+        if not self._has_failed(sent):
+            result = sent.result()
+            result.end.add_done_callback(lambda end: self._note_end(result, end))
+
+    def _note_end(self, result: TransactionSendResult, end: Future[None]) -> None:
+        if not self._has_failed(end):
+            self.arrivals.setdefault(result.half_partition, []).append(time.monotonic())
+            self.decided.append(result.transaction_id)
+
+    def _has_failed(self, future: Future[Any]) -> bool:
+        error = future.exception()
         if error is not None:
-            self._failed.append(error)
-            return
-        result = sent.result()
-        result.end.add_done_callback(lambda end: self._ended(result, end))
-
-    def _ended(self, result: TransactionSendResult, end: Future[None]) -> None:
-        error = end.exception()
-        if error is not None:
-            self._failed.append(error)
-            return
-        self.arrivals.setdefault(result.half_partition, []).append(time.monotonic())
-        self.decided.append(result.transaction_id)
-
-    def told(self) -> Iterator[tuple[str, str, bool]]:
-        """The results that the client got, in the form that the checker needs."""
-        return ((name, "C", True) for name in self.decided)
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join(PATIENCE_S)
-        self._producer.flush(PATIENCE_S)
-        assert not self._failed, self._failed[:3]
-
-    def __enter__(self) -> Self:
-        self._producer.start()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._producer.close(PATIENCE_S)
+            self.failed.append(error)
+        return error is not None
 
 
 # --- the workers ------------------------------------------------------------------------------------------------------
@@ -169,9 +143,7 @@ class _Rolling:
     def __init__(self, bridge: Bridge, partitions: int) -> None:
         self._bridge = bridge
         self.topic = bridge.create_topic("real", partitions=partitions)
-        self._ports = [free_port()]
-        while len(self._ports) < 2:
-            self._ports = [*{*self._ports, free_port()}]
+        self._ports = [free_port() for _ in range(2)]
         self._workers: list[WorkerProcess] = []
         for place, port in enumerate(self._ports):
             self._workers.append(self._start(port))
@@ -228,21 +200,24 @@ def longest_pause(arrivals: Sequence[float], sightings: Sequence[float], begin: 
     return longest
 
 
-def _found(steps: Sequence[_Step], load: _Load, reader: WatchingReader) -> dict[str, Any]:
+def _restart(name: str, rolling: _Rolling, load: _Load, reader: WatchingReader) -> dict[str, Any]:
+    steps = rolling.restart_both()
     seen: dict[int, list[float]] = {}
     for one in list(reader.sightings):
         seen.setdefault(int(one.half.partition(":")[0]), []).append(one.seen)
 
-    def longest(begin: float, end: float) -> dict[int, float]:
-        return {
-            partition: round(longest_pause(sorted(times), seen.get(partition, ()), begin, end), 2)
-            for partition, times in sorted(load.arrivals.items())
-        }
+    def longest(begin: float, end: float) -> float:
+        pauses = (
+            longest_pause(sorted(times), seen.get(partition, ()), begin, end)
+            for partition, times in load.arrivals.items()
+        )
+        return round(max(pauses), 2)
 
-    whole: Mapping[int, float] = longest(steps[0].begin, steps[-1].end)
-    return {
-        "longest_pause_s": max(whole.values()),
-        "by_partition_s": whole,
-        "by_step_s": {step.name: max(longest(step.begin, step.end).values()) for step in steps},
+    found = {
+        "load": round(os.getloadavg()[0], 1),
+        "longest_pause_s": longest(steps[0].begin, steps[-1].end),
+        "by_step_s": {step.name: longest(step.begin, step.end) for step in steps},
         "took_s": {step.name: round(step.took, 2) for step in steps},
     }
+    say(f"run {name}: {found}")
+    return found

@@ -8,9 +8,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bench.measure import Found
+from tests.support import http
 from tests.support.harness import Bridge
 
 #: Samples without labels of a worker's metrics.
@@ -29,11 +30,6 @@ STAGES = {
 #: Kafka's append times are truncated to whole milliseconds: on average half a millisecond is missing.
 _CUT_OFF_S = 0.0005
 TRANSACTIONS = "Kafka transactions per second"
-#: Figures of the worker for each of its Kafka transactions.
-REGISTRATIONS = "AddPartitionsToTxn, each Kafka transaction"
-CONCURRENT = "CONCURRENT_TRANSACTIONS, each Kafka transaction"
-#: Limit for reading up to an offset that exists. A slower machine tells nothing.
-_READ_S = 30.0
 
 
 class Stages:
@@ -61,36 +57,12 @@ class Stages:
     def _append_times(self, topic: str, entries: Callable[[bytes], Iterable[int]]) -> dict[int, float]:
         """Append time of the record that names each half offset (monotonic, s)."""
         found: dict[int, float] = {}
-        for message in self._records(topic):
-            at = message.timestamp()[1] / 1e3 + _CUT_OFF_S - self._wall
-            for offset in entries(message.value() or b""):
-                found.setdefault(offset, at)
+        for message in self._bridge.read(topic, committed=False):
+            if message.offset() >= self._starts[topic]:
+                at = message.timestamp()[1] / 1e3 + _CUT_OFF_S - self._wall
+                for offset in entries(message.value() or b""):
+                    found.setdefault(offset, at)
         return found
-
-    def _records(self, topic: str) -> Iterable[Message]:
-        start, end = self._starts[topic], self._bridge.bounds(topic, 0)[1]
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bridge.bootstrap_servers,
-                "group.id": "bench",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                # The log end counts all records, including the marker after the last one of OP.
-                "isolation.level": "read_uncommitted",
-            }
-        )
-        try:
-            consumer.assign([TopicPartition(topic, 0, start)])
-            deadline = time.monotonic() + _READ_S
-            position = start
-            while position < end:
-                assert time.monotonic() < deadline, f"{topic} was not read up to offset {end}"
-                for message in consumer.consume(10_000, 0.1):
-                    position = max(position, (message.offset() or 0) + (message.error() is None))
-                    if message.error() is None:
-                        yield message
-        finally:
-            consumer.close()
 
 
 def _entries_of_end(value: bytes) -> Iterable[int]:
@@ -129,6 +101,12 @@ def stages(transactions: Sequence[Times]) -> Found:
     }
 
 
+def scrape(port: int) -> Scraped:
+    """The metrics without labels of the worker with this port."""
+    families = text_string_to_metric_families(http.ask(f"http://127.0.0.1:{port}/metrics").text)
+    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+
 def registrations(before: Scraped, after: Scraped) -> Found:
     """Requests of the worker's Kafka transactions to their coordinator between two readings of its metrics."""
 
@@ -137,8 +115,9 @@ def registrations(before: Scraped, after: Scraped) -> Found:
 
     transactions = more("txbridge_commit_seconds_count")
     return {
-        REGISTRATIONS: more("txbridge_registrations_total") / transactions,
-        CONCURRENT: more("txbridge_concurrent_transactions_total") / transactions,
+        "AddPartitionsToTxn, each Kafka transaction": more("txbridge_registrations_total") / transactions,
+        "CONCURRENT_TRANSACTIONS, each Kafka transaction": more("txbridge_concurrent_transactions_total")
+        / transactions,
     }
 
 

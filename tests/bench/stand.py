@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from tests.bench.load import Clients, Load, Mix
+from tests.bench.load import ALL_COMMIT, Clients, Load, Mix, Span
 from tests.bench.measure import PER_SECOND, Found
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
-from tests.support import http
 from tests.support.harness import Bridge, cpu_seconds, eventually
-from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.ports import free_port
 
 #: Only transactions that answered unknown fall due. They are checked after this time (ms).
 _CHECK_AFTER = 1_000
@@ -34,54 +26,18 @@ _START_S = 120.0
 class Stand:
     """A namespace with workers and a reader for several measurements."""
 
-    def __init__(
-        self,
-        kafka: EmbeddedKafka,
-        partitions: int = 1,
-        workers: int = 1,
-        check_after: int = _CHECK_AFTER,
-        check_again_after: int = _CHECK_AGAIN_AFTER,
-        make_topic: Callable[[Bridge, str, int], str] = Bridge.create_topic,
-        *,
-        has_metrics: bool = False,
-    ) -> None:
-        self.bridge = Bridge(kafka.bootstrap_servers, "bench", partitions=partitions)
-        self._kafka = kafka
-        self._partitions, self._workers = partitions, workers
-        self._check_after, self._check_again_after = check_after, check_again_after
-        self._make_topic = make_topic
-        self._metrics_ports = [free_port() if has_metrics else 0 for _ in range(workers)]
-        self.clients = Clients(kafka.bootstrap_servers, self.bridge.namespace)
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.bridge)
-            self.real_topic = self._make_topic(self.bridge, "real", self._partitions)
-            for port in self._metrics_ports:
-                self.bridge.worker(
-                    metrics_port=port,
-                    transaction_timeout=self._check_after,
-                    transaction_check_interval=self._check_again_after,
-                    transaction_check_max=15,
-                    transaction_check_rate=10_000,
-                    session_timeout=_SESSION,
-                    wait=0,
-                )
-            eventually(self._all_is_owned, _START_S, "the workers did not take over all partitions")
-            self.reader = stack.enter_context(ReaderProcess(self.bridge.bootstrap_servers, self.real_topic))
-            self._close = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close.__exit__(kind, error, trace)
+    def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, real_topic: str, reader: ReaderProcess) -> None:
+        self._kafka, self.bridge, self.real_topic, self.reader = kafka, bridge, real_topic, reader
+        self.clients = Clients(kafka.bootstrap_servers, bridge.namespace)
 
     @property
-    def names(self) -> Names:
-        return self.bridge.names
+    def topics(self) -> dict[str, str]:
+        """The topics to which a transaction writes, by their short names."""
+        names = self.bridge.names
+        internal = {"half": names.half, "end": names.end, "op": names.op, "offset": names.offset}
+        return internal | {"real topic": self.real_topic}
 
-    def measure(self, send: Callable[[Load], float], count: int, size: int, mix: Mix) -> Found:
+    def measure(self, send: Callable[[Load], Span], count: int, size: int, mix: Mix = ALL_COMMIT) -> Found:
         """Measure from the first prepare until the last committed record is seen, with each process's processor time.
 
         The client's time includes its start and its end.
@@ -89,18 +45,10 @@ class Stand:
         load = Load(self.real_topic, count, size, mix)
         self.reader.expect(load.committed)
         before = self.cpu_seconds()
-        since = send(load)
+        since = send(load).since
         seconds = self.reader.last_seen() - since
         found = {PER_SECOND: count / seconds, **cpu_us_each(before, self.cpu_seconds(), count)}
         self.clients.answer_the_rest(load)
-        return found
-
-    def scraped(self) -> dict[str, float]:
-        """Metrics without labels, summed over all workers. They must have some."""
-        found: Counter[str] = Counter()
-        for port in self._metrics_ports:
-            for family in text_string_to_metric_families(http.ask(f"http://127.0.0.1:{port}/metrics").text):
-                found.update({sample.name: sample.value for sample in family.samples if not sample.labels})
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -112,15 +60,42 @@ class Stand:
             "reader": cpu_seconds(self.reader.pid),
         }
 
-    def _all_is_owned(self) -> bool:
-        """Whether the workers share all partitions, and each is taken over by its owner."""
-        shares = [
-            worker.owned() & {int(event["partition"]) for event in worker.events("partition_taken_over")}
-            for worker in self.bridge.workers
-        ]
-        # The first worker has all of them until the second one has joined.
-        busy = sum(map(bool, shares))
-        return sum(map(len, shares)) == self._partitions and busy == min(self._workers, self._partitions)
+
+@contextmanager
+def standing(
+    kafka: EmbeddedKafka,
+    partitions: int = 1,
+    workers: int = 1,
+    check_after: int = _CHECK_AFTER,
+    check_again_after: int = _CHECK_AGAIN_AFTER,
+    make_topic: Callable[[Bridge, str, int], str] = Bridge.create_topic,
+    metrics_port: int = 0,
+) -> Iterator[Stand]:
+    """Start workers, which share all partitions, and a reader. Only a single worker may have a `metrics_port`."""
+    with Bridge(kafka.bootstrap_servers, "bench", partitions=partitions) as bridge:
+        real_topic = make_topic(bridge, "real", partitions)
+        for _ in range(workers):
+            bridge.worker(
+                metrics_port=metrics_port,
+                transaction_timeout=check_after,
+                transaction_check_interval=check_again_after,
+                transaction_check_max=15,
+                transaction_check_rate=10_000,
+                session_timeout=_SESSION,
+                wait=0,
+            )
+
+        def all_is_owned() -> bool:
+            shares = [
+                worker.owned() & {int(event["partition"]) for event in worker.events("partition_taken_over")}
+                for worker in bridge.workers
+            ]
+            # The first worker has all of them until the second one has joined.
+            return sum(map(len, shares)) == partitions and sum(map(bool, shares)) == min(workers, partitions)
+
+        eventually(all_is_owned, _START_S, "the workers did not take over all partitions")
+        with ReaderProcess(kafka.bootstrap_servers, real_topic) as reader:
+            yield Stand(kafka, bridge, real_topic, reader)
 
 
 def cpu_us_each(before: Mapping[str, float], after: Mapping[str, float], count: int) -> Found:

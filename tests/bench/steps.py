@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Producer
 
 from tests.bench.feed import MOST_ENTRIES, PATIENCE_S, Feed, end_values
-from tests.bench.measure import Found, by_turns
+from tests.bench.measure import ROUNDS, SIZE, Found, by_turns
 from tests.support.harness import Bridge
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import encode_ops
@@ -41,10 +41,7 @@ _READ = "read a half message, us"
 _BUDGET = 64 * 1024 * 1024
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--transactions", type=int, default=100_000, help="per round (default 100,000)")
-    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
-    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+OPTIONS = {"transactions": (100_000, "per round"), "size": SIZE, "rounds": ROUNDS}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -56,7 +53,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         Feed(bridge).prepare(real, options.transactions, options.size, b"committed")
         gc.set_threshold(*COLLECT_SELDOM)
         found = by_turns(options.rounds, {"a delivered message": lambda: _Steps(bridge, options.transactions).run()})
-    return {"transactions": options.transactions, "bytes_each": options.size, "figures": found.report(), "ratios": {}}
+    return {"figures": found.report()}
 
 
 class _Steps:

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.bench.feed import MOST_ENTRIES, Feed
-from tests.bench.measure import PER_SECOND, Found, Rounds, by_turns
+from tests.bench.measure import PER_SECOND, ROUNDS, SIZE, Found, Ratio, Rounds, by_turns
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge
@@ -34,10 +34,7 @@ _DECISIONS = "worker, 90/5/5"
 _TOPICS, _GROUPS = 4, ("one", "two", "three")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--transactions", type=int, default=100_000, help="per measurement (default 100,000)")
-    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
-    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+OPTIONS = {"transactions": (100_000, "per measurement"), "size": SIZE, "rounds": ROUNDS}
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -66,22 +63,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     _TEN: lambda: bench.worker(delivered, 10),
                 },
             )
-    ten = found.ratio(lambda of: of(_TEN, _ITS_CPU) / of(_WORKER, _ITS_CPU), 2.5, at_most=True)
     return {
-        "transactions": options.transactions,
-        "bytes_each": options.size,
         "figures": found.report(),
         "ratios": {
             "worker alone to a bare loop": _to(found, _WORKER, _BARE, 0.8),
             "worker alone to a bare loop, four topics and three groups": _to(found, _MIXED, _BARE_MIXED, 0.8),
             "worker alone to a bare loop, 90/5/5": _to(found, _DECISIONS, _BARE, 0.5),
-            "worker, ten messages in a transaction to one, processor time": ten.report(),
+            "worker, ten messages in a transaction to one, processor time": found.ratio(
+                lambda of: of(_TEN, _ITS_CPU) / of(_WORKER, _ITS_CPU), 2.5, at_most=True
+            ),
         },
     }
 
 
-def _to(found: Rounds, ours: str, bare: str, goal: float) -> dict[str, Any]:
-    return found.ratio(lambda of: of(ours, PER_SECOND) / of(bare, PER_SECOND), goal).report()
+def _to(found: Rounds, ours: str, bare: str, goal: float) -> Ratio:
+    return found.ratio(lambda of: of(ours, PER_SECOND) / of(bare, PER_SECOND), goal)
 
 
 def _decision(number: int) -> int:
