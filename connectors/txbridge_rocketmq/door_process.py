@@ -171,7 +171,7 @@ async def _serve(
         _log.info(
             "door_started",
             port=port,
-            addresses=remoting.addresses,
+            addresses=door.setting.addresses,
             grpc_port=rpc_port,
             namespace=names.namespace,
             partitions=layout.partitions,

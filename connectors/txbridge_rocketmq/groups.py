@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from txbridge.client.checks.consumer import CheckConsumer
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.message import MessageExt
 from txbridge.errors import TxBridgeError
@@ -68,22 +69,10 @@ class GroupMember(Protocol):
     def send_check(self, question: ClientCheck) -> None: ...
 
 
-class ChecksMembership(Protocol):
-    """A consumer of a group's checks."""
-
-    def stop(self) -> None:
-        """Begin to leave the group, and return at once."""
-        ...
-
-    def close(self, timeout: float) -> None:
-        """Leave the group. Blocks for up to `timeout` seconds."""
-        ...
-
-
 #: Takes a check, and the function to call when it is settled. Called in the consumer's thread.
 Taker = Callable[[CheckRequest, Callable[[], None]], None]
 #: Joins a group; blocks until it is a member, or the function returns true. Raises TxBridgeError.
-Join = Callable[[str, Taker, Callable[[], bool]], ChecksMembership]
+Join = Callable[[str, Taker, Callable[[], bool]], CheckConsumer]
 #: Sends a check of a group to one of these members, which are in the order in which they are preferred.
 Ask = Callable[[str, CheckRequest, list[GroupMember]], None]
 
@@ -93,7 +82,7 @@ class _ConnectedGroup:
     members: dict[GroupMember, None] = field(default_factory=dict)
     is_transactional: bool = False
     looked: float = -_LOOK_EVERY_S
-    membership: ChecksMembership | None = None
+    membership: CheckConsumer | None = None
     task: asyncio.Task[None] | None = None
     #: Checks that came when no member was left. They are dropped when the door leaves, so that other doors get them.
     waiting: list[tuple[CheckRequest, Callable[[], None]]] = field(default_factory=list)

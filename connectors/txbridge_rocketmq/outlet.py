@@ -75,6 +75,8 @@ class Outlet:
         if self._thread.ident is not None:
             self._thread.join()
         self._wire.close()
+        # Only now: a decision that waited for one of these is sent next, and must find the producer closed. In a purged
+        # producer it would hold the end up until its time-out.
         self._hand_over()
 
     def _run(self) -> None:

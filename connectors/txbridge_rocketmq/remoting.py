@@ -12,6 +12,7 @@ from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestCode, RequestError,
 from txbridge_rocketmq.command import MAX_FRAME, RemotingCommand, oneway
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.groups import ClientCheck
+from txbridge_rocketmq.message import Address
 from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.requests import parse_end, parse_send
 from txbridge_rocketmq.sends import StoredRecord, as_request_error
@@ -45,11 +46,6 @@ class Remoting:
             RequestCode.UNREGISTER_CLIENT: self._on_unregister,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._on_route,
         }
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Addresses of all doors, as clients reach them."""
-        return self._door.setting.addresses
 
     # --- events of a connection ---------------------------------------------------------------------------------------
 
@@ -97,7 +93,7 @@ class Remoting:
             if topic == routes.DEFAULT_TOPIC
             else await self._door.count_queues(topic, connection.peer)
         )
-        connection.send_response(command, ResponseCode.SUCCESS, body=routes.route(self.addresses, count))
+        connection.send_response(command, ResponseCode.SUCCESS, body=routes.route(self._door.setting.addresses, count))
 
     async def _on_heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         producers, has_consumers = _introduced(command.body)
@@ -127,22 +123,21 @@ class Remoting:
         await self._door.send_decision(parse_end(command), key)
         connection.send_response(command, ResponseCode.SUCCESS)
 
-    def send_check(self, connection: DoorConnection, question: ClientCheck) -> None:
-        """Ask the client of the connection for the outcome of its local transaction."""
+    def check_frame(self, question: ClientCheck, local: Address, opaque: int) -> bytes:
+        """The request that asks a client for the outcome of its local transaction. `local` is the door's address."""
         message, uniq_key = question.message, question.uniq_key
-        stored = mapping.checked(message, question.group, connection.local)
+        stored = mapping.checked(message, question.group, local)
         fields = {
             # As in RocketMQ, both come back with the answer. The first also has the number of the check.
             "tranStateTableOffset": str(identity.packed(message.check_times & 0x7FFF, message.half_offset)),
             "commitLogOffset": str(stored.physical_offset),
             "msgId": uniq_key,
             "transactionId": uniq_key,
-            "offsetMsgId": identity.message_id(connection.local, stored.physical_offset),
+            "offsetMsgId": identity.message_id(local, stored.physical_offset),
             "topic": message.topic,
-            "bname": routes.broker_name(self.addresses[0]),
+            "bname": routes.broker_name(self._door.setting.addresses[0]),
         }
-        body = stored.encode_message()
-        connection.send_request(lambda opaque: oneway(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, body))
+        return oneway(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, stored.encode_message())
 
     def drop_requests(self) -> None:
         """Begin no more requests."""

@@ -47,7 +47,7 @@ class Handler(Protocol):
 
     def count_answer(self, request: int, code: int) -> None: ...
 
-    def send_check(self, connection: DoorConnection, question: ClientCheck) -> None: ...
+    def check_frame(self, question: ClientCheck, local: Address, opaque: int) -> bytes: ...
 
 
 class DoorConnection(asyncio.Protocol):
@@ -152,12 +152,8 @@ class DoorConnection(asyncio.Protocol):
             self._write_frame(response(request, code, remark, fields, body))
 
     def send_check(self, question: ClientCheck) -> None:
-        self._handler.send_check(self, question)
-
-    def send_request(self, make: Callable[[int], bytes]) -> None:
-        """Send a request of the door, whose frame `make` makes from the request's number."""
         self._opaque += 1
-        self._write_frame(make(self._opaque))
+        self._write_frame(self._handler.check_frame(question, self.local, self._opaque))
 
     def begin_request(self) -> Callable[[], None]:
         """Count a request as being handled. Call the returned function when it is finished."""
