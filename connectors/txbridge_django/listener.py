@@ -165,7 +165,7 @@ def _refuse_after_the_end(execute: Callable[..., Any], sql: Any, params: Any, ma
 
 _CAUGHT = "the function caught an error that ended its transaction: use atomic() around it, or let it through"
 _NO_TRANSACTIONS = (
-    "a row of txbridge_transactions was there after a rollback: the table has no transactions (MyISAM). Convert it and "
-    "the application's tables to InnoDB"
+    "a row of txbridge_transactions was still there after a rollback: the table does not support transactions "
+    "(MyISAM). Convert it and the application's tables to InnoDB"
 )
 _MIGRATE = "the table txbridge_transactions cannot be read: run `manage.py migrate`"

@@ -119,11 +119,11 @@ def read_keys(path: Path) -> AccessKeys:
     keys: dict[str, AccessKey] = {}
     tables = given.get("key")
     if set(given) != {"key"} or not isinstance(tables, list) or not tables:
-        raise UsageError(f"{path}: tables [[key]] are expected, at least one, and nothing else")
+        raise UsageError(f"{path}: expected one or more [[key]] tables, and nothing else")
     for number, table in enumerate(tables, 1):
         key = _key_of(table, f"{path}: key {number}")
         if key.name in keys:
-            raise UsageError(f"{path}: access_key {key.name!r} is there twice")
+            raise UsageError(f"{path}: access_key {key.name!r} appears twice")
         keys[key.name] = key
     return AccessKeys(keys)
 
@@ -134,10 +134,12 @@ def _key_of(table: object, where: str) -> AccessKey:
         "secret_key",
         "groups",
     }:
-        raise UsageError(f"{where} must have access_key and secret_key, may have groups, and nothing else")
+        raise UsageError(f"{where} needs access_key and secret_key, and may have groups, but nothing else")
     name, secret, groups = table["access_key"], table["secret_key"], table.get("groups")
     if not isinstance(name, str) or not name or not isinstance(secret, str) or len(secret) < _SHORTEST_SECRET:
-        raise UsageError(f"{where}: access_key is a text, secret_key one of {_SHORTEST_SECRET} characters or more")
+        raise UsageError(
+            f"{where}: access_key must be a string, and secret_key one of at least {_SHORTEST_SECRET} characters"
+        )
     if groups is not None and not (isinstance(groups, list) and all(isinstance(one, str) for one in groups)):
-        raise UsageError(f"{where}: groups must be a list of texts")
+        raise UsageError(f"{where}: groups must be a list of strings")
     return AccessKey(name, secret.encode(), None if groups is None else frozenset(groups))

@@ -89,7 +89,7 @@ REFUSALS: dict[int, str] = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: "the txbridge door does not resume messages: run `txbridge resume`",
     **dict.fromkeys(
         (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
-        "the txbridge door has no request-reply messages",
+        "the txbridge door does not support request-reply messages",
     ),
     RequestCode.RECALL_MESSAGE: (
         "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon` cancels a delayed one"

@@ -81,11 +81,11 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         raise FrameError("the header is not a JSON object")
     numbers = [given.get("code"), given.get("opaque", 0), given.get("flag", 0)]
     if not all(isinstance(one, int) and not isinstance(one, bool) and -(2**31) <= one < 2**31 for one in numbers):
-        raise FrameError("code, opaque and flag must be numbers of 32 bits")
+        raise FrameError("code, opaque and flag must be 32-bit numbers")
     fields = given.get("extFields") or {}
     remark = given.get("remark")
     if not isinstance(fields, dict) or not (remark is None or isinstance(remark, str)):
-        raise FrameError("extFields must be an object, remark a text")
+        raise FrameError("extFields must be an object, and remark a string")
     code, opaque, flag = numbers
     texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items() if one is not None}
     if not all(map(_is_text, [*texts, *texts.values(), remark or ""])):

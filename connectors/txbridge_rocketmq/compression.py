@@ -59,7 +59,7 @@ def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
     if make is None:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"the body has a compression of kind {kind}, and the txbridge door reads LZ4 (1), ZSTD (2) and ZLIB (3)",
+            f"the body has compression type {kind}; the txbridge door reads LZ4 (1), ZSTD (2) and ZLIB (3)",
         )
     stream = make()
     try:
@@ -69,7 +69,7 @@ def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
     if len(text) > limit:
         raise BodyTooLargeError(limit)
     if not stream.eof:
-        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the compressed body is cut off")
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the compressed body is truncated")
     if stream.unused_data:
-        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "something follows the compressed body")
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the compressed body is followed by other bytes")
     return text

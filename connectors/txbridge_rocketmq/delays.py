@@ -43,5 +43,6 @@ def refuse_in_batch(properties: Mapping[str, str]) -> None:
     found = next((name for name in DELAYS if properties.get(name, "0") != "0"), None)
     if found is not None:
         raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL, f"a message of a batch has no delay: send that with {found} by itself"
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a message in a batch cannot be delayed: send the one with {found} on its own",
         )

@@ -104,7 +104,7 @@ class Door:
         reason = await self._ends.submit_decision(end.group, end.half_partition, source, entry)
         if reason is not None:
             self.metrics.ends_lost.inc()
-            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the END: {reason}")
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"Kafka did not accept the END: {reason}")
 
     def _ask_member(self, group: str, request: CheckRequest, members: list[GroupMember]) -> None:
         """Ask one of the members, preferably the one that has sent the message."""
@@ -119,7 +119,7 @@ class Door:
                 "check_of_another_client",
                 group=group,
                 transaction=short_id(message.transaction_id),
-                next="give every kind of client a group of its own, and all doors one secret",
+                next="give every kind of client a group of its own, and all doors the same secret",
             )
             return
         born_host = dict(message.headers).get(mapping.BORN_HOST, b"") or b""
@@ -127,7 +127,7 @@ class Door:
         chosen = next((one for one in [*own, *members] if one.takes_checks), None)
         if chosen is None:
             self.metrics.checks.labels("not_sent").inc()
-            _log.warning("check_not_sent", group=group, reason="no connection of the group takes anything")
+            _log.warning("check_not_sent", group=group, reason="no connection of the group accepts more data")
             return
         chosen.send_check(ClientCheck(group, uniq_key, message))
         self.metrics.checks.labels("sent").inc()

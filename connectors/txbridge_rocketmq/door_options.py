@@ -73,13 +73,13 @@ def door_options(
     host, port = _address(listen, "--listen", smallest_port=0)
     addresses = _advertised(host, listen, advertised, "")
     if grpc_advertised and not grpc_listen:
-        raise UsageError("--grpc-advertised needs --grpc-listen HOST:PORT, by which gRPC is served")
+        raise UsageError("--grpc-advertised needs --grpc-listen HOST:PORT, which turns gRPC on")
     grpc = _address(grpc_listen, "--grpc-listen", smallest_port=0) if grpc_listen else None
     grpc_addresses = () if grpc is None else _advertised(grpc[0], grpc_listen, grpc_advertised, "grpc-")
     if old_port and port and port < 3:
         raise UsageError(f"--old-port needs a port two below that of --listen, which is {port}")
     if memory_mib < 32:
-        raise UsageError(f"--memory must be at least 32 MiB, not {memory_mib}: a single frame may have 16")
+        raise UsageError(f"--memory must be at least 32 MiB, not {memory_mib}: a single frame may take 16")
     return DoorOptions(
         host=host,
         port=port,
@@ -145,7 +145,7 @@ def _address(text: str, flag: str, *, smallest_port: int) -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or not smallest_port <= int(port) <= 65_535:
         raise UsageError(f"{flag} {text!r} is not HOST:PORT")
     if smallest_port and not host:
-        raise UsageError(f"{flag} {text!r} names no host")
+        raise UsageError(f"{flag} {text!r} has no host")
     return host.strip("[]"), int(port)
 
 

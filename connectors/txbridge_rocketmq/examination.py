@@ -35,7 +35,7 @@ def examine_door(
     try:
         options = door_options(**given, environ=environ)
     except UsageError as error:
-        yield problem(Check.DOOR, str(error), "fix it: a door does not start with it")
+        yield problem(Check.DOOR, str(error), "fix it: a door does not start like this")
         return
     yield ok(Check.DOOR, f"the secret has {len(options.secret)} characters")
     yield from _protection(options, given["access_keys"], given["tls_key"])
@@ -60,16 +60,16 @@ def _protection(options: DoorOptions, keys: Path | None, tls_key: Path | None) -
             yield warning(Check.DOOR, f"every user of this machine can read or write {file}", f"chmod 640 {file}")
     if not options.access.is_demanded:
         yield note(
-            Check.DOOR, "no AccessKey is asked for: the door serves everybody who reaches it", "give --access-keys FILE"
+            Check.DOOR, "no AccessKey is required: the door serves everyone who can reach it", "give --access-keys FILE"
         )
     elif options.tls is None:
         yield warning(
             Check.DOOR,
-            "keys are asked for without TLS: who reads a request can send it once more, and make others of gRPC",
+            "AccessKeys without TLS: whoever reads a request can send it again, and can forge gRPC requests",
             "give --tls-certificate and --tls-key",
         )
     else:
-        yield ok(Check.DOOR, "keys are asked for, and the certificate and its key fit each other")
+        yield ok(Check.DOOR, "AccessKeys are required, and the certificate matches its key")
 
 
 def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) -> Finding:
@@ -85,16 +85,16 @@ def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) ->
         return _silent(address, error)
     if answer.code == ResponseCode.NO_PERMISSION:
         return problem(Check.DOOR, f"{address} refuses the AccessKey: {answer.remark}", "give all doors the same keys")
-    told = _addresses(answer)
-    if told is None:
-        return problem(Check.DOOR, f"{address} is not a txbridge door", "see which process listens there")
-    if advertised and set(told) != set(advertised):
+    found = _addresses(answer)
+    if found is None:
+        return problem(Check.DOOR, f"{address} is not a txbridge door", "find out which process listens there")
+    if advertised and set(found) != set(advertised):
         return warning(
             Check.DOOR,
-            f"{address} sends its clients to {', '.join(told)}, not to {', '.join(advertised)}",
+            f"{address} sends its clients to {', '.join(found)}, not to {', '.join(advertised)}",
             "give all doors the same list, --advertised",
         )
-    return ok(Check.DOOR, f"{address} answers, and sends clients to {', '.join(told)}")
+    return ok(Check.DOOR, f"{address} answers, and sends clients to {', '.join(found)}")
 
 
 def _addresses(answer: RemotingCommand) -> list[str] | None:
@@ -117,15 +117,15 @@ def _grpc(address: str, tls: bool) -> Finding:
     except OSError as error:
         return _silent(address, error)
     if kind != _SETTINGS:
-        return problem(Check.DOOR, f"{address} does not speak gRPC", "see which process listens there")
+        return problem(Check.DOOR, f"{address} does not speak gRPC", "find out which process listens there")
     return ok(Check.DOOR, f"{address} speaks gRPC{' and TLS' if tls else ''}")
 
 
 def _silent(address: str, error: Exception) -> Finding:
     return problem(
         Check.DOOR,
-        f"{address} does not answer as a door does: {error or type(error).__name__}",
-        "start the door, or see why it cannot be reached from here",
+        f"{address} does not answer like a door: {error or type(error).__name__}",
+        "start the door, or find out why it cannot be reached from here",
     )
 
 
@@ -147,6 +147,6 @@ def _exactly(wire: socket.socket, length: int) -> bytes:
     while len(found) < length:
         part = wire.recv(length - len(found))
         if not part:
-            raise ConnectionError("it closes the connection")
+            raise ConnectionError("it closed the connection")
         found += part
     return found

@@ -150,7 +150,7 @@ class Groups:
             _log.error(
                 "too_many_plain_groups",
                 most=_MAX_CONNECTED,
-                next="others are noticed when they send a transaction here",
+                next="any other group is noticed when it sends a transaction here",
             )
         known = {name for name in names if name in self._groups or name in self._known}
         return frozenset(known | set(sorted(names - known)[: max(0, room)]))

@@ -76,8 +76,8 @@ def topic_of(resource: Any) -> str:
     if resource.resource_namespace:
         raise RpcError(
             Code.ILLEGAL_TOPIC,
-            "the txbridge door has no namespaces of RocketMQ: leave the client's namespace empty, and start a door for "
-            "each namespace of txbridge",
+            "the txbridge door does not support RocketMQ namespaces: leave the client's namespace empty, and start a "
+            "door for each namespace of txbridge",
         )
     return str(resource.name)
 
@@ -100,17 +100,18 @@ def send_of(message: Any) -> tuple[SendRequest, bytes]:
         raise RpcError(Code.ILLEGAL_MESSAGE_ID, "message_id is missing")
     properties = _properties_of(message.user_properties, system)
     if system.message_type in {definition.LITE, definition.PRIORITY} or system.HasField("lite_topic"):
-        raise RpcError(Code.UNSUPPORTED, "the txbridge door has no lite topics and no priorities")
+        raise RpcError(Code.UNSUPPORTED, "the txbridge door supports neither lite topics nor priorities")
     if system.HasField("delivery_timestamp"):
         properties[DELIVER_MS] = str(system.delivery_timestamp.ToMilliseconds())
     elif system.message_type == definition.DELAY:
-        raise RpcError(Code.ILLEGAL_DELIVERY_TIME, "a DELAY message has a delivery_timestamp")
+        raise RpcError(Code.ILLEGAL_DELIVERY_TIME, "a DELAY message needs a delivery_timestamp")
     if system.message_type == definition.FIFO and not system.message_group:
-        raise RpcError(Code.ILLEGAL_MESSAGE_GROUP, "a FIFO message has a message group")
+        raise RpcError(Code.ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
     if system.message_type == definition.TRANSACTION:
         if system.message_group:
             raise RpcError(
-                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a transactional message has no message group, as in RocketMQ"
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                "a transactional message cannot have a message group, as in RocketMQ",
             )
         properties |= {TRAN_MSG: "true", PGROUP: topic}
     send = SendRequest(
@@ -135,7 +136,9 @@ def _properties_of(given: Mapping[str, str], system: Any) -> dict[str, str]:
         if not name or name in _SYSTEM:
             raise RpcError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {name[:80]!r} is one of RocketMQ's own")
         if _SEPARATORS.search(name) or _SEPARATORS.search(value):
-            raise RpcError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {name[:80]!r} holds a control character")
+            raise RpcError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {name[:80]!r} contains a control character"
+            )
     keys = " ".join(system.keys)
     fields = {
         UNIQ_KEY: system.message_id,
@@ -146,7 +149,7 @@ def _properties_of(given: Mapping[str, str], system: Any) -> dict[str, str]:
     }
     for name, value in fields.items():
         if _SEPARATORS.search(value):
-            raise RpcError(Code.BAD_REQUEST, f"{name} holds a control character")
+            raise RpcError(Code.BAD_REQUEST, f"{name} contains a control character")
         if value:
             properties[name] = value
     if system.HasField("orphaned_transaction_recovery_duration"):

@@ -287,9 +287,9 @@ class GrpcService:
     async def _send_message(self, request: Any, caller: _Caller, key: AccessKey | None) -> Any:
         messages = request.messages
         if not messages or len(messages) > _MAX_MESSAGES:
-            raise RpcError(Code.BAD_REQUEST, f"a request has 1 to {_MAX_MESSAGES} messages")
+            raise RpcError(Code.BAD_REQUEST, f"a request must have 1 to {_MAX_MESSAGES} messages")
         if len(messages) > 1 and any(one.system_properties.message_type == definition.TRANSACTION for one in messages):
-            raise RpcError(Code.BAD_REQUEST, "a request with a transactional message has no other message")
+            raise RpcError(Code.BAD_REQUEST, "a transactional message must be the only one in its request")
         # All are sent before the first is awaited, so that they keep the order of the request. They are tasks of the
         # door, because a client that cancels its call must not stop them halfway.
         sending = [self._door.spawn_task(self._answer_message(one, caller, key)) for one in messages]
@@ -311,7 +311,7 @@ class GrpcService:
 
     async def _store_message(self, send: SendRequest, body: bytes, size: int, caller: _Caller) -> StoredRecord:
         if not self._door.memory.try_take_memory(size):
-            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many messages wait for Kafka: send again later")
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many messages are waiting for Kafka: send it again later")
         try:
             [stored] = await self._door.sends.send_message(send, body, caller.peer)
         finally:
@@ -403,13 +403,13 @@ class GrpcServer:
             try:
                 _, writer = await asyncio.wait_for(asyncio.open_connection(host, self._port), _CONNECT_S)
             except ConnectionRefusedError:
-                _log.error("grpc_server_ended", port=self._port, next="a new one begins; its clients connect again")
+                _log.error("grpc_server_ended", port=self._port, next="starting a new one; its clients reconnect")
                 self._server = self._make_server()
                 try:
                     self.listen_on(self._place[0], self._port, self._place[1])
                     await self._start_server()
                 except LocalProblemError as error:
-                    _log.error("grpc_server_not_begun", error=str(error), next="trying again")
+                    _log.error("grpc_server_not_started", error=str(error), next="trying again")
             except (OSError, TimeoutError):
                 # The process has no descriptor left, or the machine is busy. That is reported elsewhere, and passes.
                 continue

@@ -91,7 +91,7 @@ def check_group(group: str, names: Names) -> None:
     if not is_group(group) or not is_topic(names.check(group)):
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
-            f"{group[:80]!r} cannot be a producer group here: it takes 1 to 200 characters of A-Z a-z 0-9 . _ -",
+            f"{group[:80]!r} cannot be a producer group here: use 1 to 200 characters from A-Z a-z 0-9 . _ -",
         )
 
 
@@ -100,7 +100,7 @@ def check_topic(topic: str, names: Names) -> None:
     if not is_topic(topic):
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
-            f"{topic[:80]!r} cannot be a topic of Kafka: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
+            f"{topic[:80]!r} cannot be a Kafka topic: use 1 to 249 characters from A-Z a-z 0-9 . _ -",
         )
     if names.is_forbidden(topic):
         raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")

@@ -132,7 +132,7 @@ def parse_batch(body: bytes) -> Iterator[BatchedMessage]:
         count += 1
         if count > MAX_BATCH:
             raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, f"a batch has at most {MAX_BATCH} messages: send smaller ones"
+                ResponseCode.MESSAGE_ILLEGAL, f"a batch may have at most {MAX_BATCH} messages: send smaller ones"
             )
         try:
             size, _, _, flag, length = _BATCHED.unpack_from(body, position)
@@ -149,4 +149,4 @@ def parse_batch(body: bytes) -> Iterator[BatchedMessage]:
 
 
 def _no_batch() -> RequestError:
-    return RequestError(ResponseCode.MESSAGE_ILLEGAL, "the body is not the batch of messages that it claims to be")
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, "the body is not a well-formed batch of messages")

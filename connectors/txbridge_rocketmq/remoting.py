@@ -175,13 +175,17 @@ def _told(connection: DoorConnection, stored: list[StoredRecord], is_batch: bool
 def _introduced(body: bytes) -> tuple[frozenset[str], bool]:
     """The producer groups of a heartbeat, and whether it has consumers. Raises RequestError."""
     if len(body) > _MAX_HEARTBEAT:
-        raise RequestError(ResponseCode.INVALID_PARAMETER, f"a heartbeat has at most {_MAX_HEARTBEAT // 1024} KiB")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"a heartbeat may have at most {_MAX_HEARTBEAT // 1024} KiB")
     try:
         given = json.loads(body)
         producers = [one["groupName"] for one in given.get("producerDataSet") or ()]
         has_consumers = bool(given.get("consumerDataSet"))
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
-        raise RequestError(ResponseCode.INVALID_PARAMETER, "the heartbeat is not RocketMQ's JSON") from None
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, "the heartbeat is not the JSON of a RocketMQ client"
+        ) from None
     if not all(isinstance(one, str) for one in producers) or len(producers) > _MAX_GROUPS:
-        raise RequestError(ResponseCode.INVALID_PARAMETER, f"a heartbeat names at most {_MAX_GROUPS} producer groups")
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"a heartbeat may name at most {_MAX_GROUPS} producer groups"
+        )
     return frozenset(producers), has_consumers

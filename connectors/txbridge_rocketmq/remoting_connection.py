@@ -171,11 +171,11 @@ class DoorConnection(asyncio.Protocol):
     def close_if_stuck(self, now: float) -> None:
         """Close the connection if it is stuck, slow or idle. Called every second."""
         if self._write_paused_at is not None and now - self._write_paused_at > _STUCK_S:
-            self.cut_off("stuck", f"it takes no answers for {_STUCK_S:.0f} s")
+            self.cut_off("stuck", f"the client has read no answers for {_STUCK_S:.0f} s")
         elif self._is_receiving and now - self._frame_began > _FRAME_S:
             self.cut_off("slow_frame", f"a frame was not complete after {_FRAME_S:.0f} s")
         elif self._is_receiving and self._is_slow(now) and self._handler.memory.is_needed(self):
-            self.cut_off("slow_frame", "a frame came too slowly, and others need its memory")
+            self.cut_off("slow_frame", "a frame arrived too slowly, and other connections need its memory")
         elif not self._open and not self._is_waiting and now - self._last_traffic > _IDLE_S:
             self.cut_off("idle", None)
 

@@ -101,7 +101,9 @@ class RemotingServer:
             async with asyncio.timeout(_FIRST_BYTE_S):
                 first = await _peek(loop, accepted)
             if first == _TLS and self._tls is None:
-                _log.warning("connection_closed", peer=peer, reason="it speaks TLS, and the door has no certificate")
+                _log.warning(
+                    "connection_closed", peer=peer, reason="the client speaks TLS, and the door has no certificate"
+                )
             elif first:
                 tls = self._tls if first == _TLS else None
                 limit = _HANDSHAKE_S if tls else None
@@ -111,7 +113,7 @@ class RemotingServer:
             pass
         except OSError as error:
             # Also an error of TLS: the client speaks something else, or does not trust the door's certificate.
-            _log.warning("connection_closed", peer=peer, reason=f"the connection failed at its beginning: {error}")
+            _log.warning("connection_closed", peer=peer, reason=f"the connection could not be set up: {error}")
         finally:
             self._greeting -= 1
             if not is_connected:

@@ -80,7 +80,7 @@ def parse_send(command: RemotingCommand) -> SendRequest:
         is_batch=is_batch,
     )
     if not -(2**31) <= send.flag < 2**31 or not 0 <= send.sys_flag < 2**31:
-        raise RequestError(ResponseCode.INVALID_PARAMETER, "flag and sysFlag are numbers of 32 bits")
+        raise RequestError(ResponseCode.INVALID_PARAMETER, "flag and sysFlag must be 32-bit numbers")
     if not command.body:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the body is empty")
     if is_batch and send.is_transactional:
@@ -89,7 +89,7 @@ def parse_send(command: RemotingCommand) -> SendRequest:
         kind = "PREPARED" if send.sys_flag & TRANSACTION_MASK == PREPARED else "COMMIT or ROLLBACK"
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"sysFlag says {kind}, but the property {TRAN_MSG} is not true: nobody would see it",
+            f"sysFlag says {kind}, but the property {TRAN_MSG} is not true: no consumer would ever see it",
         )
     return send
 

@@ -168,7 +168,9 @@ class Sends:
                 topic, message.value, message.key, headers, partition=partition, timestamp=timestamp
             )
         except BufferError:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many messages wait for Kafka: send again later") from None
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY, "too many messages are waiting for Kafka: send it again later"
+            ) from None
 
     @staticmethod
     def _require_checkable(send: SendRequest) -> None:
@@ -199,14 +201,14 @@ class Sends:
         entry = DecisionEntry(half.offset, transaction, Decision.COMMIT)
         reason = await self._ends.submit_decision(send.group, half.partition, Source.CLIENT, entry)
         if reason is not None:
-            text = f"Kafka has not taken the commit of the delayed message: {reason}"
+            text = f"Kafka did not accept the commit of the delayed message: {reason}"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
         return [replace(half, transaction="")]
 
     def _send_half(self, send: SendRequest, message: Message, transaction: str) -> asyncio.Future[Report]:
         if not self._ends.has_room:
             raise RequestError(
-                ResponseCode.SYSTEM_BUSY, f"more than {self._ends.unsettled} decisions wait for Kafka: send again later"
+                ResponseCode.SYSTEM_BUSY, f"{self._ends.unsettled} decisions are waiting for Kafka: send it again later"
             )
         headers = half_headers(
             message.headers,
@@ -291,6 +293,8 @@ _CODES = {
 
 def _not_stored(error: KafkaError | None) -> RequestError:
     if error is None:
-        return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Kafka did not return its offset: send again")
+        return RequestError(
+            ResponseCode.SERVICE_NOT_AVAILABLE, "Kafka did not return the offset of the message: send it again"
+        )
     code = _CODES.get(error.code(), ResponseCode.SERVICE_NOT_AVAILABLE)
-    return RequestError(code, f"Kafka has not taken the message: {error.str()}")
+    return RequestError(code, f"Kafka did not accept the message: {error.str()}")

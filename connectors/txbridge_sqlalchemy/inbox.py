@@ -118,8 +118,8 @@ class Inbox(Generic[_G]):
 
 
 _ENDED = (
-    "the function has rolled the transaction back by itself: what it did has not happened. Raise an exception to give "
-    "a record up"
+    "the function has rolled the transaction back itself: nothing that it did has taken effect. To give "
+    "a record up, raise an exception"
 )
 
 

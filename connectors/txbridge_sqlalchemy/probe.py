@@ -34,8 +34,8 @@ def probe(open_one: Opener, row: Row, look: Callable[[Connection], _T]) -> _T:
             row.delete_row(work.connection)
     if stays:
         raise UsageError(
-            f"a row of {row.table.name} was there after a rollback: the connections commit every statement by "
-            "themselves (AUTOCOMMIT), or the table knows no transactions. Give an engine whose transactions can be "
-            "rolled back"
+            f"a row of {row.table.name} was still there after a rollback: the connections commit every statement by "
+            "themselves (AUTOCOMMIT), or the table does not support transactions. Give an engine whose transactions "
+            "can be rolled back"
         )
     return seen

@@ -30,7 +30,9 @@ def name_of(record: Any) -> RecordName:
     """
     error = getattr(record, "error", None)
     if callable(error) and error() is not None:
-        raise UsageError(f"this is not a record but an error of the consumer, which is for the application: {error()}")
+        raise UsageError(
+            f"this is not a record but an error of the consumer, which the application has to handle: {error()}"
+        )
     try:
         headers = _read(record, "headers") or ()
         ours = _ours(headers)

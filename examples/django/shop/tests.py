@@ -218,7 +218,7 @@ class LocalTransactions(TransactionTestCase):
         backend = type(connections["default"])
         with (
             patch.object(backend, "_rollback", lambda given: given.connection.commit()),
-            self.assertRaisesRegex(UsageError, "the table has no transactions"),
+            self.assertRaisesRegex(UsageError, "the table does not support transactions"),
         ):
             self.listener.verify()
         self.assertEqual(self.seen_elsewhere(), before)

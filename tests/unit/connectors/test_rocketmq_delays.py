@@ -65,7 +65,7 @@ def test_what_is_no_delay_is_refused(name: str, text: str) -> None:
 
 def test_a_message_of_a_batch_has_no_delay() -> None:
     refuse_in_batch({"DELAY": "0", "p": "v"})
-    with pytest.raises(RequestError, match="send that with TIMER_DELAY_MS by itself"):
+    with pytest.raises(RequestError, match="send the one with TIMER_DELAY_MS on its own"):
         refuse_in_batch({"TIMER_DELAY_MS": "1"})
 
 

@@ -61,15 +61,15 @@ def test_a_door_that_is_not_reached() -> None:
     secret, keys, silent = found()
     assert (secret.text, secret.level.value) == ("the secret has 32 characters", "ok")
     assert (keys.level.value, silent.level.value) == ("note", "problem")
-    assert "serves everybody who reaches it" in keys.text
-    assert "does not answer as a door does" in silent.text
+    assert "serves everyone who can reach it" in keys.text
+    assert "does not answer like a door" in silent.text
 
 
 @pytest.mark.parametrize(
     ("answer", "level", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "problem", "does not answer as a door does"),
-        (b"", "problem", "it closes the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "problem", "does not answer like a door"),
+        (b"", "problem", "it closed the connection"),
         (route("DefaultCluster", "a:1"), "problem", "is not a txbridge door"),
         (response(RemotingCommand(105, 1), 17, "no route"), "problem", "is not a txbridge door"),
         (response(RemotingCommand(105, 1), 16, "wrong key"), "problem", "refuses the AccessKey: wrong key"),
@@ -96,7 +96,7 @@ def test_a_door_that_answers() -> None:
     [
         (b"\0\0\0\4\0\0\0\0\0", "ok", "speaks gRPC"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "problem", "does not speak gRPC"),
-        (b"\0\0", "problem", "does not answer as a door does"),
+        (b"\0\0", "problem", "does not answer like a door"),
     ],
 )
 def test_the_address_of_grpc(answer: bytes, level: str, text: str) -> None:
@@ -112,7 +112,7 @@ def test_files_and_topics(tmp_path: Path) -> None:
     keys.chmod(0o644)
     lines = [one.text for one in found(access_keys=keys, topics=("orders", "orders.v2"))]
     assert f"every user of this machine can read or write {keys}" in lines
-    assert any("keys are asked for without TLS" in one for one in lines)
+    assert any("AccessKeys without TLS" in one for one in lines)
     assert sum("has a dot in its name" in one for one in lines) == 1
     keys.chmod(0o640)
     assert not any("every user of this machine" in one.text for one in found(access_keys=keys))

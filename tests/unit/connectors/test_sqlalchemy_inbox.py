@@ -206,7 +206,7 @@ def test_the_table_has_the_last_word_when_the_work_ends_the_transaction(engine, 
         assert inbox.process(delivered(), meddle) is False
         assert what(engine) == ["7"]
     else:
-        with pytest.raises(LostTransactionError, match="has rolled the transaction back by itself"):
+        with pytest.raises(LostTransactionError, match="has rolled the transaction back itself"):
             inbox.process(delivered(), meddle)
         assert (what(engine), noted(engine)) == ([], [])
 
