@@ -40,7 +40,7 @@ def answer_checks(
             metavar="SECONDS",
             min=0,
             help="Age from which a message without a row is rolled back. Use the value of the application's "
-            "listener: by then no sender may still be waiting for a connection or a lock.",
+            "listener: at that age no sender may still be waiting for a connection or a lock.",
         ),
     ] = DEFAULT_PATIENCE_S,
     threads: Annotated[

@@ -25,7 +25,7 @@ def demo(
     bootstrap_servers: str | None = typer.Option(
         None,
         metavar="HOST:PORT,...",
-        help="A cluster of yours that nobody else uses, with topics and workers. Default: everything is started here.",
+        help="Your own cluster with topics and workers, used by nothing else. Default: the demo starts its own.",
     ),
     folder: Path = typer.Option(Path("build/demo"), help="Where everything is written; it is emptied first."),
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -107,9 +108,7 @@ def plan(
 
     Exit code 0: nothing to do; 1: something to do; 2: refused, or the plan could not be made.
     """
-    settings = cluster.load_settings()
-    options = wanted.plan_options(settings)
-    plans = _run(make_plan, settings, options, output_format)
+    plans = _run(make_plan, cluster, wanted, output_format)
     if any(one.action is TopicAction.REFUSED for one in plans):
         raise typer.Exit(EXIT_REFUSED)
     raise typer.Exit(EXIT_OK if all(one.action is TopicAction.OK for one in plans) else EXIT_CHANGES)
@@ -126,9 +125,7 @@ def apply(
 
     Exit code 0: all topics are as they should be; 2: refused, or failed.
     """
-    settings = cluster.load_settings()
-    options = wanted.plan_options(settings)
-    plans = _run(apply_plan, settings, options, output_format)
+    plans = _run(apply_plan, cluster, wanted, output_format)
     raise typer.Exit(EXIT_REFUSED if any(one.action is TopicAction.REFUSED for one in plans) else EXIT_OK)
 
 
@@ -142,15 +139,16 @@ def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[Rea
 
 def _run(
     work: Callable[[KafkaCluster, Names, PlanOptions], list[TopicPlan]],
-    settings: WorkerSettings,
-    options: PlanOptions,
+    cluster: ClusterOptions,
+    wanted: WantedOptions,
     output_format: Format,
 ) -> list[TopicPlan]:
+    settings = cluster.load_settings()
+    options, names = wanted.plan_options(settings), Names(settings.namespace)
     with about(settings):
-        cluster = KafkaCluster.connect(settings.librdkafka)
-        names = Names(settings.namespace)
-        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.read_greeting(names.half).cluster_id)
-        plans = work(cluster, names, options)
+        kafka = KafkaCluster.connect(settings.librdkafka)
+        subject = Subject(settings.namespace, settings.bootstrap_servers, kafka.read_greeting(names.half).cluster_id)
+        plans = work(kafka, names, options)
     if output_format is Format.JSON:
         print_json(subject, {"topics": [{**asdict(one), "action": one.action.value} for one in plans]})
     else:
@@ -166,11 +164,8 @@ def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> Non
         table.add_column(column, justify="right" if column in {"partitions", "copies"} else "left", no_wrap=True)
     table.add_column("what", overflow="fold")
     for one in plans:
-        what = [*one.reasons, *one.notes]
-        if one.action is TopicAction.CREATE:
-            what += [f"{change.name}={change.new}" for change in one.changes]
-        else:
-            what += [f"{change.name}: {change.old} -> {change.new}" for change in one.changes]
+        form = "{0.name}={0.new}" if one.action is TopicAction.CREATE else "{0.name}: {0.old} -> {0.new}"
+        what = [*one.reasons, *one.notes, *map(form.format, one.changes)]
         table.add_row(
             Text(one.action.value, style=_STYLE[one.action]),
             one.topic,
@@ -183,12 +178,10 @@ def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> Non
 
 
 def _summary(plans: list[TopicPlan], *, done: bool) -> str:
-    count = {action: sum(one.action is action for one in plans) for action in TopicAction}
-    to_do = f"{count[TopicAction.CREATE]} to create, {count[TopicAction.CHANGE]} to change"
-    if count[TopicAction.REFUSED]:
-        return f"{count[TopicAction.REFUSED]} refused; {to_do} once that is resolved"
-    if not count[TopicAction.CREATE] and not count[TopicAction.CHANGE]:
+    count = Counter(one.action for one in plans)
+    create, change, refused = (count[one] for one in (TopicAction.CREATE, TopicAction.CHANGE, TopicAction.REFUSED))
+    if refused:
+        return f"{refused} refused; {create} to create, {change} to change once that is resolved"
+    if not create and not change:
         return "all topics are as they should be"
-    return (
-        f"{count[TopicAction.CREATE]} created, {count[TopicAction.CHANGE]} changed" if done else f"{to_do}: run apply"
-    )
+    return f"{create} created, {change} changed" if done else f"{create} to create, {change} to change: run apply"

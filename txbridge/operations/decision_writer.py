@@ -29,14 +29,14 @@ def check_words(reason: str, operator: str) -> tuple[str, str]:
     if not reason:
         raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
     if not operator:
-        raise UsageError("an operator is needed: who decides is recorded with the decision (--operator)")
+        raise UsageError("an operator is needed: the name is recorded with the decision (--operator)")
     if len(operator) > _LONGEST_OPERATOR:
         raise UsageError(f"the operator's name is longer than {_LONGEST_OPERATOR} characters")
     # The encoding cuts long remarks of exceptions; a person's reason must be recorded in full.
     sample = DecisionEntry(0, "0" * 32, Decision.UNKNOWN, None, reason)
     value, headers = encode_end([sample], "group", Source.OPERATOR, None)
     if parse_end(0, value, headers).entries[0].remark != reason:
-        raise UsageError("the reason is too long, or no text: 2,048 characters at most, percent-encoded as UTF-8")
+        raise UsageError("the reason is too long, or not text: at most 2,048 characters, percent-encoded as UTF-8")
     return reason, operator
 
 
@@ -82,6 +82,6 @@ def write_end(
 
 def _unknown(topic: str, partition: int, why: str) -> str:
     return (
-        f"Kafka did not acknowledge the command in {topic}[{partition}] ({why}). It may be stored all the same: look "
-        f"with `txbridge pending` before repeating it"
+        f"Kafka did not acknowledge the command in {topic}[{partition}] ({why}). It may be stored: check with "
+        f"`txbridge pending` before you repeat it"
     )

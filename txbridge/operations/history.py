@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.core import names as header_names
 from txbridge.core.checkpoint import parse_op
-from txbridge.core.decision_record import DecisionRecord, Source, parse_end
+from txbridge.core.decision_record import Source, parse_end
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import is_transaction_id, short_id
@@ -219,14 +219,11 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
         if entry.half_offset == half.offset:
             forged = "" if entry.transaction_id == half.transaction_id else " (refused: wrong transaction id)"
             asked = f", answer to check {entry.check_times}" if entry.check_times else ""
-            detail = f"{_who(end)}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"
+            who = " ".join(filter(None, (end.source.value, end.client_id)))
+            detail = f"{who}, END offset {end.offset}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"
             is_command = end.source in (Source.RESUME, Source.ABANDON)
             what = end.source.value if is_command else entry.decision.name.lower()
             yield Step(record.timestamp()[1], f"END {what}", detail)
-
-
-def _who(end: DecisionRecord) -> str:
-    return f"{end.source.value}{' ' if end.client_id else ''}{end.client_id or ''}, END offset {end.offset}"
 
 
 def _op_steps(record: Message, offset: int) -> Iterator[Step]:

@@ -7,7 +7,7 @@ effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from txbridge.core.check_policy import CheckPolicy
@@ -142,15 +142,17 @@ class PartitionView:
 
     def find_open(self, half_offset: int) -> OpenMessage | None:
         entry = self.offset_topic.parked.get(half_offset, self._unparked.get(half_offset))
-        return None if entry is None else self._with_stored(self._as_open(entry))
+        if entry is None:
+            return None
+        message = self._as_open(entry)
+        for foreseen in foresee(message, self._commands.get(half_offset, ())):
+            if foreseen.takes_effect:
+                return replace(message, stored=stored_command(foreseen.command))
+        return message
 
     def outcome_of(self, half_offset: int) -> Outcome | None:
         """The outcome of a message at or above the low watermark; None when it is open, older, or no half message."""
         return self._outcomes.get(half_offset)
-
-    def commands_about(self, half_offset: int) -> Sequence[DecisionCommand]:
-        """The commands in END about an open message that no worker has applied."""
-        return self._commands.get(half_offset, ())
 
     def _as_open(self, entry: HalfEntry) -> OpenMessage:
         step, due = self._next_step(entry)
@@ -190,12 +192,6 @@ class PartitionView:
         if expires <= entry.next_due or self.policy.is_exhausted(entry.checks):
             return NextStep.DISCARD, min(entry.next_due, expires)
         return NextStep.CHECK, entry.next_due
-
-    def _with_stored(self, message: OpenMessage) -> OpenMessage:
-        for foreseen in foresee(message, self.commands_about(message.half_offset)):
-            if foreseen.takes_effect:
-                return replace(message, stored=stored_command(foreseen.command))
-        return message
 
 
 def stored_command(command: DecisionCommand) -> StoredCommand:

@@ -182,7 +182,12 @@ def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait
         if wanted.partitions is not None or not isinstance(half, FoundTopic) or not isinstance(sight, FoundTopic):
             continue
         if sight.partitions != half.partitions:
-            yield wanted.name, _mismatch(names, sight.partitions, half.partitions)
+            has = counted(sight.partitions, "partition")
+            problem = (
+                f"has {has}, {names.half} has {half.partitions}: the number must be the same and never change. Use "
+                f"another namespace, or, if nothing in the topic is needed, delete it and run {_apply(names)}"
+            )
+            yield wanted.name, problem
 
 
 def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
@@ -197,13 +202,6 @@ def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
                 yield repair_of_policy(wanted.name, actual, prop.value)
             elif prop.vital:
                 yield f"{prop.complaint_about(actual)}: {remedy} sets it"
-
-
-def _mismatch(names: Names, actual: int, half: int) -> str:
-    return (
-        f"has {counted(actual, 'partition')}, {names.half} has {half}: the number must be the same and never change. "
-        f"Use another namespace, or, if nothing in the topic is needed, delete it and run {_apply(names)}"
-    )
 
 
 def _apply(names: Names, group: str = "") -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.panel import Panel
@@ -42,6 +42,7 @@ def is_harmless(output: str) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@settings(deadline=None)  # A busy machine may take long.
 @given(text=st.text(max_size=40) | st.lists(st.sampled_from(HOSTILE)).map("".join))
 def test_whatever_a_command_prints_controls_no_terminal(form: str, text: str) -> None:
     screen = console(force_terminal=True)

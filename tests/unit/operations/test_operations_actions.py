@@ -231,7 +231,7 @@ def test_reason_and_operator_are_taken_without_surrounding_blanks():
         ("why", "a" * 201, "longer than 200 characters"),
         ("x" * 2_049, "alice", "the reason is too long"),
         ("€" * 300, "alice", "the reason is too long"),
-        ("\ud800", "alice", "no text"),
+        ("\ud800", "alice", "not text"),
     ],
 )
 def test_words_that_can_not_be_recorded_are_refused(reason, operator, text):

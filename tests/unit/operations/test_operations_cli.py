@@ -339,6 +339,7 @@ def test_answers_in_words(capsys):
         ([], 0),
         ([Result.COMMITTED], 0),
         ([Result.ROLLED_BACK], 0),
+        ([Result.ABANDONED, Result.WOULD_ABANDON], 0),
         ([Result.RESUMED, Result.ALREADY_RESUMED, Result.WOULD_RESUME], 0),
         ([Result.RESUMED, Result.REFUSED, Result.STORED], 1),
         ([Result.RESUMED, Result.STORED], 3),
@@ -379,27 +380,6 @@ def test_pending_lists_the_states_that_are_asked_for(txbridge, on_cluster):
         default,
         default | {TransactionState.SCHEDULED, TransactionState.DISCARDED},
     ]
-
-
-@pytest.mark.parametrize(
-    ("result", "code"),
-    [(Result.ABANDONED, 0), (Result.WOULD_ABANDON, 0), (Result.REFUSED, 1), (Result.STORED, 3)],
-)
-def test_a_scheduled_message_is_cancelled_with_its_reason(txbridge, on_cluster, result, code):
-    asked = []
-
-    def abandon(_connection, target, **how):
-        asked.append((target, how["reason"], how["operator"], how["dry_run"]))
-        return Answer(SCHEDULED, result, "so it is", 20)
-
-    on_cluster("abandon", abandon)
-    dry = ["--dry-run"] if result is Result.WOULD_ABANDON else ["--reason", "has paid", "--operator", "alice"]
-    ended, output, _ = txbridge("resolve", "3:4", "abandon", *dry, "--bootstrap-servers", "broker:9092")
-    assert ended == code
-    assert output.splitlines()[-1].endswith("3:4 (ABCDEF00, group orders, topic orders.placed): so it is")
-    [(target, reason, operator, dry_run)] = asked
-    assert (target, dry_run) == ("3:4", result is Result.WOULD_ABANDON)
-    assert dry_run or (reason, operator) == ("has paid", "alice")
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

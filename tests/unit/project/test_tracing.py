@@ -77,20 +77,15 @@ def test_a_message_with_a_context_is_sent_as_it_is_and_its_spans_are_below_that_
 
 def test_a_message_without_a_context_carries_that_of_its_prepare(spans: InMemorySpanExporter):
     message = Message("orders", b"x", key=b"k", headers=[("a", b"1")], timestamp=7, partition=3, check_immunity_time=9)
-    carried = prepare(ClientTracing("group"), message)
-    [span] = spans.get_finished_spans()
+    tracer = trace.get_tracer_provider().get_tracer("application")
+    with tracer.start_as_current_span("request") as request:
+        carried = prepare(ClientTracing("group"), message)
+    span, _ = spans.get_finished_spans()
     own = span.context
     context = f"00-{hexadecimal(own.trace_id, 32)}-{hexadecimal(own.span_id, 16)}-{own.trace_flags:02x}"
     assert carried == Message("orders", b"x", b"k", [("a", b"1"), ("traceparent", context.encode())], 7, 3, 9)
-    assert span.parent is None
-
-
-def test_it_is_below_the_span_of_the_caller(spans: InMemorySpanExporter):
-    tracer = trace.get_tracer_provider().get_tracer("application")
-    with tracer.start_as_current_span("request") as request:
-        prepare(ClientTracing("group"), Message("orders", b"x"))
-    prepared = spans.get_finished_spans()[0]
-    assert prepared.parent.span_id == request.get_span_context().span_id
+    # It is below the span of the caller.
+    assert span.parent.span_id == request.get_span_context().span_id
 
 
 def test_attributes_never_hold_the_whole_transaction_id(spans: InMemorySpanExporter):
@@ -211,21 +206,23 @@ def test_without_an_sdk_the_environment_is_not_read_for_each_message(monkeypatch
     assert len(read) == 1
 
 
-def test_a_library_that_nobody_has_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
+@pytest.mark.parametrize(
+    ("named", "installed", "names"),
+    [
+        # Nobody has imported the library, so it is not asked.
+        (False, True, []),
+        (True, True, ["prepare orders"]),
+        (True, False, []),
+    ],
+)
+def test_an_sdk_is_used_if_the_environment_names_it_and_the_library_is_there(
+    monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter, named: bool, installed: bool, names: list[str]
+) -> None:
     monkeypatch.setattr(tracing, "sys", SimpleNamespace(modules={}))
-    assert prepare(ClientTracing("group"), message := Message("orders", b"x")) is message
-    assert spans.get_finished_spans() == ()
-
-
-def test_an_sdk_that_the_environment_names_is_used(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
-    monkeypatch.setattr(tracing, "sys", SimpleNamespace(modules={}))
-    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
-    prepare(ClientTracing("group"), Message("orders", b"x"))
-    assert [span.name for span in spans.get_finished_spans()] == ["prepare orders"]
-
-
-def test_without_the_library_it_is_the_same(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
-    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    assert prepare(ClientTracing("group"), message := Message("orders", b"x")) is message
-    assert spans.get_finished_spans() == ()
+    if named:
+        monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
+    if not installed:
+        monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    message = Message("orders", b"x")
+    assert (prepare(ClientTracing("group"), message) is message) == (names == [])
+    assert [span.name for span in spans.get_finished_spans()] == names

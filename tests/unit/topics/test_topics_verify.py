@@ -19,6 +19,7 @@ DISCARD = "ns.TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK = "ns.RMQ_SYS_TRANS_CHECK.orders"
 NAMES = Names("ns")
 APPLY = "`txbridge topics apply --namespace ns`"
+APPLY_GROUP = "`txbridge topics apply --namespace ns --group orders`"
 
 LOG = {
     "cleanup.policy": "delete",
@@ -193,31 +194,23 @@ def test_check_topic_that_is_there_is_left_alone(cluster):
     assert cluster.created == []
 
 
-def test_check_topic_that_can_not_carry_checks(cluster):
-    layout = check_layout("admin", NAMES)
-    cluster.sights[CHECK] = facts(CHECK, max_message_bytes="1048588")
-    with pytest.raises(LayoutError) as caught:
-        ensure_check_topic("admin", NAMES, "orders", layout)
-    assert caught.value.problems == (
+@pytest.mark.parametrize(
+    ("sight", "problem"),
+    [
         (
-            f"{CHECK}: max.message.bytes is 1048588, must be at least 1131072: "
-            "`txbridge topics apply --namespace ns --group orders` sets it"
+            facts(CHECK, max_message_bytes="1048588"),
+            f"max.message.bytes is 1048588, must be at least 1131072: {APPLY_GROUP} sets it",
         ),
-    )
-
-
-def test_check_topic_without_the_right_to_create_it(cluster):
+        (None, f"missing right CREATE on topic x; or let an administrator run {APPLY_GROUP}"),
+    ],
+)
+def test_check_topic_that_can_not_carry_checks_or_be_created(cluster, sight, problem):
     layout = check_layout("admin", NAMES)
-    cluster.sights[CHECK] = None
+    cluster.sights[CHECK] = sight
     cluster.refusal = "missing right CREATE on topic x"
     with pytest.raises(LayoutError) as caught:
         ensure_check_topic("admin", NAMES, "orders", layout)
-    assert caught.value.problems == (
-        (
-            f"{CHECK}: missing right CREATE on topic x; or let an administrator run "
-            "`txbridge topics apply --namespace ns --group orders`"
-        ),
-    )
+    assert caught.value.problems == (f"{CHECK}: {problem}",)
 
 
 def test_check_topic_without_a_setting_that_the_cluster_refuses_and_that_is_not_vital(cluster):
