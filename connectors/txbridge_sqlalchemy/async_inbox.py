@@ -23,7 +23,7 @@ class AsyncInbox(Generic[_G]):
     Any number of tasks of one event loop may use it, with an engine of that loop.
 
     Args:
-        database: an AsyncEngine, or an async_sessionmaker that is bound to one, and to one only.
+        database: an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
         consumer: name of the consumer, as in Inbox.
 
     Raises:
@@ -41,11 +41,11 @@ class AsyncInbox(Generic[_G]):
         self._inbox = _InboxInGreenlet(cast(Any, database), consumer)
 
     async def verify(self) -> None:
-        """Make sure that the table is there and that a rollback works; see Inbox.verify."""
+        """Make sure that the table exists and that a rollback works; see Inbox.verify."""
         await greenlet_spawn(self._inbox.verify)
 
     async def process(self, record: Any, work: Callable[[_G, Any], Awaitable[object]]) -> bool:
-        """Await `work(connection, record)` unless that was done already, and commit its effect with the record's row.
+        """Await `work(connection, record)` unless that was done before, and commit its effect with the record's row.
 
         See Inbox.process. A cancelled call commits nothing, unless COMMIT was sent already. In that case the record is
         done if COMMIT succeeded, and reading the record again finds the outcome.

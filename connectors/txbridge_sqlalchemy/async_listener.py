@@ -26,7 +26,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
     Any number of tasks of one event loop may use it, with an engine of that loop.
 
     Args:
-        database: an AsyncEngine, or an async_sessionmaker that is bound to one, and to one only.
+        database: an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
         execute: a coroutine function, awaited as `execute(connection, message, arg)`, with an AsyncSession instead of
             the connection when an async_sessionmaker was given. SqlTransactionListener describes what it may do and
             return.
@@ -68,14 +68,14 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         )
 
     async def verify(self) -> None:
-        """Make sure that the table is there and that a rollback works.
+        """Make sure that the table exists and that a rollback works.
 
         See SqlTransactionListener.verify.
         """
         await greenlet_spawn(self._listener.verify)
 
     async def barrier_id(self) -> str | None:
-        """Identity of the table, which half messages carry. Read once, and made where the table has none."""
+        """Identity of the table, which half messages carry. Read once, and created if the table has none."""
         return await greenlet_spawn(self._listener.barrier_id)
 
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:

@@ -30,7 +30,7 @@ class Inbox(Generic[_G]):
     only causes repeats, which are skipped. docs/inbox.md has the whole loop.
 
     Args:
-        database: an Engine, or a sessionmaker that is bound to one, and to one only.
+        database: an Engine, or a sessionmaker that is bound to exactly one.
         consumer: name of the consumer that has these effects, 1 to 100 characters. Two services, or two independent
             effects of one, have two names. Never change it: under another name every record is new.
 
@@ -56,21 +56,21 @@ class Inbox(Generic[_G]):
         return opener(database, "an AsyncInbox")
 
     def verify(self) -> None:
-        """Make sure that the table is there and that a rollback works.
+        """Make sure that the table exists and that a rollback works.
 
-        The inbox does it before the first record. Call it at start to learn of a mistake earlier.
+        The inbox does it before the first record. Call it at start to learn of mistakes earlier.
 
         Raises:
             UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
                 transactions).
-            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database cannot be asked.
+            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """
         probe(self._open, inbox_row(self._consumer, RecordName(probe_id(), 1)), lambda _: None)
         self._verified = True
 
     def process(self, record: Any, work: Callable[[_G, Any], object]) -> bool:
-        """Call `work(connection, record)` unless that was done already, and commit its effect with the record's row.
+        """Call `work(connection, record)` unless that was done before, and commit its effect with the record's row.
 
         `work` gets a Session instead of the connection when the inbox was made from a sessionmaker. It leaves commit
         and rollback to the inbox, lets errors of the database through unless a savepoint contains them, and returns
@@ -90,7 +90,7 @@ class Inbox(Generic[_G]):
             LostTransactionError: an error that ended the transaction was caught by `work`, or `work` has rolled it
                 back, or COMMIT had no effect; nothing was committed.
             Exception: an exception of `work` or the database, after the rollback. The record has no row, so it is
-                worked on when it is read again. If COMMIT was not answered, only the database has the outcome. Reading
+                processed when it is read again. If COMMIT was not answered, only the database has the outcome. Reading
                 the record again finds it.
 
         """

@@ -42,7 +42,7 @@ def inbox_row(consumer: str, name: RecordName) -> Row:
 
 
 def create_inbox_table(engine: Engine) -> None:
-    """Create `txbridge_inbox` and its index, unless the table is there."""
+    """Create `txbridge_inbox` and its index, unless the table exists."""
     inbox_metadata.create_all(engine)
 
 
@@ -52,12 +52,12 @@ def inbox_ddl(dialect: Dialect) -> str:
 
 
 def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = 1_000) -> int:
-    """Delete rows of records that cannot be read again; returns how many. Run it once a day or so, from anywhere.
+    """Delete rows of records that cannot be read again, and return how many. Run it once a day or so, from anywhere.
 
     Args:
         engine: of the database with the table.
         older_than: longer than the retention of the real topics, and longer than any time by which a consumer group is
-            set back. A record that is read after its row is deleted has its effect again.
+            reset. A record that is read after its row is deleted has its effect again.
         batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
             SQLite.
 

@@ -26,14 +26,14 @@ class SqlTransactionListener(BarrierListener):
 
     The application's function and a row with the transaction's id are committed together, so a check only has to look
     for the row. Where there is none, a check first writes one that says "rolled back", unless the message is young.
-    From then on a transaction that stands still in some process cannot commit. docs/sqlalchemy.md has the details.
+    From then on a transaction that is paused in some process cannot commit. docs/sqlalchemy.md has the details.
 
     Thread-safe. All processes of the producer group must use the same database, its primary, not a replica. A check
     of a message whose sender uses another database is answered "unknown", and logged as an error.
     For an AsyncEngine use AsyncSqlTransactionListener.
 
     Args:
-        database: an Engine, or a sessionmaker that is bound to one, and to one only.
+        database: an Engine, or a sessionmaker that is bound to exactly one.
         execute: called as `execute(connection, message, arg)`, with a Session instead of the connection when a
             sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
             through unless a savepoint contains them. It returns None or True to commit. It returns False or raises
@@ -45,7 +45,7 @@ class SqlTransactionListener(BarrierListener):
         patience: age in seconds of a message from which on a check that finds no row may roll it back. Before that it
             answers "unknown", because the sender may still wait for a connection or a lock. So it must be longer than
             `pool_timeout` (30 s) and the lock time-outs of the database together. The worker's checks must go on for
-            longer than that (docs/sqlalchemy.md). A lost commit is found at once, whatever this is.
+            longer than that (docs/sqlalchemy.md). A lost commit is found at once, whatever the patience.
 
     Raises:
         UsageError: an argument cannot work.
@@ -91,14 +91,14 @@ class SqlTransactionListener(BarrierListener):
         return opener(database, "an AsyncSqlTransactionListener")
 
     def verify(self) -> None:
-        """Make sure that the table is there and that a rollback works.
+        """Make sure that the table exists and that a rollback works.
 
-        The listener does it before the first transaction or check. Call it at start to learn of a mistake earlier.
+        The listener does it before the first transaction or check. Call it at start to learn of mistakes earlier.
 
         Raises:
             UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
                 transactions). Or they read uncommitted rows (READ UNCOMMITTED).
-            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database cannot be asked.
+            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """
         level = probe(self._open, row_of(probe_id(), ROLLED_BACK), self._isolation_level)

@@ -42,7 +42,7 @@ def row_of(transaction_id: str, state: str) -> Row:
 
 
 def create_table(engine: Engine) -> None:
-    """Create `txbridge_transactions` and its index, unless the table is there."""
+    """Create `txbridge_transactions` and its index, unless the table exists."""
     metadata.create_all(engine)
 
 
@@ -52,10 +52,10 @@ def ddl(dialect: Dialect) -> str:
 
 
 def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1_000) -> int:
-    """Delete rows that no check can need any more; returns how many. Run it once a day or so, from anywhere.
+    """Delete rows that no check can need any more, and return how many. Run it once a day or so, from anywhere.
 
     A row that is missing means "rolled back" to a check. So a row must outlive every check of its message, and every
-    process that stands still before its local transaction. Deleting it too early loses a committed message.
+    process that is paused before its local transaction. Deleting it too early loses a committed message.
 
     Args:
         engine: of the database with the table.

@@ -59,7 +59,7 @@ _COMMITS = ListenerMethod(_commit, execution_failed)
 
 
 class AsyncTransactionProducer:
-    """TransactionProducer with `await`. Where nothing else is said, arguments, calls, results and errors are the same.
+    """TransactionProducer with `await`. Arguments, calls, results and errors are the same unless stated otherwise.
 
     Use it with `async with`, or await `close` at the end. `start`, `async with` or the first send starts it. From then
     on it belongs to that event loop, and any number of the loop's tasks may share it. In another loop its calls raise
@@ -72,8 +72,9 @@ class AsyncTransactionProducer:
         settings: Properties of librdkafka. Its callbacks (`error_cb`, `stats_cb`) run in threads of the producer, not
             on the loop.
         namespace: Prefix of the internal topics.
-        check_concurrency: Most calls of `check_local_transaction` at the same time (RocketMQ's checkThreadPoolMaxSize).
-        check_request_hold_max: Most unanswered checks.
+        check_concurrency: How many calls of `check_local_transaction` may run at once (RocketMQ's
+            checkThreadPoolMaxSize).
+        check_request_hold_max: How many checks may be unanswered.
         start_timeout: Seconds to wait for Kafka at the start.
         timer_max_delay: Longest delay of a message, in seconds.
         metrics: Counts the work of this producer.

@@ -37,7 +37,7 @@ class TransactionListener(ABC):
         It runs in the thread that sends. For a submitted message it runs in `execute_executor` or the producer's pool,
         for an AsyncTransactionProducer in the loop's default executor.
 
-        None and an exception count as unknown. The exception is not raised again. It is in the result as
+        None and an exception count as unknown. The exception is not raised again: the result has it as
         `local_exception`, and its text goes to the worker as the remark.
         """
 
@@ -46,7 +46,7 @@ class TransactionListener(ABC):
         """Look up the outcome of the local transaction `message.transaction_id`.
 
         It runs in `check_executor` or the producer's pool, for an AsyncTransactionProducer in the loop's default
-        executor. The worker may ask any process of the producer group, also one that never ran this transaction. None
+        executor. The worker may ask any process of the producer group, even one that never ran this transaction. None
         and an exception count as unknown, and the worker will ask again.
         """
 

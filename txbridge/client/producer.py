@@ -59,13 +59,13 @@ class TransactionProducer:
         namespace: Prefix of the internal topics.
         execute_executor: Runs the local transactions of `submit_message_in_transaction`, instead of the producer's own
             thread pool. `close` does not shut it down.
-        execute_thread_pool_max_size: Most of these local transactions at the same time, also in your executor. 1 keeps
-            their order.
+        execute_thread_pool_max_size: How many of these local transactions may run at once, also in your executor. 1
+            keeps their order.
         check_executor: Runs `check_local_transaction`, instead of the producer's own thread pool. `close` does not shut
             it down.
         check_thread_pool_max_size: Threads of the producer's own pool for checks (RocketMQ's checkThreadPoolMaxSize).
-        check_request_hold_max: Most unanswered checks (RocketMQ's checkRequestHoldMax). Further ones stay in Kafka,
-            while RocketMQ drops them.
+        check_request_hold_max: How many checks may be unanswered (RocketMQ's checkRequestHoldMax). The others stay in
+            Kafka; RocketMQ drops them.
         start_timeout: Seconds to wait for Kafka at the start.
         timer_max_delay: Longest delay of a message, in seconds. Use the workers' value, because a worker discards
             messages with a longer delay.
@@ -179,8 +179,8 @@ class TransactionProducer:
     def send_messages_in_transaction(self, messages: Iterable[Message], arg: Any = None) -> TransactionSendResult:
         """Send several messages in one transaction: readers see all of them or none.
 
-        In each partition they stand in the order of `messages`. They are one half message with one local transaction,
-        one decision and, if needed, one check. The listener finds them in `message.messages`.
+        In each partition they have the order of `messages`. They are one half message with one local transaction, one
+        decision and, if needed, one check. The listener finds them in `message.messages`.
 
         At most 1,000 messages go to at most 100 topics. Together they may be as large as one message. RocketMQ has no
         such call. Raises as `send_message_in_transaction` does.
@@ -202,7 +202,7 @@ class TransactionProducer:
             sends.finish_attempt(transaction_id)
 
     def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
-        """Do as `send_message_in_transaction` in the background, so that one thread has many transactions in flight.
+        """Like `send_message_in_transaction`, in the background: one thread can have many transactions in flight.
 
         Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
         `execute_executor`, by default in one thread of the producer. That thread keeps the order in which the half
@@ -210,11 +210,11 @@ class TransactionProducer:
         resolves with the TransactionSendResult.
 
         The future fails with the error that `send_message_in_transaction` would raise: PrepareError, KeyboardInterrupt.
-        Its callbacks run in the threads of the local transactions, and delay these.
+        Its callbacks run in the threads of the local transactions, and delay them.
 
-        The call blocks while 2,000 transactions, or values of 64 MiB together, are between call and decision. In a
-        listener method or a callback it does not block for that. `Future.cancel` gives the attempt up until its local
-        transaction has begun. RocketMQ has no such call.
+        The call blocks while 2,000 transactions, or values of 64 MiB together, are between call and decision. It does
+        not block in a listener method or a callback. `Future.cancel` works until the local transaction has begun.
+        RocketMQ has no such call.
 
         Raises:
             UsageError: The message cannot be sent, or the producer is closed. Nothing was sent.
@@ -227,7 +227,7 @@ class TransactionProducer:
     def submit_messages_in_transaction(
         self, messages: Iterable[Message], arg: Any = None
     ) -> Future[TransactionSendResult]:
-        """Do as `send_messages_in_transaction` in the background, as `submit_message_in_transaction` does with one."""
+        """Like `send_messages_in_transaction`, in the background, as `submit_message_in_transaction` does for one."""
         return self._submit_one(together(messages, self._options.names), arg)
 
     def _submit_one(self, message: Message, arg: Any) -> Future[TransactionSendResult]:
@@ -237,9 +237,9 @@ class TransactionProducer:
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
 
-        `timeout` is in seconds. None waits as long as the client tries to send the ENDs, 30 s for each END record, and
-        as long as the local transactions of submitted messages take. Returns the number of transactions that are not
-        settled. An END that was given up is settled, and the `end` of its result has the error.
+        `timeout` is in seconds. With None it waits as long as the client tries to send the ENDs (30 s for each END
+        record), and as long as the local transactions of submitted messages take. Returns the number of transactions
+        that are not settled. An END that was given up is settled, and the `end` of its result has the error.
 
         Raises:
             UsageError: The caller is the local transaction of a submitted message, or a callback in a thread that
@@ -261,8 +261,8 @@ class TransactionProducer:
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
 
-        `timeout` is in seconds. None waits as long as these take. Each END record is tried for 30 s, and those
-        of a half partition one after the other. The worker's checks decide the transactions that are not done by then.
+        `timeout` is in seconds. None waits as long as these take. Each END record is tried for 30 s, and those of a
+        half partition one after another. The worker's checks decide the transactions that are not done by then.
         Submitted messages whose local transaction has not begun fail with PrepareError. A start that is under way is
         given up.
 

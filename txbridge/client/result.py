@@ -84,7 +84,7 @@ class TransactionSendResult(_Sent):
     def wait(self, timeout: float | None = None) -> None:
         """Wait until Kafka has acknowledged the END.
 
-        `timeout` is in seconds. None waits as long as the client tries to send the END, 30 s for each record. A
+        `timeout` is in seconds. With None it waits as long as the client tries to send the END, 30 s for each record. A
         committed message becomes visible soon after, when the worker has applied the END.
 
         Raises:
@@ -102,7 +102,7 @@ class AsyncTransactionSendResult(_Sent):
     _hand_over: HandOver = field(kw_only=True, repr=False, compare=False)
 
     async def wait(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
-        """Do as TransactionSendResult.wait, without blocking the event loop. Several tasks may wait for one END.
+        """Like TransactionSendResult.wait, without blocking the event loop. Several tasks may wait for one END.
 
         Raises also UsageError in another event loop.
         """

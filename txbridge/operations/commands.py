@@ -123,7 +123,7 @@ def resolve_all(
     expected: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> list[Answer]:
-    """Act on all open messages of the selection that are in a state for it; its states and limit are ignored.
+    """Act on all open messages of the selection whose state allows it; its own states and limit are ignored.
 
     The order is that of partitions and offsets. A dry run lists the messages and writes nothing. `expected` is their
     number in a dry run: FinishedError is raised if it differs now, before anything is written. Other errors are those

@@ -65,7 +65,7 @@ class History:
 def read_history(connection: Connection, target: str) -> History:
     """The history of the transaction at `<partition>:<half offset>`, or with this whole id.
 
-    An id is searched in HALF for at most SEARCH_TIMEOUT_S. Raises UsageError when there is no such transaction,
+    An id is searched for in HALF, for at most SEARCH_TIMEOUT_S. Raises UsageError when there is no such transaction,
     HangingTransactionError, KafkaUnreachableError, EnvironmentProblemError.
     """
     half, partition = _find(connection, target.strip())

@@ -59,7 +59,7 @@ def list_pending(connection: Connection, selection: Selection = _DEFAULT, *, err
 
 
 def list_discarded(connection: Connection, selection: Selection = _DEFAULT, *, errors: bool = True) -> Listing:
-    """Discarded messages that can be resumed, oldest first. As `list_pending`, but for the states."""
+    """Discarded messages that can be resumed, oldest first; otherwise like `list_pending`."""
     discarded = replace(selection, states=frozenset({TransactionState.DISCARDED}))
     return list_pending(connection, discarded, errors=errors)
 

@@ -97,7 +97,7 @@ class OpenMessage:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions for open messages to list; None is no condition."""
+    """Conditions for the open messages to list; None means no condition."""
 
     states: frozenset[TransactionState] = frozenset({TransactionState.PENDING, TransactionState.HELD})
     group: str | None = None
@@ -122,7 +122,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Open messages, oldest first. `total` counts those that the limit cut off, too."""
+    """Open messages, oldest first. `total` also counts those beyond the limit."""
 
     messages: Sequence[OpenMessage]
     total: int

@@ -56,7 +56,7 @@ class Sandbox:
 
     Args:
         backend: runs Kafka; it must be started.
-        partitions: number for the internal topics. One keeps all decisions in order, and take-overs short.
+        partitions: of the internal topics. One keeps all decisions in order, and take-overs short.
         options: of all workers, by their names in docs/configuration.md; they win over DEFAULT_OPTIONS.
 
     """
@@ -108,7 +108,7 @@ class Sandbox:
 
     @property
     def worker(self) -> RunningWorker:
-        """The worker that was started last and runs. UsageError when there is none."""
+        """The worker that was started last and runs. Raises UsageError if there is none."""
         for worker in reversed(self.workers):
             if worker.returncode is None:
                 return worker
@@ -118,7 +118,7 @@ class Sandbox:
         """Start a worker and wait until it serves all partitions. If others run, wait until it has joined the group.
 
         `timeout` in seconds. `options` are the worker's, by their names in docs/configuration.md, and win over those of
-        the sandbox. AssertionError with the end of its log when it does not serve in time.
+        the sandbox. Raises AssertionError, with the end of its log, if it does not serve in time.
         """
         alone = all(worker.returncode is not None for worker in self.workers)
         given = {**self._options, **options, "namespace": self.namespace}
@@ -178,7 +178,7 @@ class Sandbox:
     def read_visible(self, topic: str) -> list[Message]:
         """All messages of a real topic that consumers with isolation.level=read_committed see now, by partition.
 
-        The messages of a committed transaction are there. KafkaException when there is no such topic.
+        The messages of a committed transaction are among them. Raises KafkaException if there is no such topic.
         """
         partitions = self._topics.get(topic) or len(self._admin.list_topics(topic).topics[topic].partitions)
         return read_committed(self.settings, topic, partitions)
@@ -206,7 +206,7 @@ class Sandbox:
     ) -> TransactionState:
         """Wait until a transaction has one of these fates, at most `timeout` seconds, and return it.
 
-        By default: committed (and visible), rolled back, discarded. HELD is a commit that its topic does not take yet.
+        By default: committed (and visible), rolled back, discarded. HELD is a commit that its topic does not accept.
         """
         last: list[TransactionState] = []
 

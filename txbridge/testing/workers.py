@@ -138,7 +138,7 @@ class WorkerProcess(RunningWorker):
         return self._process.poll()
 
     def wait_dead(self, timeout: float = 30.0) -> int:
-        """Wait until it has ended, at most `timeout` seconds; its exit code. Raises TimeoutExpired."""
+        """Wait until it has ended, at most `timeout` seconds, and return its exit code. Raises TimeoutExpired."""
         return self._process.wait(timeout)
 
     def kill(self) -> None:
