@@ -65,6 +65,9 @@ class DjangoTransactionListener(BarrierListener):
                 # A server that loads wsgi.py before it forks would share this connection among its web processes.
                 connection.close()
 
+    def _verify_once(self) -> None:
+        """Do nothing: the producer of a process verifies the table before it starts."""
+
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         # This thread serves no request, so Django does not close its old connections.
         close_old_connections()

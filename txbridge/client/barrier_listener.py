@@ -58,7 +58,8 @@ class BarrierListener(TransactionListener):
 
     def barrier_id(self) -> str | None:
         """Identity of the table, which half messages carry. Read once, and made where the table has none."""
-        self._verify_once()
+        if self._barrier.id is None:
+            self.verify()
         return self._barrier.id
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
@@ -104,8 +105,8 @@ class BarrierListener(TransactionListener):
             return LocalTransactionState.UNKNOW
 
     def _verify_once(self) -> None:
-        if self._barrier.id is None:
-            self.verify()
+        """Verify the table before the first transaction or check."""
+        self.barrier_id()
 
     def _decision_of(self, message: MessageExt) -> LocalTransactionState:
         """Return the decision in the table. If there is none, write a rollback first."""
