@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from types import SimpleNamespace
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -108,20 +107,19 @@ def refusal(code):
 class FakeRuntime:
     """A started client without Kafka, on the real SendPath. The test says when half messages are acknowledged.
 
-    It is its own writers of half messages, of which there is one, and its own registry of attempts.
+    It is its own writers of half messages, of which there is one, its own sender of decisions and registry of attempts.
     """
 
     def __init__(self, *, room=True):
         #: Whether there is room for ENDs. `refusals` are raised for the next half messages.
         self.room, self.refusals = room, deque()
         self.written, self.running, self.given_up, self.ends = [], set(), [], []
-        self.room_waits = []
+        self.looks_for_room = 0
         self.closed = False
         self.after_reports = None
         self._condition = threading.Condition()
         limits = MessageLimits(LAYOUT.max_message_size, 604_800)
-        ends = SimpleNamespace(wait_for_room=self._wait_for_ends, submit_command=self._submit_command)
-        self.sends = SendPath(limits, 0.1, self, self, ends, TopicWatch(Names(), LAYOUT.partitions), None, ())
+        self.sends = SendPath(limits, 0.1, self, self, self, TopicWatch(Names(), LAYOUT.partitions), None, ())
 
     # As Runtime.
 
@@ -161,10 +159,6 @@ class FakeRuntime:
     def for_many(self, *, waits):
         return self
 
-    def wait_for_room(self, timeout):
-        self.room_waits.append(timeout)
-        threading.Event().wait(min(timeout, 0.01))
-
     def write_half(self, message, transaction_id, on_done, after_reports, deadline, barrier_id):
         self.after_reports = after_reports
         if self.refusals:
@@ -175,13 +169,12 @@ class FakeRuntime:
 
     # As DecisionSender.
 
-    def _wait_for_ends(self, timeout):
-        if timeout and not self.room:
-            self.room_waits.append(timeout)
-            threading.Event().wait(timeout)
+    @property
+    def has_room(self):
+        self.looks_for_room += 1
         return self.room
 
-    def _submit_command(self, partition, entry, source, size):
+    def submit_command(self, partition, entry, source, size):
         self.ends.append(Ticket(entry, size))
         return self.ends[-1]
 

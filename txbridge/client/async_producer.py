@@ -26,7 +26,6 @@ from txbridge.client.options import (
     ClientOptions,
     require_positive,
 )
-from txbridge.client.prepare.half_writer_pool import MOST_WRITERS
 from txbridge.client.result import AsyncTransactionSendResult
 from txbridge.client.several_messages import together
 from txbridge.deadline import Deadline
@@ -40,9 +39,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Threads for blocking calls that must not wait for one another: a wait for room of each writer of half messages and
-#: one of the ENDs, which sends share, and start or close. A thread starts when it is needed.
-_WAITING_THREADS = MOST_WRITERS + 2
+#: Threads for start, close, and looks at topics that messages with a timestamp need, which take 1.5 s at most. A thread
+#: starts when it is needed.
+_BLOCKING_THREADS = 4
+#: Pause (s) until a send looks again whether there is room. It is longer than that of a thread: thousands may look.
+_PAUSE_S = 0.1
 #: Threads for flushes. Any number of tasks may flush; further flushes wait for a thread.
 _FLUSHING_THREADS = 2
 #: From this number of sends in flight on, half messages wait some milliseconds for others, to share a request. With
@@ -107,7 +108,7 @@ class AsyncTransactionProducer:
         check = ListenerMethod(listener.check_local_transaction, check_failed)
         self._checks = LoopChecks(check, self, check_concurrency)
         # Pools start their threads when they are used, so these cost nothing yet.
-        self._waits_in = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="txbridge-async")
+        self._calls_in = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
         self._life = Life(self._options, self._checks.ask_application)
         #: To the loop that has started the producer, or that starts it; None until then.
@@ -115,8 +116,6 @@ class AsyncTransactionProducer:
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._turns = Turns()
-        #: Waits for room that several sends share.
-        self._waits: dict[Callable[[float], object], asyncio.Future[Any]] = {}
 
     @property
     def group(self) -> str:
@@ -267,7 +266,7 @@ class AsyncTransactionProducer:
 
     async def _start(self) -> None:
         try:
-            await _in_thread(self._waits_in, self._life.ensure_started)
+            await _in_thread(self._calls_in, self._life.ensure_started)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.
@@ -278,8 +277,8 @@ class AsyncTransactionProducer:
             raise
 
     async def _close(self, timeout: float | None) -> None:  # noqa: ASYNC109
-        await _in_thread(self._waits_in, self._life.close, timeout, _do_nothing, self._checks.close)
-        self._waits_in.shutdown(wait=False)
+        await _in_thread(self._calls_in, self._life.close, timeout, _do_nothing, self._checks.close)
+        self._calls_in.shutdown(wait=False)
         self._flushes_in.shutdown(wait=False)
 
     # --- an attempt -------------------------------------------------------------------------------------------------
@@ -309,22 +308,14 @@ class AsyncTransactionProducer:
             gathers = self._turns.number >= _GATHER_FROM
             writer = sends.halves.for_many(waits=False) if gathers else sends.writer_for_caller()
             on_done = partial(hand_over.resolve_soon, reported)
-            for wait, seconds in sends.hand_over(writer, message, transaction_id, on_done):
-                await self._wait_together(wait, seconds)
+            for look in sends.hand_over(writer, message, transaction_id, on_done):
+                await (asyncio.sleep(_PAUSE_S) if look is None else _in_thread(self._calls_in, look))
             result = await reported
         except BaseException:
             # Cancelled. Kafka may still store the half message, but no local transaction will run.
             sends.give_up(transaction_id)
             raise
         return sends.require_stored(transaction_id, result)
-
-    async def _wait_together(self, wait: Callable[[float], object], timeout: float) -> object:  # noqa: ASYNC109
-        """Wait in a thread. Sends that wait for the same share one thread."""
-        waiting = self._waits.get(wait)
-        if waiting is None:
-            waiting = self._waits[wait] = asyncio.ensure_future(_in_thread(self._waits_in, wait, timeout))
-            waiting.add_done_callback(lambda _: self._waits.pop(wait))
-        return await asyncio.shield(waiting)
 
 
 def _do_nothing(_: float | None = None) -> None:

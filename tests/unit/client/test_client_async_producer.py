@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.client_fakes import FakeRuntime, until
 from tests.support.listeners import COMMIT, Answers
+from tests.support.own_threads import names_of_ours
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
@@ -208,7 +209,7 @@ async def test_too_many_wait_for_their_turn_but_a_listener_does_not(runtime):
 
 
 @pytest.mark.parametrize("full", ["ends", "half messages"])
-async def test_no_room_is_waited_for_in_one_thread_and_then_a_prepare_error(runtime, full):
+async def test_no_room_is_waited_for_without_a_thread_and_then_a_prepare_error(runtime, full):
     if full == "ends":
         runtime.room = False
     else:
@@ -219,8 +220,9 @@ async def test_no_room_is_waited_for_in_one_thread_and_then_a_prepare_error(runt
     assert {type(error) for error in errors} == {PrepareError}
     expected = "too many decisions wait" if full == "ends" else "librdkafka's queue stayed full"
     assert all(str(error).startswith(expected) for error in errors)
-    # 20 sends with waits of their own would have waited 20 times as often.
-    assert len(runtime.room_waits) <= (1 if full == "ends" else 20)
+    # Each has waited, and only the start has needed a thread.
+    assert full != "ends" or runtime.looks_for_room >= 40
+    assert [name for name in names_of_ours() if name.startswith("txbridge-async_")] in ([], ["txbridge-async_0"])
     assert (len(runtime.given_up), runtime.running) == (20, set())
 
 
@@ -279,6 +281,32 @@ async def test_another_loop_and_a_fork_are_refused(runtime):
         with pytest.raises(UsageError, match="before a fork; create one in the child"):
             await sends()
     await producer.close()
+
+
+async def test_flushes_have_two_threads_and_a_further_one_only_the_rest_of_its_time(runtime):
+    go_on, timeouts = threading.Event(), []
+
+    def flush(timeout):
+        timeouts.append(timeout)
+        if timeout is None:
+            go_on.wait()
+        return 3 if timeout == 0 else 0
+
+    runtime.flush = flush
+    producer = await producer_with(Listener()).start()
+    others = [asyncio.ensure_future(producer.flush()) for _ in range(2)]
+    try:
+        await until(lambda: timeouts == [None, None])
+        assert await asyncio.wait_for(producer.flush(0.01), 20) == 3
+        later = asyncio.ensure_future(producer.flush(600))
+        await asyncio.sleep(0.05)
+        # As many as a thread each, and more, do not hold up close().
+        await asyncio.wait_for(producer.close(0.1), 20)
+    finally:
+        go_on.set()
+    assert await asyncio.gather(*others, later) == [0, 0, 0]
+    assert timeouts[:3] == [None, None, 0]
+    assert 0 < timeouts[3] < 600
 
 
 async def test_close_by_a_listener_is_refused_also_in_a_task_of_its_own(runtime):
@@ -359,7 +387,7 @@ def test_a_closed_loop_gets_no_call(runtime):
     asyncio.run(main())
     runtime.acknowledge()
     assert len(runtime.given_up) == 1
-    producer._waits_in.shutdown()
+    producer._calls_in.shutdown()
 
 
 @pytest.mark.parametrize(

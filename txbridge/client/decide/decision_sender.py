@@ -47,7 +47,7 @@ class DecisionSender:
         self._lock = threading.Lock()
         #: Wakes the thread, because there is something to do.
         self._work = threading.Condition(self._lock)
-        #: Wakes callers that wait for room or in flush(), because something was settled.
+        #: Wakes callers in flush(), because something was settled.
         self._progress = threading.Condition(self._lock)
         self._in_flight = 0
         self._closing = False
@@ -75,12 +75,10 @@ class DecisionSender:
         late.settle_with(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
         return late
 
-    def wait_for_room(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for room for new transactions. Returns whether there is room."""
-        if self._queue.unsettled < MAX_UNSETTLED:
-            return True
-        with self._lock:
-            return self._progress.wait_for(lambda: self._queue.unsettled < MAX_UNSETTLED, timeout)
+    @property
+    def has_room(self) -> bool:
+        """Whether decisions are acknowledged fast enough for further transactions."""
+        return self._queue.unsettled < MAX_UNSETTLED
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait up to `timeout` seconds (None: no limit) for all commands so far. Returns how many are unsettled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     #: Measures or traces each transaction.
     Watcher: TypeAlias = GroupMetrics | ClientTracing
 
-#: A function that waits for room, and its time-out (s). It returns sooner if there is room.
-Wait = tuple[Callable[[float], object], float]
-
+#: Pause (s) until a caller looks again whether there is room. Nobody notices it while decisions or half messages of
+#: seconds wait. A notification would cost every report and every decision something.
+_PAUSE_S = 0.01
 #: Seconds after message.timeout.ms until a half message without a report is given up. librdkafka looks for overdue
 #: messages once a second, and its own report is the better answer.
 REPORT_MARGIN_S = 1.0
@@ -143,21 +144,21 @@ class SendPath:
         transaction_id: str,
         on_done: Report,
         after_reports: AfterReports | None = None,
-    ) -> Iterator[Wait]:
-        """Give the half message to the writer. Yields the waits that are needed before.
+    ) -> Iterator[Callable[[], object] | None]:
+        """Give the half message to the writer. Yields what the caller must do before: call this, or pause if None.
 
-        All waits together take as long as an acknowledgement may. Raises PrepareError after that, and if HALF has
-        changed since the start. Raises UsageError for a timestamp that the real topic refuses.
+        All of it takes as long as an acknowledgement may. Raises PrepareError after that, and if HALF has changed since
+        the start. Raises UsageError for a timestamp that the real topic refuses.
         """
         deadline = Deadline(self._prepare_timeout)
         if any(one.timestamp is not None for one in message.messages):
-            if (look := self._timestamps.look_up(message)) is not None:
-                yield look, deadline.left
+            if (look := self._timestamps.look_up(message, deadline.left)) is not None:
+                yield look
             self._timestamps.require_taken(message)
-        while not self._ends.wait_for_room(0):
+        while not self._ends.has_room:
             if deadline.is_over:
                 raise PrepareError(_NO_ROOM_FOR_ENDS)
-            yield self._ends.wait_for_room, deadline.left
+            yield None
         for one in message.messages:
             self._watch.note_topic(one.topic)
         for watcher in self._watchers:
@@ -171,7 +172,7 @@ class SendPath:
             except BufferError:
                 if deadline.is_over:
                     raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES) from None
-                yield writer.wait_for_room, deadline.left
+                yield None
             else:
                 return
 
@@ -215,8 +216,11 @@ class SendPath:
         after_reports: AfterReports | None = None,
     ) -> None:
         """Do as `hand_over`, in a thread that may block."""
-        for wait, seconds in self.hand_over(writer, message, transaction_id, on_done, after_reports):
-            wait(seconds)
+        for look in self.hand_over(writer, message, transaction_id, on_done, after_reports):
+            if look is None:
+                time.sleep(_PAUSE_S)
+            else:
+                look()
 
     def prepare_half(self, message: Message, transaction_id: str) -> Prepared:
         """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -34,12 +35,12 @@ class TimestampLimits:
         self._requests = ControllerRequests(lambda: quiet_admin(settings, factory))
         self._known: dict[str, tuple[float, TopicRules]] = {}
 
-    def look_up(self, message: Message) -> Callable[[float], None] | None:
-        """A call that asks Kafka, with a time-out (s), for what is not known of the message's topics. Or None."""
+    def look_up(self, message: Message, timeout: float) -> Callable[[], None] | None:
+        """A call that asks Kafka, within `timeout` seconds, for what is not known of the message's topics. Or None."""
         now = time.monotonic()
         topics = {one.topic for one in message.messages if one.timestamp is not None}
         unknown = sorted(topic for topic in topics if self._known.get(topic, (0.0, None))[0] <= now)
-        return (lambda timeout: self._ask_kafka(unknown, timeout)) if unknown else None
+        return partial(self._ask_kafka, unknown, timeout) if unknown else None
 
     def require_taken(self, message: Message) -> None:
         """Raise UsageError for a timestamp that its topic refuses."""

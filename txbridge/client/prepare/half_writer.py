@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 #: Longest wait (s) for a report. A report wakes the thread at once, so this only bounds the delay until a close or an
 #: overdue half message is noticed.
 _POLL_S = 0.1
-#: Pause (s) of a caller until it looks again whether librdkafka's queue has room. A full queue holds some seconds of
-#: messages, so nobody notices the pause. A notification would cost every report something.
-_ROOM_S = 0.002
 
 
 class Prepared(NamedTuple):
@@ -192,10 +189,6 @@ class HalfWriter:
     def on_their_way(self) -> int:
         """Number of half messages without an acknowledgement, and of some that were reported out of order."""
         return len(self._expected)
-
-    def wait_for_room(self, timeout: float) -> None:
-        """Wait a moment, and no longer than `timeout` seconds, for records to leave librdkafka's queue."""
-        time.sleep(min(timeout, _ROOM_S))
 
     def stop(self) -> None:
         """Let the thread end. Returns at once."""

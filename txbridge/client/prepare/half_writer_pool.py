@@ -32,8 +32,6 @@ _BUSY_FROM = 4
 #: Running transactions from which on all callers share the last writer, which lingers. Otherwise half of the messages
 #: of 32 threads would leave from the four others in small requests, and five threads would wake for their reports.
 _MANY_FROM = 16
-#: Most writers of a client.
-MOST_WRITERS = len(_LINGER_MS)
 
 
 class HalfWriters:
