@@ -159,8 +159,7 @@ class FakeRuntime:
     def for_many(self, *, waits):
         return self
 
-    def write_half(self, message, transaction_id, on_done, after_reports, deadline, barrier_id):
-        self.after_reports = after_reports
+    def write_half(self, message, transaction_id, on_done, deadline, barrier_id):
         if self.refusals:
             raise self.refusals.popleft()
         with self._condition:

@@ -170,7 +170,7 @@ class AsyncTransactionProducer:
         epoch = await self._turns.take_turn(size, waits=not is_called_by(self))
         left: list[asyncio.Future[Any]] = []
         try:
-            sends.begin_attempt(transaction_id)
+            sends.attempts.begin_attempt(transaction_id)
             prepared = await self._prepare_half(hand_over, sends, message, transaction_id)
             given = prepared.for_listener(message)
             try:
@@ -313,7 +313,7 @@ class AsyncTransactionProducer:
             result = await reported
         except BaseException:
             # Cancelled. Kafka may still store the half message, but no local transaction will run.
-            sends.give_up(transaction_id)
+            sends.attempts.give_up(transaction_id)
             raise
         return sends.require_stored(transaction_id, result)
 

@@ -195,7 +195,7 @@ class TransactionProducer:
         running = calling(self)
         try:
             with running:
-                sends.begin_attempt(transaction_id, running)
+                sends.attempts.begin_attempt(transaction_id, running)
                 prepared = sends.prepare_half(message, transaction_id)
                 return sends.run_local_transaction(listener, message, prepared, arg)
         finally:

@@ -107,8 +107,9 @@ def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
 
 def test_after_some_reports_somebody_is_called_once(wire, writer):
     reports, told = [], SimpleQueue()
+    writer.after_reports = lambda: told.put(len(reports))
     for number in range(3):
-        writer.write_half(Message("real", b"%d" % number), ID, reports.append, lambda: told.put(len(reports)))
+        writer.write_half(Message("real", b"%d" % number), ID, reports.append)
     while not told.empty():
         assert told.get() == 0
     wire.acknowledge()
@@ -120,7 +121,8 @@ def test_after_some_reports_somebody_is_called_once(wire, writer):
 def test_who_gathers_is_called_for_a_record_that_was_not_even_accepted(wire, writer):
     reports, told = [], SimpleQueue()
     wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
-    writer.write_half(Message("real", b""), ID, reports.append, lambda: told.put(len(reports)))
+    writer.after_reports = lambda: reports and told.put(len(reports))
+    writer.write_half(Message("real", b""), ID, reports.append)
     assert told.get(timeout=120) == 1
     assert isinstance(reports[0], PrepareError)
 
@@ -170,7 +172,8 @@ def test_no_caller_hangs_whatever_a_step_of_the_thread_raises(wire):
     writer.start()
     writer.wait_for_connection()
     reports = SimpleQueue()
-    writer.write_half(Message("real", b""), ID, reports.put, broken)
+    writer.after_reports = broken
+    writer.write_half(Message("real", b""), ID, reports.put)
     wire.acknowledge()
     assert isinstance(reports.get(timeout=120), Prepared)
     writer.write_half(Message("real", b""), ID, reports.put)
@@ -220,12 +223,3 @@ def test_a_shortage_is_looked_for_in_time_and_named(wire):
     writer.write_half(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
     assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=120))
     writer.close()
-
-
-def test_a_caller_without_after_reports_leaves_it_to_others_of_the_same_writer(wire, writer):
-    told = threading.Event()
-    reports = []
-    writer.write_half(Message("real", b"of the pipeline"), ID, reports.append, lambda: reports and told.set())
-    writer.write_half(Message("real", b"of a blocking caller"), ID, reports.append)
-    wire.acknowledge()
-    assert told.wait(120)

@@ -9,7 +9,6 @@ import pytest
 from tests.support.client_fakes import FakeRuntime
 from tests.support.listeners import Commits
 from txbridge import Message, PrepareError, TransactionProducer, UsageError
-from txbridge.client.flow.send_path import SendPath
 from txbridge.topics.verify import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -103,15 +102,11 @@ def test_a_start_that_failed_can_be_tried_again(monkeypatch):
 def test_many_threads_start_it_once(monkeypatch):
     started = []
 
-    class Runtime(SendPath):
-        is_of_this_process = False
-
-        def __init__(self):
-            self.sends = self
-
     def start(*_):
         started.append(1)
-        return Runtime()
+        runtime = FakeRuntime()
+        runtime.sends._process -= 1
+        return runtime
 
     monkeypatch.setattr("txbridge.client.start.start", start)
     producer = TransactionProducer("orders", Commits(), SETTINGS)

@@ -97,16 +97,17 @@ class Pipeline:
             # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait forever.
             self._enter_flight(attempt)
             sends.ask_barrier(self._listener)
-            sends.begin_attempt(transaction_id)
+            sends.attempts.begin_attempt(transaction_id)
             writer = sends.halves.for_many(waits=True)
-            sends.write_half(writer, message, transaction_id, attempt, self._start_jobs)
+            writer.after_reports = self._start_jobs
+            sends.write_half(writer, message, transaction_id, attempt)
         except PrepareError as error:
             with calling(self):
                 self._settle_attempt(attempt, error)
         except BaseException:
             # Interrupted. If the future cannot be cancelled, the local transaction has begun and will be decided.
             if future.cancel():
-                sends.give_up(transaction_id)
+                sends.attempts.give_up(transaction_id)
                 self._leave_flight(attempt)
             raise
         return future
@@ -237,9 +238,9 @@ class Pipeline:
         assert prepared is not None
         try:
             if not future.set_running_or_notify_cancel():
-                sends.give_up(attempt.transaction_id)
+                sends.attempts.give_up(attempt.transaction_id)
             elif isinstance(prepared, PrepareError):
-                sends.give_up(attempt.transaction_id)
+                sends.attempts.give_up(attempt.transaction_id)
                 future.set_exception(prepared)
             else:
                 try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from txbridge.client.kafka.timestamp_limits import TimestampLimits
     from txbridge.client.kafka.topic_watch import TopicWatch
     from txbridge.client.metrics import GroupMetrics
-    from txbridge.client.prepare.half_writer import AfterReports, HalfWriter, Prepared, Report
+    from txbridge.client.prepare.half_writer import HalfWriter, Prepared, Report
     from txbridge.client.tracing import ClientTracing
 
     #: Measures or traces each transaction.
@@ -54,7 +53,7 @@ class SendPath:
 
     1. `admit_message` refuses a message that these topics cannot take, and returns the transaction id.
     2. `ask_barrier` asks the listener for the barrier table that the half message names.
-    3. `begin_attempt` notes that the transaction runs, so that a check finds it running.
+    3. `attempts.begin_attempt` notes that the transaction runs, so that a check finds it running.
     4. `halves` chooses the writer of the half message, and `hand_over` gives it the message.
     5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up.
     6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_unknown` does.
@@ -75,7 +74,8 @@ class SendPath:
         self._limits = limits
         #: Seconds until a half message that is not acknowledged is given up.
         self._prepare_timeout = prepare_timeout
-        self._attempts = attempts
+        #: The transactions that run in this process, and those given up.
+        self.attempts = attempts
         #: The writers of half messages.
         self.halves = halves
         self._ends = ends
@@ -87,14 +87,9 @@ class SendPath:
         self._barrier_id: str | None = None
         self._process = process.generation()
 
-    @property
-    def is_of_this_process(self) -> bool:
-        """False after a fork: librdkafka's threads do not exist in the child."""
-        return self._process == process.generation()
-
     def require_this_process(self) -> None:
-        """Raise UsageError after a fork."""
-        if not self.is_of_this_process:
+        """Raise UsageError after a fork: librdkafka's threads do not exist in the child."""
+        if self._process != process.generation():
             raise started_before_a_fork()
 
     # --- the steps --------------------------------------------------------------------------------------------------
@@ -129,13 +124,9 @@ class SendPath:
             )
         self._barrier_id = found
 
-    def begin_attempt(self, transaction_id: str, running: threading.Lock | None = None) -> None:
-        """See Attempts.begin_attempt."""
-        self._attempts.begin_attempt(transaction_id, running)
-
     def writer_for_caller(self) -> HalfWriter:
         """Return the writer for a half message that its caller waits for."""
-        return self.halves.for_caller(self._attempts.running)
+        return self.halves.for_caller(self.attempts.running)
 
     def hand_over(
         self,
@@ -143,7 +134,6 @@ class SendPath:
         message: Message,
         transaction_id: str,
         on_done: Report,
-        after_reports: AfterReports | None = None,
     ) -> Iterator[Callable[[], object] | None]:
         """Give the half message to the writer. Yields what the caller must do before: call this, or pause if None.
 
@@ -168,7 +158,7 @@ class SendPath:
             if self._watch.refusal:
                 raise PrepareError(self._watch.refusal)
             try:
-                writer.write_half(message, transaction_id, on_done, after_reports, give_up_at, self._barrier_id)
+                writer.write_half(message, transaction_id, on_done, give_up_at, self._barrier_id)
             except BufferError:
                 if deadline.is_over:
                     raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES) from None
@@ -179,13 +169,9 @@ class SendPath:
     def require_stored(self, transaction_id: str, result: Prepared | PrepareError) -> Prepared:
         """Return the report of a stored half message. Otherwise give the attempt up and raise PrepareError."""
         if isinstance(result, PrepareError):
-            self.give_up(transaction_id)
+            self.attempts.give_up(transaction_id)
             raise result
         return result
-
-    def give_up(self, transaction_id: str) -> None:
-        """Note that there will be no local transaction. A check is answered with rollback."""
-        self._attempts.give_up(transaction_id)
 
     def send_decision(self, prepared: Prepared, outcome: ListenerOutcome) -> Ticket:
         """Queue the decision of a local transaction."""
@@ -201,7 +187,7 @@ class SendPath:
 
     def finish_attempt(self, transaction_id: str) -> None:
         """End an attempt that is decided or given up."""
-        self._attempts.finish_attempt(transaction_id)
+        self.attempts.finish_attempt(transaction_id)
         for watcher in self._watchers:
             watcher.forget_attempt(transaction_id)
 
@@ -213,10 +199,9 @@ class SendPath:
         message: Message,
         transaction_id: str,
         on_done: Report,
-        after_reports: AfterReports | None = None,
     ) -> None:
         """Do as `hand_over`, in a thread that may block."""
-        for look in self.hand_over(writer, message, transaction_id, on_done, after_reports):
+        for look in self.hand_over(writer, message, transaction_id, on_done):
             if look is None:
                 time.sleep(_PAUSE_S)
             else:
@@ -232,7 +217,7 @@ class SendPath:
             result = reports.get()
         except BaseException:
             # Interrupted. Kafka may still store the half message, but no local transaction will run.
-            self.give_up(transaction_id)
+            self.attempts.give_up(transaction_id)
             raise
         return self.require_stored(transaction_id, result)
 

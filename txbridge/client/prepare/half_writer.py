@@ -56,8 +56,6 @@ class Prepared(NamedTuple):
 
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.
 Report = Callable[[Prepared | PrepareError], None]
-#: Called in that thread, also after some attempts were reported. It must be quick and must not raise.
-AfterReports = Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +121,8 @@ class HalfWriter:
         self._connection = connection
         self._topic = names.half
         self._group = group
-        self._after_reports: AfterReports | None = None
+        #: Called in the thread of the delivery reports, after some of them. It must be quick and must not raise.
+        self.after_reports: Callable[[], None] | None = None
         #: Half messages in the order of their deadlines. A reported one is removed when it is the first.
         self._expected: deque[_HalfDelivery] = deque()
         #: Stored once, because every access to a method makes an object.
@@ -151,18 +150,13 @@ class HalfWriter:
         message: Message,
         transaction_id: str,
         on_done: Report,
-        after_reports: AfterReports | None = None,
         deadline: float = math.inf,
         barrier_id: str | None = None,
     ) -> None:
         """Begin an attempt. Raises BufferError when too much is in flight already, else `on_done` will be called.
 
-        If there is no report by the `deadline` (time.monotonic), `on_done` gets an error then. `after_reports` is the
-        same for all attempts that have one.
+        If there is no report by the `deadline` (time.monotonic), `on_done` gets an error then.
         """
-        if after_reports is not None:
-            # Callers without it share this writer with callers that need it.
-            self._after_reports = after_reports
         headers = half_headers(
             message.headers,
             transaction_id=transaction_id,
@@ -214,8 +208,8 @@ class HalfWriter:
             if delivery.on_done is not None:
                 # Only if the close has failed, or has taken too long.
                 _survive(delivery.report_once, self._log_failure(delivery.transaction_id, KafkaError(PURGE_QUEUE)))
-        if self._after_reports is not None:
-            _survive(self._after_reports)
+        if self.after_reports is not None:
+            _survive(self.after_reports)
 
     def _serve_once(self) -> None:
         """Take the delivery reports that are there, or the next one.
@@ -230,8 +224,8 @@ class HalfWriter:
                 self._expected.popleft()
             if self._expected:
                 self._give_up_overdue()
-            if self._after_reports is not None:
-                self._after_reports()
+            if self.after_reports is not None:
+                self.after_reports()
 
     def _give_up_overdue(self) -> None:
         """Fail half messages that Kafka has not reported by their deadlines.
