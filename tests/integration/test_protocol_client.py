@@ -15,7 +15,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import pairwise
 from urllib.parse import quote
 
@@ -31,7 +30,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.harness import Bridge, eventually
 from txbridge.embedded import EmbeddedKafka
@@ -105,8 +104,6 @@ COMMIT, ROLLBACK, UNKNOWN = MiniClient.COMMIT, MiniClient.ROLLBACK, MiniClient.U
 Half = tuple[int, int, str]
 #: Starts a client of a group: join("orders"), or join("orders", listening=False) for one that gets no checks.
 Join = Callable[..., MiniClient]
-
-DAY = 24 * 60 * 60 * 1000
 
 #: Time to leave a group; it takes milliseconds.
 _LEAVE_S = 30
@@ -510,32 +507,6 @@ def entry_of(bridge: Bridge, half: Half, state: str) -> dict:
 
 def wait_tombstone(bridge: Bridge, half: Half) -> None:
     eventually(lambda: parked(bridge, half)[-1:] == [None], 40, f"{half} has no tombstone")
-
-
-def test_topics_are_as_the_table_says(bridge: Bridge, join: Join):
-    join("table")
-    expected = {
-        "RMQ_SYS_TRANS_HALF_TOPIC": (2, "delete", 7 * DAY),
-        "RMQ_SYS_TRANS_END_TOPIC": (2, "delete", 7 * DAY),
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (2, "delete", 7 * DAY),
-        "RMQ_SYS_TRANS_OFFSET_TOPIC": (2, "compact", None),
-        "RMQ_SYS_TRANS_CHECK.table": (1, "delete", DAY // 24),
-        "TRANS_CHECK_MAX_TIME_TOPIC": (None, "delete", 30 * DAY),
-    }
-
-    def partitions_of(topic: str) -> int:
-        return len(bridge.admin.list_topics(topic, timeout=120).topics[topic].partitions)
-
-    for name, (partitions, cleanup, keeps) in expected.items():
-        topic = internal(bridge, name)
-        # A broker learns of a new topic a moment after the controller's answer.
-        eventually(partial(partitions_of, topic), 40, f"{topic} is not there")
-        assert partitions in (None, partitions_of(topic))
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        config = bridge.admin.describe_configs([resource])[resource].result(120)
-        assert config["message.timestamp.type"].value == "LogAppendTime"
-        assert config["cleanup.policy"].value == cleanup
-        assert keeps is None or config["retention.ms"].value == str(keeps)
 
 
 def test_a_message_nobody_decides_is_parked_discarded_resumed_and_committed(bridge: Bridge, join: Join):
