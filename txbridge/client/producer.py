@@ -166,8 +166,8 @@ class TransactionProducer:
         Raises:
             UsageError: The message names no time of delivery, or cannot be sent.
             PrepareError, LayoutError, EnvironmentProblemError: As in `send_message_in_transaction`.
-            EndTransactionError: Kafka did not acknowledge the commit. The message may be delivered or not.
-            TimeoutError: Kafka has not acknowledged the commit within `timeout`. The message may be delivered or not.
+            EndTransactionError, TimeoutError: Kafka did not acknowledge the commit, or not within `timeout`. The
+                message may be delivered or not.
 
         """
         check_message(message, self._options.names)
@@ -214,12 +214,8 @@ class TransactionProducer:
 
         The call blocks while 2,000 transactions, or values of 64 MiB together, are between call and decision. It does
         not block in a listener method or a callback. `Future.cancel` works until the local transaction has begun.
-        RocketMQ has no such call.
-
-        Raises:
-            UsageError: The message cannot be sent, or the producer is closed. Nothing was sent.
-            LayoutError, EnvironmentProblemError: This call starts the producer, and the start fails as in `start`.
-
+        RocketMQ has no such call. It raises what `send_message_in_transaction` raises before the half message is handed
+        over.
         """
         check_message(message, self._options.names)
         return self._submit_one(message, arg)

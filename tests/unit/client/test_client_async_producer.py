@@ -29,6 +29,7 @@ from txbridge.topics.verify import KafkaUnreachableError
 
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
+REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
 
 
 async def commit(*_):
@@ -376,7 +377,7 @@ async def test_a_start_that_failed_can_be_tried_again_in_another_loop(monkeypatc
         assert await producer.flush() == 0
 
 
-def test_a_closed_loop_gets_no_call(runtime):
+def test_a_closed_loop_gets_no_call(runtime, caplog):
     async def main():
         await producer.start()
         task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
@@ -387,6 +388,10 @@ def test_a_closed_loop_gets_no_call(runtime):
     asyncio.run(main())
     runtime.acknowledge()
     assert len(runtime.given_up) == 1
+    answers: list = []
+    runtime.ask(REQUEST, answers.append)
+    assert answers == [None]
+    assert "check_not_asked" in caplog.text
     producer._calls_in.shutdown()
 
 
@@ -404,9 +409,6 @@ def test_constructor_refuses(arguments, complaint):
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
-
-
-REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

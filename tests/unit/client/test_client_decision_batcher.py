@@ -195,20 +195,6 @@ def test_a_record_with_remarks_stays_below_500_kb():
     assert sizes == [234, 234, 234, 234, 64]
 
 
-@pytest.mark.parametrize(
-    ("size", "remark", "number"), [(100, None, 3), (100, None, 1_001), (6 * 1024 * 1024, None, 5), (100, "why", 900)]
-)
-def test_what_waits_is_counted_whatever_becomes_of_it(size, remark, number):
-    queue = DecisionQueue()
-    add(queue, *range(number), size=size, remark=remark)
-    batch = take(queue)
-    lane = batch.lane
-    left = number - len(batch.tickets)
-    assert (lane.named_bytes, lane.remarks) == (left * size, left if remark else 0)
-    queue.abandon_all()
-    assert (lane.named_bytes, lane.remarks) == (0, 0)
-
-
 def test_flush_mark_covers_only_what_was_given_before():
     queue = DecisionQueue()
     add(queue, 1, 2)

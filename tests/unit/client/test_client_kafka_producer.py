@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -49,29 +50,20 @@ def wire():
     return Wire({"bootstrap.servers": "127.0.0.1:1"}, KafkaConnection("127.0.0.1:1"), FakeProducer)
 
 
-@pytest.mark.parametrize("name", ["stats_cb", "throttle_cb"])
-def test_a_callback_of_the_users_that_raises_is_logged_and_does_not_fail_who_serves(name, caplog):
+@pytest.mark.parametrize("name", ["stats_cb", "throttle_cb", "logger"])
+def test_a_callback_or_logger_of_the_users_that_raises_is_logged_and_does_not_fail_who_serves(name, caplog):
     seen = []
 
-    def broken(given):
+    def broken(*given):
         seen.append(given)
         raise ValueError("mine")
 
     FakeProducer.made = []
-    Wire({"bootstrap.servers": "127.0.0.1:1", name: broken}, KafkaConnection("127.0.0.1:1"), FakeProducer)
-    FakeProducer.made[0].config[name]("news")
-    assert seen == ["news"]
-    assert "kafka_callback_raised" in caplog.text
-
-
-def test_a_logger_of_the_users_that_raises_is_logged_and_does_not_fail_who_serves(caplog):
-    class Broken:
-        def log(self, *given):
-            raise ValueError("mine")
-
-    FakeProducer.made = []
-    Wire({"bootstrap.servers": "127.0.0.1:1", "logger": Broken()}, KafkaConnection("127.0.0.1:1"), FakeProducer)
-    FakeProducer.made[0].config["logger"].log(20, "%s", "line")
+    users = SimpleNamespace(log=broken) if name == "logger" else broken
+    Wire({"bootstrap.servers": "127.0.0.1:1", name: users}, KafkaConnection("127.0.0.1:1"), FakeProducer)
+    guarded = FakeProducer.made[0].config[name]
+    (guarded.log if name == "logger" else guarded)("news")
+    assert seen == [("news",)]
     assert "kafka_callback_raised" in caplog.text
 
 

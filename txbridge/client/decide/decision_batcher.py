@@ -128,9 +128,6 @@ class Lane:
     left: float = -inf
     given: int = 0
     settled: int = 0
-    #: Of the waiting commands: bytes of their half messages, and the number of commands with a remark.
-    named_bytes: int = 0
-    remarks: int = 0
 
     @property
     def due(self) -> float:
@@ -139,23 +136,11 @@ class Lane:
 
     def take_tickets(self, now: float) -> list[Ticket]:
         """Take the commands of the next record, which leaves now."""
-        tickets = self._take_all() if self._fit_together else _first_of(self.waiting)
-        self.named_bytes -= sum([ticket.size for ticket in tickets])
-        self.remarks -= sum([ticket.entry.remark is not None for ticket in tickets])
+        tickets = _take_first(self.waiting)
         is_busy = len(tickets) > BUSY_AFTER * (now - self.left)
         self.not_before = now + (APART_WHEN_BUSY_S if is_busy else APART_S)
         self.left = now
         self.in_flight = True
-        return tickets
-
-    @property
-    def _fit_together(self) -> bool:
-        """Whether one record takes all waiting commands, as it mostly does. This needs no look at each of them."""
-        return len(self.waiting) <= MAX_ENTRIES and self.named_bytes <= MAX_NAMED_BYTES and not self.remarks
-
-    def _take_all(self) -> list[Ticket]:
-        tickets = list(self.waiting)
-        self.waiting.clear()
         return tickets
 
 
@@ -192,9 +177,6 @@ class DecisionQueue:
         # A signal may interrupt this at any call. What is counted must be in the queue, or `unsettled` never becomes 0.
         lane.given += 1
         self.unsettled += 1
-        lane.named_bytes += size
-        if entry.remark is not None:
-            lane.remarks += 1
         try:
             if is_ready:
                 self._ready.append(lane)
@@ -242,7 +224,6 @@ class DecisionQueue:
             given_up += lane.waiting
             lane.settled += len(lane.waiting)
             lane.waiting.clear()
-            lane.named_bytes = lane.remarks = 0
         self._ready.clear()
         self.unsettled -= len(given_up)
         return given_up
@@ -257,7 +238,7 @@ class DecisionQueue:
         return sum(max(0, given - lane.settled) for lane, given in mark)
 
 
-def _first_of(waiting: deque[Ticket]) -> list[Ticket]:
+def _take_first(waiting: deque[Ticket]) -> list[Ticket]:
     """Take the first tickets that fit into one record; at least one, however large its message."""
     taken: list[Ticket] = []
     record_bytes = named_bytes = 0
