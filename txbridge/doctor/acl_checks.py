@@ -17,14 +17,10 @@ _SEE = "docs/security.md lists the rights of each role"
 
 def granted(view: ClusterView, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings about missing rights of the role. `groups` are Kafka's descriptions of consumer groups."""
-    wanted = _wanted(view)
-    fine = True
-    for right in wanted:
-        for finding in _of_right(view, answers, groups, right):
-            fine = False
-            yield finding
+    found = [one for right in _wanted(view) for one in _of_right(view, answers, groups, right)]
+    yield from found
     # Without all topics the rights are not fully known.
-    if fine and None not in view.seen.values():
+    if not found and None not in view.seen.values():
         yield ok(Check.RIGHTS, f"this user has the rights of the role {view.questions.role.value}{_not_examined(view)}")
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from txbridge.doctor.admin_requests import TOO_OLD, UNTESTED, Answers
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
-from txbridge.kafka.admin import NO_RIGHT, Greeting
+from txbridge.kafka.admin import NO_RIGHT, UNCLEAN, Greeting
 from txbridge.kafka.broker_clock import BOUND_MS
 from txbridge.kafka.broker_features import REMEDY
 from txbridge.kafka.descriptors import needed
@@ -124,9 +124,9 @@ def descriptors(view: ClusterView) -> Iterator[Finding]:
         )
 
 
-def limits(view: ClusterView) -> Iterator[Finding]:
+def limits(view: ClusterView) -> list[Finding]:
     """Findings about brokers that refuse the worker's time-outs, or elect unclean leaders."""
-    fine = True
+    found: list[Finding] = []
     for node in sorted(view.brokers):
         try:
             config = view.broker_config(node)
@@ -134,29 +134,21 @@ def limits(view: ClusterView) -> Iterator[Finding]:
             error = failure.args[0]
             denied = error.code() in NO_RIGHT
             do = "grant DESCRIBE_CONFIGS on the cluster to this user" if denied else f"see whether broker {node} is up"
-            fine = False
-            yield unknown(Check.LIMITS, f"the configuration of broker {node} could not be read: {error.str()}", do)
+            text = f"the configuration of broker {node} could not be read: {error.str()}"
+            found.append(unknown(Check.LIMITS, text, do))
             continue
         for name, option, which in _LIMITS:
             ours, limit = getattr(view.settings, option), config.get(name)
             if limit is None or (ours >= int(limit) if which == "least" else ours <= int(limit)):
                 continue
-            fine = False
-            yield problem(
-                Check.LIMITS,
-                f"{option} is {ours} ms, and broker {node} accepts {limit} at {which} ({name}): workers cannot start",
-                f"set {option} accordingly, or {name} on the brokers",
-            )
-        if config.get("unclean.leader.election.enable") == "true":
-            fine = False
-            yield warning(
-                Check.LIMITS,
-                f"broker {node} elects leaders that are not in sync (unclean.leader.election.enable): acknowledged "
-                f"messages and decisions can be lost",
-                "set it to false on the brokers, or on the internal topics",
-            )
-    if fine:
-        yield ok(Check.LIMITS, "the brokers accept commit_timeout and session_timeout, and elect no unclean leaders")
+            text = f"{option} is {ours} ms, and broker {node} accepts {limit} at {which} ({name}): workers cannot start"
+            found.append(problem(Check.LIMITS, text, f"set {option} accordingly, or {name} on the brokers"))
+        if config.get(UNCLEAN) == "true":
+            text = f"broker {node} elects leaders that are not in sync ({UNCLEAN}): acknowledged messages and decisions"
+            do = "set it to false on the brokers, or on the internal topics"
+            found.append(warning(Check.LIMITS, f"{text} can be lost", do))
+    good = "the brokers accept commit_timeout and session_timeout, and elect no unclean leaders"
+    return found or [ok(Check.LIMITS, good)]
 
 
 def _seconds(ahead: float) -> str:

@@ -21,32 +21,23 @@ _RETENTION = "retention.ms"
 _UNLIMITED = -1
 
 
-def topics(view: ClusterView) -> Iterator[Finding]:
+def topics(view: ClusterView) -> list[Finding]:
     """Findings about missing topics, wrong numbers of partitions and wrong settings."""
-    fine = True
+    found: list[Finding] = []
     half = view.seen[view.names.half]
     for wanted in wanted_topics(view.names, view.options, view.seen):
-        for finding in _of_topic(view, wanted.name, [one for one in wanted.properties if one.name != _RETENTION]):
-            fine = False
-            yield finding
+        found += _of_topic(view, wanted.name, [one for one in wanted.properties if one.name != _RETENTION])
         sight = view.seen[wanted.name]
         # Without the number of partitions of HALF there is nothing to compare with.
         if not isinstance(half, FoundTopic) or not isinstance(sight, FoundTopic) or wanted.partitions is not None:
             continue
         if sight.partitions != half.partitions:
-            fine = False
-            yield problem(
-                Check.TOPICS,
-                f"{wanted.name} has {counted(sight.partitions, 'partition')}, {half.name} has {half.partitions}: "
-                f"workers refuse to start",
-                "use another namespace, or delete the topic if nothing in it is needed; see `txbridge topics plan`",
-            )
-    if fine:
-        checks = f" and {len(view.groups)} of checks" if view.groups else ""
-        yield ok(
-            Check.TOPICS,
-            f"the five internal topics{checks} are as they must be, with {counted(view.partitions, 'partition')}",
-        )
+            has = f"{wanted.name} has {counted(sight.partitions, 'partition')}, {half.name} has {half.partitions}"
+            do = "use another namespace, or delete the topic if nothing in it is needed; see `txbridge topics plan`"
+            found.append(problem(Check.TOPICS, f"{has}: workers refuse to start", do))
+    checks = f" and {len(view.groups)} of checks" if view.groups else ""
+    good = f"the five internal topics{checks} are as they must be, with {counted(view.partitions, 'partition')}"
+    return found or [ok(Check.TOPICS, good)]
 
 
 def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterator[Finding]:
@@ -74,44 +65,30 @@ def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterat
             level = Level.PROBLEM if wanted.vital else Level.WARNING
             if wanted.name == "cleanup.policy":
                 do = repair_of_policy(topic, actual, wanted.value)
-                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint_about(actual)}", do)
             else:
-                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint_about(actual)}", _remedy(view, wanted))
+                where = "" if wanted.vital else ", where the provider of the cluster lets it be set"
+                do = f"{view.apply_command()} sets it{where}"
+            yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint_about(actual)}", do)
 
 
-def _remedy(view: ClusterView, wanted: Wanted) -> str:
-    return f"{view.apply_command()} sets it" + (
-        "" if wanted.vital else ", where the provider of the cluster lets it be set"
-    )
-
-
-def retention(view: ClusterView) -> Iterator[Finding]:
+def retention(view: ClusterView) -> list[Finding]:
     """Findings about retention: it has to keep undecided messages and their records beyond the last check."""
     names, settings = view.names, view.settings
     half = view.seen[names.half]
     if not isinstance(half, FoundTopic):
         # The finding about the topic has the reason and the remedy.
-        return
+        return []
     kept, age = int(half.config[_RETENTION]), settings.longest_wait
     option = "transaction_max_age" if age == settings.transaction_max_age else "timer_max_delay"
-    budget = _budget(settings)
-    fine = True
+    keeps = f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)}"
+    raises = f"{view.apply_command()} raises retention.ms"
+    found: list[Finding] = []
     if kept != _UNLIMITED and kept <= age:
-        fine = False
-        yield problem(
-            Check.RETENTION,
-            f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)} "
-            f"({option}): those that still wait would vanish",
-            f"{view.apply_command()} raises retention.ms; or lower {option}",
-        )
+        text = f"{keeps} ({option}): those that still wait would vanish"
+        found.append(problem(Check.RETENTION, text, f"{raises}; or lower {option}"))
     elif kept != _UNLIMITED and kept < age + LONGEST_OUTAGE_MS:
-        fine = False
-        yield warning(
-            Check.RETENTION,
-            f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)}: an outage of "
-            f"more than {duration(kept - age)} loses messages",
-            f"{view.apply_command()} raises retention.ms so that 4 days are survived",
-        )
+        text = f"{keeps}: an outage of more than {duration(kept - age)} loses messages"
+        found.append(warning(Check.RETENTION, text, f"{raises} so that 4 days are survived"))
     for wanted in wanted_topics(names, view.options, view.seen):
         sight = view.seen[wanted.name]
         if wanted.name == names.half or not isinstance(sight, FoundTopic):
@@ -119,34 +96,29 @@ def retention(view: ClusterView) -> Iterator[Finding]:
         actual = int(sight.config.get(_RETENTION, _UNLIMITED))
         if wanted.name in {names.end, names.op}:
             if actual != _UNLIMITED and (kept == _UNLIMITED or actual < kept):
-                fine = False
-                yield problem(
-                    Check.RETENTION,
+                text = (
                     f"{wanted.name} keeps its records for {duration(actual)}, shorter than {names.half}: finished "
-                    f"messages would be asked about, and could be delivered, again",
-                    f"{view.apply_command()} raises it",
+                    f"messages would be asked about, and could be delivered, again"
                 )
+                found.append(problem(Check.RETENTION, text, f"{view.apply_command()} raises it"))
             continue
         for one in wanted.unmet_properties(sight.config):
             if one.name == _RETENTION:
-                fine = False
-                yield warning(
-                    Check.RETENTION,
-                    f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
-                    f"{view.apply_command()} raises it",
-                )
+                text = f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}"
+                found.append(warning(Check.RETENTION, text, f"{view.apply_command()} raises it"))
+    if not found:
+        long = "forever" if kept == _UNLIMITED else f"for {duration(kept)}"
+        text = f"{_budget(settings)}; {names.half} keeps messages {long}, END and OP no less"
+        found.append(ok(Check.RETENTION, text))
     if (last := settings.check_policy.last_check) < DEFAULT_PATIENCE_S * 1000:
-        yield note(
-            Check.RETENTION,
+        text = (
             f"the last check of a message comes at an age of {duration(last)}. A listener for SQL rolls a message "
             f"without a row back from {DEFAULT_PATIENCE_S:.0f} s on (its patience): before that such a message is "
-            f"discarded",
-            "with SQL: raise transaction_check_max or transaction_check_interval, or give the listeners a patience "
-            "below that age",
+            f"discarded"
         )
-    if fine:
-        keeps = "forever" if kept == _UNLIMITED else f"for {duration(kept)}"
-        yield ok(Check.RETENTION, f"{budget}; {names.half} keeps messages {keeps}, END and OP no less")
+        do = "with SQL: raise transaction_check_max or transaction_check_interval, or give the listeners a patience "
+        found.append(note(Check.RETENTION, text, f"{do}below that age"))
+    return found
 
 
 def _budget(settings: WorkerSettings) -> str:
@@ -162,21 +134,16 @@ def replication(view: ClusterView) -> Iterator[Finding]:
     """Findings about topics that lose records, or cannot be written, when a broker is lost."""
     brokers = len(view.brokers)
     usual = min(_USUAL_COPIES, brokers)
-    fine = True
-    for topic in (*view.seen, *KAFKAS_OWN):
-        for finding in _copies(view, topic, usual):
-            fine = False
-            yield finding
-    for finding in _unclean(view):
-        fine = False
-        yield finding
+    found = [one for topic in (*view.seen, *KAFKAS_OWN) for one in _copies(view, topic, usual)]
+    found += _unclean(view)
+    yield from found
     if brokers == 1:
         yield note(
             Check.REPLICATION,
             "there is one broker, so that nothing is replicated",
             "for anything but tests: at least three brokers",
         )
-    elif fine:
+    elif not found:
         yield ok(Check.REPLICATION, f"all topics have {usual} copies or more, all of them in sync")
 
 

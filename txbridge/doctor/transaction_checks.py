@@ -55,25 +55,22 @@ def transactions(view: ClusterView) -> Iterator[Finding]:
         names.end: "what it aborts decides nothing, and the decisions behind it wait",
         names.half: "a half message that it aborts stays a half message, is checked, and can be committed",
     }
-    fine = True
     for (topic, partition), offset in begun.items():
         found = f"{topic}[{partition}] has an open Kafka transaction at offset {offset}"
         if topic in never:
-            fine = False
             yield warning(
                 Check.TRANSACTIONS,
                 f"{found}, where none may be: {never[topic]}",
                 "let that application send with a producer without transactional.id",
             )
         if (topic, partition) in lasting:
-            fine = False
             yield problem(
                 Check.TRANSACTIONS,
                 f"{found} for more than {duration(patience)}: nobody reads beyond it",
                 "stop the process that keeps it open. If there is none, it hangs: kafka-transactions.sh find-hanging "
                 "and abort; see docs/incidents.md",
             )
-    if fine and view.partitions:
+    if view.partitions and not lasting and not any(topic in never for topic, _ in begun):
         yield ok(Check.TRANSACTIONS, "no Kafka transaction hangs in the internal topics")
 
 
