@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public there
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public there
 
 from txbridge import operations
 from txbridge.client.listener import TransactionListener
@@ -20,9 +20,7 @@ from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
-from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations import Connection, OpenMessage, Selection
 from txbridge.testing.backends import Backend
 from txbridge.testing.inspection import HasCoordinates, read_committed, state_of
@@ -70,15 +68,11 @@ class Sandbox:
         self._topics: dict[str, int] = {}
         self._stack = ExitStack()
         self._connection: Connection | None = None
-        config = kafka_config.admin_config(self.settings)
-        self._admin = kafka_config.create(AdminClient, {"logger": librdkafka_logger(), **config})
+        self._cluster = KafkaCluster.connect(self.settings)
 
     def __enter__(self) -> Self:
-        apply(
-            KafkaCluster.connect(self.settings),
-            Names(self.namespace),
-            PlanOptions(partitions=self._partitions, replication_factor=1),
-        )
+        options = PlanOptions(partitions=self._partitions, replication_factor=1)
+        apply(self._cluster, Names(self.namespace), options)
         given = {name: str(value) for name, value in self._options.items()}
         flags = {**given, "bootstrap_servers": self.bootstrap_servers, "namespace": self.namespace}
         self._connection = Connection.open(load_settings(flags, environ={}))
@@ -147,7 +141,7 @@ class Sandbox:
         deadline = Deadline(_ADMIN_TIMEOUT_S)
         while True:
             try:
-                self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(_ADMIN_TIMEOUT_S)
+                self._cluster.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(_ADMIN_TIMEOUT_S)
             except KafkaException as failure:
                 if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or deadline.is_over:
                     raise
@@ -155,17 +149,19 @@ class Sandbox:
             else:
                 break
         self._topics[topic] = partitions
-        seen = KafkaCluster.connect(self.settings)
-        eventually(lambda: _is_led(seen, topic), _ADMIN_TIMEOUT_S, f"topic {topic} got no leader")
+        eventually(lambda: self._is_led(topic), _ADMIN_TIMEOUT_S, f"topic {topic} got no leader")
         return topic
 
     def _delete_all_topics(self) -> None:
         """Delete the real topics, and all topics of the namespace: producers have added check topics."""
-        ours = KafkaCluster.connect(self.settings).topics_with_prefix(f"{self.namespace}.")
-        self._delete_topics([*self._topics, *ours])
+        self._delete_topics([*self._topics, *self._cluster.topics_with_prefix(f"{self.namespace}.")])
+
+    def _is_led(self, topic: str) -> bool:
+        sight = self._cluster.read_topics([topic])[topic]
+        return getattr(sight, "leaderless", 1) == 0
 
     def _delete_topics(self, topics: list[str]) -> None:
-        for deleted in self._admin.delete_topics(topics).values():
+        for deleted in self._cluster.admin.delete_topics(topics).values():
             try:
                 deleted.result(_ADMIN_TIMEOUT_S)
             except KafkaException as failure:
@@ -180,7 +176,7 @@ class Sandbox:
 
         The messages of a committed transaction are among them. Raises KafkaException if there is no such topic.
         """
-        partitions = self._topics.get(topic) or len(self._admin.list_topics(topic).topics[topic].partitions)
+        partitions = self._topics.get(topic) or len(self._cluster.admin.list_topics(topic).topics[topic].partitions)
         return read_committed(self.settings, topic, partitions)
 
     def wait_visible(self, topic: str, count: int = 1, timeout: float = DEFAULT_TIMEOUT_S) -> list[Message]:
@@ -270,8 +266,3 @@ class Sandbox:
     def _open_connection(self) -> Connection:
         assert self._connection is not None, "use the sandbox as a context manager"
         return self._connection
-
-
-def _is_led(cluster: KafkaCluster, topic: str) -> bool:
-    sight = cluster.read_topics([topic])[topic]
-    return getattr(sight, "leaderless", 1) == 0
