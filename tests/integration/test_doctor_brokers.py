@@ -81,7 +81,7 @@ def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -
     assert plan.returncode == 0, plan.stderr
     notes = {one["topic"]: one["notes"] for one in json.loads(plan.stdout)["topics"]}
     # By default discarded messages outlive their bodies, which the plan notes, too.
-    assert [topic for topic, told in notes.items() if told] == [Names().op, Names().discard]
+    assert [topic for topic, noted in notes.items() if noted] == [Names().op, Names().discard]
     assert notes[Names().op][0].startswith("unclean.leader.election.enable is true: ")
 
 

@@ -57,10 +57,10 @@ def transaction(kafka: EmbeddedKafka, value: bytes) -> None:
 def test_everything_is_on_three_brokers(kafka):
     transaction(kafka, b"one")
     admin = AdminClient(quiet(kafka.bootstrap_servers))
-    told = known_to(kafka, 1)
-    assert told.brokers == {1, 2, 3}
+    found = known_to(kafka, 1)
+    assert found.brokers == {1, 2, 3}
     for name in (TOPIC, "__transaction_state"):
-        assert set(told.partitions[f"{name}/0"].replicas) == {1, 2, 3}
+        assert set(found.partitions[f"{name}/0"].replicas) == {1, 2, 3}
         resource = ConfigResource(ResourceType.TOPIC, name)
         assert admin.describe_configs([resource])[resource].result(120)["min.insync.replicas"].value == "2"
     assert len({node.pid for node in kafka.brokers}) == 3

@@ -206,10 +206,12 @@ class KafkaCluster:
     def read_greeting(self, topic: str) -> Greeting:
         """Ask any broker about its cluster; this needs no controller. Naming a topic keeps the answer short."""
         try:
-            told = self._admin.list_topics(topic, timeout=self._bounds.seconds_left())
+            metadata = self._admin.list_topics(topic, timeout=self._bounds.seconds_left())
         except KafkaException as failure:
             raise self._translate_error(failure.args[0], "connect") from None
-        return Greeting(str(told.cluster_id), {node: f"{one.host}:{one.port}" for node, one in told.brokers.items()})
+        return Greeting(
+            str(metadata.cluster_id), {node: f"{one.host}:{one.port}" for node, one in metadata.brokers.items()}
+        )
 
     def topics_with_prefix(self, prefix: str) -> list[str]:
         """Names of the topics that begin with `prefix`, as far as this user may see them."""

@@ -49,7 +49,7 @@ class BrokerClock:
         self._outside = outside
         #: The append of the latest checkpoint.
         self._latest: _Append | None = None
-        self._told = False
+        self._is_reported = False
 
     def note_append(self, milliseconds: int, began: float | None = None) -> None:
         """Note that a broker has just stored a checkpoint, at this time of its clock.
@@ -59,8 +59,8 @@ class BrokerClock:
         known = self._outside.monotonic()
         self._latest = _Append(milliseconds, known, known if began is None else began)
         problem = self.problem
-        if (problem is not None) is not self._told:
-            self._told = problem is not None
+        if (problem is not None) is not self._is_reported:
+            self._is_reported = problem is not None
             if problem is not None:
                 _log.error("clock_differs", partition=self._partition, error=problem)
             else:

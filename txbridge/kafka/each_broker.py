@@ -63,8 +63,8 @@ class _Connections:
         answer = self._answer_of(self._send_to(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
         if answer is None:
             return None
-        told = ((name, (number, *rest)) for _, name, _, of in answer.topics for _, number, *rest in of)
-        leader, replicas, *_ = _of(told, topic, partition) or (-1, ())
+        partitions = ((name, (number, *rest)) for _, name, _, of in answer.topics for _, number, *rest in of)
+        leader, replicas, *_ = _fields_of(partitions, topic, partition) or (-1, ())
         return View(leader, frozenset(replicas)) if replicas else None
 
     def end_of(self, node: int, topic: str, partition: int) -> int | None:
@@ -72,8 +72,8 @@ class _Connections:
         answer = self._answer_of(self._send_to(node, request))
         if answer is None:
             return None
-        told = ((name, one) for name, of in answer.topics for one in of)
-        code, _, offset, *_ = _of(told, topic, partition) or (_UNKNOWN, 0, -1)
+        partitions = ((name, one) for name, of in answer.topics for one in of)
+        code, _, offset, *_ = _fields_of(partitions, topic, partition) or (_UNKNOWN, 0, -1)
         return int(offset) if code == 0 else None
 
     async def _send_to(self, node: int, request: Any) -> Any:
@@ -88,6 +88,6 @@ class _Connections:
             return None
 
 
-def _of(told: Iterable[tuple[str, Sequence[Any]]], topic: str, partition: int) -> Sequence[Any] | None:
+def _fields_of(partitions: Iterable[tuple[str, Sequence[Any]]], topic: str, partition: int) -> Sequence[Any] | None:
     """The fields about one partition in an answer, without its number. None if the answer does not name it."""
-    return next((rest for name, (number, *rest) in told if (name, number) == (topic, partition)), None)
+    return next((rest for name, (number, *rest) in partitions if (name, number) == (topic, partition)), None)

@@ -29,7 +29,7 @@ class HangingTransactionError(TxBridgeError):
 
 
 class ReadStoppedError(TxBridgeError):
-    """The owner was told to stop while it waited for Kafka."""
+    """The owner was asked to stop while it waited for Kafka."""
 
 
 class AbortedError(TxBridgeError):

@@ -38,7 +38,7 @@ _ABANDON_AFTER_S = 10.0
 #: to every broker. A new coordinator loads a group within this time.
 _LEAST_LIFE_S = 3.0
 #: Interval (s) at which a lasting outage is logged.
-_TELL_EVERY_S = 60.0
+_REPORT_EVERY_S = 60.0
 #: Answers that are about the group itself: another client would get the same.
 _ABOUT_THE_GROUP = DENIED | {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID}
 
@@ -80,7 +80,7 @@ class GroupMembership:
         self._known = _Client(connected=float("-inf"))
         self._questions: dict[str, _MembershipQuestion] = {}
         #: When a failure was logged last.
-        self._told = float("-inf")
+        self._reported_at = float("-inf")
 
     def ask(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
         """Return futures of Kafka's descriptions of these groups. While one is pending, it is returned again.
@@ -123,9 +123,9 @@ class GroupMembership:
                     question.answer.set_exception(KafkaException(error))
             self._questions.clear()
             self._client, self._known = None, _Client(connected=now)
-            is_told = self._told > now - _TELL_EVERY_S
-            self._told = self._told if is_told else now
-        if not is_told:
+            is_reported = self._reported_at > now - _REPORT_EVERY_S
+            self._reported_at = self._reported_at if is_reported else now
+        if not is_reported:
             _log.warning("groups_not_answered", error=error.str())
         # Outside the lock: ending a client takes as long as its threads take to end.
         del given_up
@@ -138,11 +138,7 @@ def _pass_on(client: _Client, ours: Future[Any], theirs: Future[Any]) -> None:
         if error is None:
             ours.set_result(theirs.result())
             return
-        failure = error if isinstance(error, KafkaException) else _failed(repr(error))
+        failure = error if isinstance(error, KafkaException) else KafkaException(KafkaError(FAIL, repr(error)))
         if not is_about_the_group(failure):
             client.failure = failure.args[0]
         ours.set_exception(failure)
-
-
-def _failed(text: str) -> KafkaException:
-    return KafkaException(KafkaError(FAIL, text))

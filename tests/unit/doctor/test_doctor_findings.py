@@ -233,7 +233,7 @@ def test_a_broker_that_lacks_a_request_is_a_problem_with_its_name() -> None:
     ("fetch", "others", "release"),
     [((4, 18), {65}, "4.x"), ((0, 17), {65}, "3.9"), ((0, 16), {65}, "3.0 to 3.8"), ((0, 12), set(), "older than 3.0")],
 )
-def test_a_release_is_told_by_the_requests_that_a_broker_knows(
+def test_a_release_is_known_by_the_requests_that_a_broker_knows(
     fetch: tuple[int, int], others: set[int], release: str
 ) -> None:
     assert release_of({1: fetch} | dict.fromkeys(others, (0, 0))) == release

@@ -64,7 +64,7 @@ def test_p6_p7_a_brokers_clock_that_jumps_ahead_makes_nothing_due():
     assert clock.now() == 1_000_000 + 73 * HOUR
 
 
-def test_a_clock_that_is_behind_delays_what_is_due_and_is_told():
+def test_a_clock_that_is_behind_delays_what_is_due_and_is_reported():
     machine = Machine(own=1_000_000)
     clock = BrokerClock(0, machine)
     clock.note_append(1_000_000 + 61_000)
@@ -84,7 +84,7 @@ def test_clocks_that_agree_within_a_minute_go_by_the_brokers():
     assert clock.problem is None
 
 
-def test_a_machine_that_is_set_right_is_told_once():
+def test_a_machine_that_is_set_right_is_reported_once():
     machine = Machine(own=1_000_000 + HOUR)
     clock = BrokerClock(0, machine)
     with capture_logs() as logs:

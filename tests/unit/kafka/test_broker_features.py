@@ -18,7 +18,7 @@ def test_releases_that_were_run_lack_nothing() -> None:
     assert (lacking(OF_4_3), lacking(OF_3_9)) == ("", "")
 
 
-def test_kafka_2_5_is_told_what_came_later() -> None:
+def test_kafka_2_5_lacks_what_came_later() -> None:
     of_2_5 = {0: (0, 8), 1: (0, 11), 3: (0, 9), 22: (0, 3), 23: (0, 3), 24: (0, 1), 26: (0, 1)}
     assert lacking(of_2_5) == (
         "Metadata 10 of Kafka 2.8 (ids of topics: one that was recreated is noticed; found 0 to 9), "
@@ -26,7 +26,7 @@ def test_kafka_2_5_is_told_what_came_later() -> None:
     )
 
 
-def test_a_service_without_transactions_is_told_so() -> None:
+def test_a_service_without_transactions_lacks_three_requests() -> None:
     without = {key: known for key, known in OF_4_3.items() if key not in {22, 24, 26}}
     assert lacking(without) == (
         "InitProducerId 0 of Kafka 0.11 (the fence of a partition; found none), "

@@ -16,7 +16,7 @@ def watch_of_nobody():
     return EndTxnWatch(logging.getLogger("txbridge.librdkafka"), forward_debug=False)
 
 
-def told(watch, *lines):
+def log_lines(watch, *lines):
     for line in lines:
         watch.log(logging.DEBUG, "%s [%s] %s", "ADDPARTS", "rdkafka#producer-1", line)
 
@@ -44,7 +44,7 @@ def test_librdkafka_still_says_it_in_these_words():
 
 def test_a_request_that_came_before_the_last_markers_were_written_is_counted_once():
     watch = watch_of_nobody()
-    told(
+    log_lines(
         watch,
         "[thrd:main]: Marked real [0] as part of transaction: scheduling registration",
         "[thrd:main]: Marked op [0] as part of transaction: not scheduling registration",
@@ -62,7 +62,7 @@ def test_a_request_that_came_before_the_last_markers_were_written_is_counted_onc
 
 def test_another_answer_that_is_tried_again_is_not_too_soon():
     watch = watch_of_nobody()
-    told(
+    log_lines(
         watch,
         "[thrd:main]: TxnCoordinator/1: Registering partitions with transaction",
         '[thrd:main]: TxnCoordinator/1: AddPartitionsToTxn response: partition "op": [0]: Broker: Not coordinator',
@@ -72,6 +72,6 @@ def test_another_answer_that_is_tried_again_is_not_too_soon():
 
 def test_a_new_kafka_transaction_does_not_forget_what_was_not_asked_for():
     watch = watch_of_nobody()
-    told(watch, "[thrd:main]: TxnCoordinator/1: Registering partitions with transaction")
+    log_lines(watch, "[thrd:main]: TxnCoordinator/1: Registering partitions with transaction")
     watch.forget_trouble()
     assert watch.take_registrations() == (1, 0)

@@ -42,7 +42,7 @@ def read(reader, checkpoint=None):
     return found, passed_over
 
 
-def test_a_strangers_op_record_is_passed_over_and_told():
+def test_a_strangers_op_record_is_passed_over_and_reported():
     found, passed_over = read(Reader(op(3, b"7,8"), op(4, b"seven"), op(6, b"9")))
     assert found == [(3, Outcome.COMMIT, [7, 8]), (6, Outcome.COMMIT, [9])]
     assert [offset for offset, _ in passed_over] == [4]

@@ -317,7 +317,7 @@ def test_a_connection_that_can_not_be_accepted_is_accepted_later_without_spinnin
     ("host", "why"),
     [("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign"), ("no.such.host.invalid", "")],
 )
-def test_an_address_that_can_not_be_had_is_told_in_one_line(web: WebServer, host: str, why: str) -> None:
+def test_an_address_that_is_not_free_is_reported_in_one_line(web: WebServer, host: str, why: str) -> None:
     with pytest.raises(EnvironmentProblemError) as caught:
         WebServer(host, web.port, CollectorRegistry(), {})
     text = str(caught.value)
