@@ -227,10 +227,10 @@ def alter(path: Path, content: bytes) -> None:
 @pytest.mark.usefixtures("mirror")
 def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(tmp_path, monkeypatch):
     root = tmp_path / "cache"
-    program = "import sys; from txbridge.embedded.jars import JarCache; JarCache(sys.argv[1]).ensure_jars()"
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(root))
+    program = "from txbridge.embedded.jars import JarCache; JarCache().ensure_jars()"
     both = [
-        subprocess.Popen([sys.executable, "-c", program, str(root)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
     said = sorted(process.communicate()[1] for process in both)
     assert [process.returncode for process in both] == [0, 0]
@@ -238,14 +238,13 @@ def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(tmp_path,
         "Another process is fetching Kafka; waiting for it.\n",
         "Fetching Kafka 4.3.1 (46 jars, 42 MB), once for all projects.\n",
     ]
-    cache = JarCache(root)
+    cache = JarCache()
     assert sorted(path.name for path in root.iterdir()) == [
         "kafka-4.3.1",
         "kafka-4.3.1.lock",
     ]
     assert len(list(cache.folder.iterdir())) == len(ARTIFACTS)
 
-    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(root))
     jar = cache.folder / "kafka-clients-4.3.1.jar"
     whole = jar.read_bytes()
     alter(jar, whole[:1000])

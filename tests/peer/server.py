@@ -136,12 +136,9 @@ def _broker_port() -> int:
 def _server(made: Peer, name: str, heap: str, main: str) -> Iterator[None]:
     log = LOGS / f"{name}.log"
     log.unlink(missing_ok=True)
-    command = made.java_command(
-        heap, class_path(made.jars, servers=True), main, "-c", str(made.folder / f"{name}.conf")
-    )
-    child = ChildProcess.launch_program(
-        command, output=log, scratch=made.folder, env={**os.environ, "ROCKETMQ_HOME": str(made.folder)}
-    )
+    home = ["env", f"ROCKETMQ_HOME={made.folder}"]
+    java = made.java_command(heap, class_path(made.jars, servers=True), main, "-c", str(made.folder / f"{name}.conf"))
+    child = ChildProcess.launch_program([*home, *java], output=log, scratch=made.folder)
     try:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while "boot success" not in read_tail(log):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
-import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +81,7 @@ class DataDir:
             )
         return values["cluster.id"]
 
-    def format_for(self, cluster_id: str, java_command: Sequence[str | Path], env: Mapping[str, str]) -> None:
+    def format_for(self, cluster_id: str, java_command: Sequence[str | Path]) -> None:
         """Format the folder for this cluster unless it is formatted. `java_command` ends with the class path."""
         if self.cluster_id() is not None:
             return
@@ -97,7 +96,7 @@ class DataDir:
             self.properties,
         ]
         self.format_log.unlink(missing_ok=True)
-        child = ChildProcess.launch_program([*java_command, *arguments], output=self.format_log, env=env)
+        child = ChildProcess.launch_program([*java_command, *arguments], output=self.format_log)
         try:
             code = child.wait(_FORMAT_TIMEOUT_S)
         finally:
@@ -115,8 +114,3 @@ def new_cluster_id() -> str:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
             return text
-
-
-def child_environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for Kafka: file names and messages must not depend on the caller's language."""
-    return {**env, "LC_ALL": "C.UTF-8"}

@@ -74,7 +74,6 @@ def fence_former_broker(
     controller_port: int,
     overrides: Mapping[str, str],
     java_command: Callable[[Path, Path], Sequence[str | Path]],
-    env: Mapping[str, str],
 ) -> None:
     """End the session of the broker that ran on these data before; returns when that is on disk.
 
@@ -93,9 +92,7 @@ def fence_former_broker(
             encoding="ascii",
         )
         log_config.write_text(config.log4j2_configuration(config.FENCING_LOGGERS), encoding="ascii")
-    child = ChildProcess.launch_program(
-        [*java_command(logs, log_config), "kafka.Kafka", properties], output=console, env=env
-    )
+    child = ChildProcess.launch_program([*java_command(logs, log_config), "kafka.Kafka", properties], output=console)
     try:
         deadline = Deadline(_TIMEOUT_S)
         while (

@@ -29,11 +29,10 @@ class JarCache:
     A folder with the final name was complete once: jars are fetched beside it and renamed in one step.
     """
 
-    def __init__(self, cache_dir: str | os.PathLike[str] | None = None, version: str = KAFKA_VERSION) -> None:
-        root = cache_root(cache_dir)
-        self.root = root
+    def __init__(self, version: str = KAFKA_VERSION) -> None:
+        self.root = cache_root()
         self.version = version
-        self.folder = root / f"kafka-{version}"
+        self.folder = self.root / f"kafka-{version}"
         self._jars = kafka_jars(version)
 
     @property
@@ -41,10 +40,10 @@ class JarCache:
         """All jars in the order of the lock."""
         return os.pathsep.join(str(self.folder / one.file_name) for one in self._jars)
 
-    def ensure_jars(self, *, refetch: bool = False, console: Console | None = None) -> None:
+    def ensure_jars(self, *, refetch: bool = False) -> None:
         """Make sure that all jars are there, fetching them when the cache is empty or `refetch` asks for it.
 
-        Progress goes to `console` (standard error by default).
+        Progress goes to standard error.
 
         Raises:
             BrokenCacheError: a jar was damaged after it had been fetched.
@@ -52,7 +51,7 @@ class JarCache:
 
         """
         if refetch or not self.folder.is_dir():
-            self._fetch_jars(console or Console(stderr=True), refetch=refetch)
+            self._fetch_jars(Console(stderr=True), refetch=refetch)
         problem = self.find_problem()
         if problem is not None:
             version = "" if self.version == KAFKA_VERSION else f" --kafka-version {self.version}"

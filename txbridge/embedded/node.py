@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txbridge.embedded.config import jvm_flags
-from txbridge.embedded.datadir import DataDir, child_environment
+from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.java import Java
 from txbridge.embedded.ports import HOST
@@ -171,8 +171,7 @@ class Node:
             yield lock
 
     def format_folder(self, cluster_id: str, runtime: JavaRuntime) -> None:
-        command = runtime.java_command(self.data.logs, self.data.log_config)
-        self.data.format_for(cluster_id, command, child_environment())
+        self.data.format_for(cluster_id, runtime.java_command(self.data.logs, self.data.log_config))
 
     def launch_process(self, launch: Launch, lock: int) -> None:
         """Start the process; the folder is claimed and formatted."""
@@ -187,7 +186,6 @@ class Node:
             may_detach=launch.may_detach,
             scratch=launch.scratch,
             kept_file=lock,
-            env=child_environment(),
         )
         self._child = child
         self.state = BrokerState(

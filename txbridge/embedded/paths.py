@@ -18,12 +18,9 @@ def _xdg(variable: str, fallback: str, env: Mapping[str, str]) -> Path:
     return Path(value) if value.startswith("/") else Path.home() / fallback
 
 
-def cache_root(cache_dir: str | os.PathLike[str] | None = None, env: Mapping[str, str] = os.environ) -> Path:
-    """The folder that holds one sub-folder per version of Kafka.
-
-    In this order: `cache_dir`, TXBRIDGE_CACHE_DIR, XDG_CACHE_HOME/txbridge, ~/.cache/txbridge.
-    """
-    chosen = cache_dir or env.get("TXBRIDGE_CACHE_DIR") or _xdg("XDG_CACHE_HOME", ".cache", env) / "txbridge"
+def cache_root(env: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the jars: TXBRIDGE_CACHE_DIR, or XDG_CACHE_HOME/txbridge, or ~/.cache/txbridge."""
+    chosen = env.get("TXBRIDGE_CACHE_DIR") or _xdg("XDG_CACHE_HOME", ".cache", env) / "txbridge"
     path = Path(chosen).expanduser().absolute()
     if os.pathsep in str(path):
         raise UsageError(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -38,7 +38,6 @@ class ChildProcess:
         may_detach: bool = False,
         scratch: Path | None = None,
         kept_file: int | None = None,
-        env: Mapping[str, str] | None = None,
     ) -> Self:
         """Start `command`; its output is appended to the file `output`.
 
@@ -54,7 +53,8 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=env,
+                # File names and messages must not depend on the caller's language.
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
                 start_new_session=True,
                 pass_fds=() if kept_file is None else (kept_file,),
             )

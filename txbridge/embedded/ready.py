@@ -51,13 +51,13 @@ class MetadataReader:
         return frozenset(nodes)
 
 
-def request_metadata(port: int, timeout: float = _REQUEST_TIMEOUT_S) -> bytes | None:
-    """The answer of the broker on this port of the loopback address; None if there is none within `timeout` seconds."""
+def request_metadata(port: int) -> bytes | None:
+    """The answer of the broker on this port of the loopback address; None if there is none in time."""
     header = struct.pack(">hhi", _METADATA, _VERSION, 1) + struct.pack(">h", -1)
     request = header + struct.pack(">i", -1)  # of all topics
     try:
-        with socket.create_connection((HOST, port), timeout) as connection, connection.makefile("rb") as answers:
-            connection.sendall(struct.pack(">i", len(request)) + request)
+        with socket.create_connection((HOST, port), _REQUEST_TIMEOUT_S) as broker, broker.makefile("rb") as answers:
+            broker.sendall(struct.pack(">i", len(request)) + request)
             head = answers.read(4)
             if len(head) < 4:
                 return None

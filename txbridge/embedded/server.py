@@ -26,7 +26,7 @@ from txbridge.embedded.config import (
     check_profile,
     cluster_properties,
 )
-from txbridge.embedded.datadir import DataDir, child_environment, new_cluster_id
+from txbridge.embedded.datadir import DataDir, new_cluster_id
 from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java, find_java
@@ -309,9 +309,7 @@ class EmbeddedKafka:
             )
         if known and self._size == 1 and self._fences:
             controller = self._ports[0].controller
-            fencing.fence_former_broker(
-                nodes[0].data, controller, self._overrides, runtime.java_command, child_environment()
-            )
+            fencing.fence_former_broker(nodes[0].data, controller, self._overrides, runtime.java_command)
         cluster_id = known.pop() if known else new_cluster_id()
         # At the same time: each one takes half a second, and half of that is waiting.
         with ThreadPoolExecutor(len(nodes)) as threads:

@@ -49,6 +49,8 @@ CUT_AFTER_S = 10.0
 _CUT_ANSWERS = 3
 #: Longest gap between two of them (s): five seconds, and one late answer. Otherwise this process or Kafka stood still.
 _CUT_MOST_APART_S = 8.0
+#: Most records that a read to the end takes at a time.
+_READ_AT_ONCE = 5_000
 #: Pause (s) before the next attempt, when a broker does not have a position yet.
 _FETCH_AGAIN_S = 0.5
 #: Time (s) for which the last stable offset may stay behind. The coordinator aborts the transaction of a dead owner
@@ -250,7 +252,7 @@ class PartitionReader:
         self._refresh_metadata(self.topic)
         self.start(self.position)
 
-    def read_to(self, end: int, stopping: Callable[[], bool], batch: int = 5_000) -> Iterator[Message]:
+    def read_to(self, end: int, stopping: Callable[[], bool]) -> Iterator[Message]:
         """Yield every record below `end`, perhaps some behind it, until the position is at `end` or behind it.
 
         For a reader of committed records the EOF event may set this position: the last record may be a marker.
@@ -259,7 +261,7 @@ class PartitionReader:
         deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
         while self.position < end:
             before = self.position
-            yield from self.poll(batch, 0.2)
+            yield from self.poll(_READ_AT_ONCE, 0.2)
             if stopping():
                 raise ReadStoppedError("asked to stop while reading")
             if self.position > before:

@@ -93,23 +93,22 @@ def test_profiles():
 
 
 @pytest.mark.parametrize(
-    ("argument", "env", "expected"),
+    ("env", "expected"),
     [
-        ("/a", {"TXBRIDGE_CACHE_DIR": "/t", "XDG_CACHE_HOME": "/x"}, "/a"),
-        (None, {"TXBRIDGE_CACHE_DIR": "/t", "XDG_CACHE_HOME": "/x"}, "/t"),
-        (None, {"XDG_CACHE_HOME": "/x"}, "/x/txbridge"),
-        (None, {"XDG_CACHE_HOME": "relative"}, "/home/me/.cache/txbridge"),
-        (None, {}, "/home/me/.cache/txbridge"),
+        ({"TXBRIDGE_CACHE_DIR": "/t", "XDG_CACHE_HOME": "/x"}, "/t"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/txbridge"),
+        ({"XDG_CACHE_HOME": "relative"}, "/home/me/.cache/txbridge"),
+        ({}, "/home/me/.cache/txbridge"),
     ],
 )
-def test_cache_root(argument, env, expected, monkeypatch):
+def test_cache_root(env, expected, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert paths.cache_root(argument, env) == Path(expected)
+    assert paths.cache_root(env) == Path(expected)
 
 
 def test_a_cache_folder_that_no_class_path_can_name():
     with pytest.raises(UsageError, match="has a ':' in its name"):
-        paths.cache_root("/a:b", {})
+        paths.cache_root({"TXBRIDGE_CACHE_DIR": "/a:b"})
 
 
 def test_default_data_dir(monkeypatch):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rich.console import Console
 
 from txbridge.embedded import fetch, jars
 from txbridge.embedded.artifacts import Artifact
@@ -70,31 +69,31 @@ def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
         thread.join()
 
 
-def fetched(tmp_path) -> jars.JarCache:
-    cache = jars.JarCache(tmp_path / "cache")
-    cache.ensure_jars(console=Console(quiet=True))
-    return cache
+@pytest.fixture
+def cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> jars.JarCache:
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
+    return jars.JarCache()
 
 
-def test_jars_are_fetched_by_mavens_layout(repository, tmp_path):
-    folder = fetched(tmp_path).folder
-    assert {path.name: path.read_text() for path in folder.iterdir()} == {"one-1.jar": "one", "two-1.jar": "two"}
+def test_jars_are_fetched_by_mavens_layout(repository, cache):
+    cache.ensure_jars()
+    assert {path.name: path.read_text() for path in cache.folder.iterdir()} == {"one-1.jar": "one", "two-1.jar": "two"}
     assert sorted(repository.asked) == [
         ("/maven/org/example/some/one/1/one-1.jar", None),
         ("/maven/org/example/some/two/1/two-1.jar", None),
     ]
 
 
-def test_a_mirror_gets_the_user_and_password_of_its_address(repository, tmp_path, monkeypatch):
+def test_a_mirror_gets_the_user_and_password_of_its_address(repository, cache, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://me:p%40ss@127.0.0.1:{repository.server_port}/maven")
-    fetched(tmp_path)
+    cache.ensure_jars()
     assert {secret for _, secret in repository.asked} == {f"Basic {SECRET}"}
 
 
-def test_a_proxy_gets_the_whole_address(repository, tmp_path, monkeypatch):
+def test_a_proxy_gets_the_whole_address(repository, cache, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "http://maven.invalid/central")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{repository.server_port}")
-    fetched(tmp_path)
+    cache.ensure_jars()
     assert ("http://maven.invalid/central/org/example/some/one/1/one-1.jar", None) in repository.asked
 
 
@@ -113,23 +112,23 @@ def test_a_proxy_gets_the_whole_address(repository, tmp_path, monkeypatch):
         ("away", r"could not be fetched: .*refused.* set HTTPS_PROXY"),
     ],
 )
-def test_a_fetch_that_fails_says_what_to_do_and_leaves_nothing(repository, tmp_path, monkeypatch, ill, message):
+def test_a_fetch_that_fails_says_what_to_do_and_leaves_nothing(repository, cache, monkeypatch, ill, message):
     repository.ill = ill
     if ill == "away":
         monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "http://127.0.0.1:1")
     with pytest.raises(EnvironmentProblemError, match=message):
-        fetched(tmp_path)
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka-4.3.1.lock"]
+        cache.ensure_jars()
+    assert [path.name for path in cache.root.iterdir()] == ["kafka-4.3.1.lock"]
 
 
-def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch):
+def test_an_address_that_is_none_is_refused(cache, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "/srv/maven")
     with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
-        fetched(tmp_path)
+        cache.ensure_jars()
 
 
 @pytest.mark.parametrize("late", [0.0, 0.5], ids=["at once", "on a busy machine"])
-def test_a_fetch_that_takes_too_long_is_given_up_with_what_to_do(repository, tmp_path, monkeypatch, late):
+def test_a_fetch_that_takes_too_long_is_given_up_with_what_to_do(repository, cache, monkeypatch, late):
     def wait(transfers, seconds, when):
         return concurrent.futures.wait(transfers, seconds + late, when)
 
@@ -137,4 +136,4 @@ def test_a_fetch_that_takes_too_long_is_given_up_with_what_to_do(repository, tmp
     monkeypatch.setattr(fetch, "FETCH_TIMEOUT_S", 1.0)
     monkeypatch.setattr(fetch, "wait", wait)
     with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 took longer than 1 s and was given up"):
-        fetched(tmp_path)
+        cache.ensure_jars()

@@ -23,7 +23,8 @@ def cache(tmp_path, monkeypatch):
         for name, (content, sha256) in CONTENTS.items()
     ]
     monkeypatch.setattr(jars, "kafka_jars", lambda _: small)
-    cache = jars.JarCache(tmp_path)
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
+    cache = jars.JarCache()
     cache.folder.mkdir()
     for name, (content, _) in CONTENTS.items():
         (cache.folder / name).write_bytes(content)
@@ -83,15 +84,17 @@ def test_damaged_cache_says_what_to_do(cache):
 
 def test_no_space_to_fetch_and_nothing_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("txbridge.embedded.paths.shutil.disk_usage", lambda _: type("Usage", (), {"free": 40 * 2**20}))
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path / "cache"))
     with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 needs 50 MB, but only 40 MB are free"):
-        jars.JarCache(tmp_path / "cache").ensure_jars()
+        jars.JarCache().ensure_jars()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka-4.3.1.lock"]
 
 
-def test_cache_folder_that_can_not_be_made(tmp_path):
+def test_cache_folder_that_can_not_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(EnvironmentProblemError, match=r"cache folder .* cannot be written .*TXBRIDGE_CACHE_DIR"):
-        jars.JarCache(tmp_path / "file").ensure_jars()
+        jars.JarCache().ensure_jars()
 
 
 def test_cluster_ids():
