@@ -120,13 +120,23 @@ def test_death_of_the_owner_while_a_fork_of_it_lives_on(tmp_path):
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_it(tmp_path):
-    owner, pid = run_owner(
-        tmp_path, "\ntry: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(0.3); print(child.poll()); child.kill()"
-    )
-    time.sleep(0.2)
+    body = f"""
+marks = Path({str(tmp_path)!r})
+try:
+    (marks / "waits").touch()
+    time.sleep(60)
+except KeyboardInterrupt:
+    (marks / "interrupted").touch()
+    while not (marks / "may end").exists():
+        time.sleep(0.01)
+    child.kill()
+"""
+    owner, pid = run_owner(tmp_path, body)
+    eventually((tmp_path / "waits").exists)
     os.killpg(owner.pid, signal.SIGINT)
-    time.sleep(0.2)
+    eventually((tmp_path / "interrupted").exists)
     assert not gone(pid)
+    (tmp_path / "may end").touch()
     owner.wait()
     assert gone(pid)
 
