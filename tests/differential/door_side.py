@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from txbridge_rocketmq.routes import broker_name
 
 from tests.differential.rocketmq_side import RocketMqStage
 from tests.differential.scenario import Answer, Fate, Stage
-from tests.differential.txbridge_side import LOGS, refusals, running
+from tests.differential.txbridge_side import LOGS, fates_in_kafka, running
 from tests.peer.client import PeerClient
 from tests.peer.jars import jar_folder
 from tests.peer.server import Peer
@@ -57,21 +56,13 @@ class DoorStage(RocketMqStage):
         self._bridge.end([prepared.entry(UNKNOWN)], prepared.partition, group=self._group, source="resume")
 
     def fates(self) -> Mapping[str, Fate]:
-        copies = self._bridge.visible(self._topic)
-        set_aside = Counter(record["value"] for record in self._bridge.discarded())
-        refused = refusals(self._worker)
+        fate = fates_in_kafka(self._bridge, self._worker, self._topic)
         checks = self._client.ask("state")["checks"]
-        found = {}
-        for name in self._names:
-            body, prepared = self._body(name), self._prepared(name)
-            found[name] = Fate(
-                copies[body.encode()],
-                checks.get(body, 0),
-                set_aside[body.encode()],
-                # A door answers an END before the worker reads it. Only what the door itself refuses is in its answer.
-                self._refused[name] + refused[prepared.partition, prepared.offset],
-            )
-        return found
+        return {
+            # A door answers an END before the worker reads it. Only what the door itself refuses is in its answer.
+            name: fate(self._body(name), checks.get(self._body(name), 0), self._prepared(name), self._refused[name])
+            for name in self._names
+        }
 
     def decide(self, name: str, decision: Answer, *, stranger: bool = False) -> None:
         super().decide(name, decision, stranger=stranger)

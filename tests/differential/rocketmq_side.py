@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from tests.differential.scenario import Answer, Fate, Stage
 from tests.peer.client import PeerClient
@@ -33,22 +33,14 @@ class RocketMqStage(Stage):
     def _body(self, name: str) -> str:
         return f"{self._group}/{name}"
 
-    def send(
-        self,
-        name: str,
-        answer: Answer,
-        checks: Sequence[Answer] = (),
-        *,
-        immunity: int | None = None,
-        lost: bool = False,
-    ) -> None:
+    def _send(self, name: str, answer: Answer, checks: list[Answer], immunity: int | None, *, lost: bool) -> None:
         self._names.append(name)
         self._client.ask(
             "send",
             group=self._group,
             body=self._body(name),
             answer=answer,
-            checks=list(checks) or [Answer.UNKNOWN],
+            checks=checks,
             immunity=None if immunity is None else str(immunity),
             lost=int(lost),
         )

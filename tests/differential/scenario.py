@@ -55,7 +55,6 @@ class Fate:
 class Stage(ABC):
     """One scenario on one side, with a producer group of its own. Its transactions are known by name."""
 
-    @abstractmethod
     def send(
         self,
         name: str,
@@ -71,6 +70,11 @@ class Stage(ABC):
         CHECK_IMMUNITY_TIME_IN_SECONDS. With `lost` the answer to the SEND is lost, and the client sends again by
         itself.
         """
+        self._send(name, answer, list(checks) or [Answer.UNKNOWN], immunity, lost=lost)
+
+    @abstractmethod
+    def _send(self, name: str, answer: Answer, checks: list[Answer], immunity: int | None, *, lost: bool) -> None:
+        """Do it by the side's own means."""
 
     @abstractmethod
     def decide(self, name: str, decision: Answer, *, stranger: bool = False) -> None:

@@ -58,6 +58,18 @@ def refusals(worker: WorkerProcess) -> Counter[object]:
     return refused
 
 
+def fates_in_kafka(bridge: Bridge, worker: WorkerProcess, topic: str) -> Callable[..., Fate]:
+    """A function that tells the fate of a message: by its body, its checks, its place, and what else was refused."""
+    copies, set_aside = bridge.visible(topic), Counter(record["value"] for record in bridge.discarded())
+    refused = refusals(worker)
+
+    def fate(body: str, checks: int, prepared: Prepared, more: int = 0) -> Fate:
+        value, where = body.encode(), (prepared.partition, prepared.offset)
+        return Fate(copies[value], checks, set_aside[value], more + refused[where])
+
+    return fate
+
+
 @dataclass
 class _Transaction:
     """State of one transaction in the application."""
@@ -112,17 +124,9 @@ class TxBridgeStage(Stage):
         assert prepared is not None
         return prepared
 
-    def send(
-        self,
-        name: str,
-        answer: Answer,
-        checks: Sequence[Answer] = (),
-        *,
-        immunity: int | None = None,
-        lost: bool = False,
-    ) -> None:
+    def _send(self, name: str, answer: Answer, checks: list[Answer], immunity: int | None, *, lost: bool) -> None:
         assert not lost, "there is no such step here"
-        transaction = self._listener.transactions[name] = _Transaction(answer, list(checks) or [Answer.UNKNOWN])
+        transaction = self._listener.transactions[name] = _Transaction(answer, checks)
         assert self._producer is not None
         result = self._producer.send_message_in_transaction(
             Message(self._topic, self._body(name), check_immunity_time=immunity)
@@ -161,16 +165,9 @@ class TxBridgeStage(Stage):
         return self._listener.transactions[name].checked
 
     def fates(self) -> Mapping[str, Fate]:
-        copies = self._bridge.visible(self._topic)
-        set_aside = Counter(record["value"] for record in self._bridge.discarded())
-        refused = refusals(self._worker)
+        fate = fates_in_kafka(self._bridge, self._worker, self._topic)
         return {
-            name: Fate(
-                copies[self._body(name).encode()],
-                transaction.checked,
-                set_aside[self._body(name).encode()],
-                refused[self._prepared(name).partition, self._prepared(name).offset],
-            )
+            name: fate(self._body(name), transaction.checked, self._prepared(name))
             for name, transaction in self._listener.transactions.items()
         }
 
