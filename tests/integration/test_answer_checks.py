@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from sqlalchemy import create_engine, insert, select
 from txbridge_sqlalchemy import SqlTransactionListener, create_table, transactions
 
 from tests.support import http, sql_application
+from tests.support.command_line import PROGRAM
 from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, orders, place
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
@@ -33,7 +33,7 @@ def url(tmp_path):
 
 
 def command(*words):
-    return [sys.executable, "-m", "txbridge.cli.main", "answer-checks", *words]
+    return [*PROGRAM, "answer-checks", *words]
 
 
 @contextmanager

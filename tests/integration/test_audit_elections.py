@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 from confluent_kafka import ElectionType, TopicPartition
@@ -18,6 +17,7 @@ from txbridge_audit.read.spark_session import elections
 
 from tests.support.audit_log import ENVIRONMENT, KafkaLog
 from tests.support.audit_terms import COMMIT, ORDERS
+from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.embedded import EmbeddedKafka
@@ -134,8 +134,7 @@ def test_half_of_the_brokers_away_is_no_verdict(brokers, spark):
     second.kill()
     eventually(lambda: leader(log.servers, SPLIT, 1).leader < 0, 60, "the controller did not notice")
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace]
-    command = [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=800, check=False)
+    done = run_txbridge("audit", *arguments, env=ENVIRONMENT)
     second.start()
     assert done.returncode == 2, done.stdout + done.stderr
     # Nothing on stdout can be taken for a report.

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from txbridge_audit.judge.summary import VIOLATIONS
 
 from tests.corruption.writer import Writer
+from tests.support.command_line import PROGRAM
 from tests.support.harness import eventually
 from txbridge.embedded import EmbeddedKafka
 
@@ -55,7 +55,7 @@ def raised(servers: str) -> list[dict[str, str]]:
 def following(servers: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     options = ["--bootstrap-servers", servers, "--namespace", NAMESPACE, "--follow", "--interval", "0.5"]
     options += ["--ledger", str(folder / "ledger"), "--violations-topic", ALARMS, "--report", str(folder / "report")]
-    command = [sys.executable, "-m", "txbridge.cli.main", "audit", *options, "--format", "json"]
+    command = [*PROGRAM, "audit", *options, "--format", "json"]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, cwd=folder)
     try:

@@ -18,6 +18,7 @@ from txbridge_audit.read.spark_session import CONNECTOR
 
 from tests.support.audit_cases import plant
 from tests.support.audit_log import ENVIRONMENT, VIOLATIONS, KafkaLog, transactions
+from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually
 from tests.support.quick_spark import INTERPRETED
 from txbridge.embedded import EmbeddedKafka
@@ -42,15 +43,8 @@ def test_command_line(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path
     target, page, numbers = tmp_path / "report.json", tmp_path / "report.html", tmp_path / "audit.prom"
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
     arguments += ["--html", str(page), "--prometheus", str(numbers)]
-    done = subprocess.run(
-        [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        env=ENVIRONMENT | interpreted | {"COLUMNS": "200"},
-        cwd=tmp_path,
-    )
+    environment = ENVIRONMENT | interpreted | {"COLUMNS": "200"}
+    done = run_txbridge("audit", *arguments, "--kafka", "socket.timeout.ms=20000", env=environment, cwd=tmp_path)
     report = json.loads(target.read_text())
     assert done.returncode == 1, done.stderr
     assert re.search(rf"{report['violations']['total']} violations: {report['transactions']} transactions", done.stdout)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support.apis import APIS
+from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, Bridge, quiet
 from tests.support.listeners import Answers
 from txbridge import Message, TxBridgeError
@@ -33,8 +32,7 @@ def topics(kafka: EmbeddedKafka) -> set[str]:
 
 
 def cli(kafka: EmbeddedKafka, *arguments: str) -> None:
-    command = [sys.executable, "-m", "txbridge.cli.main", *arguments, "--bootstrap-servers", kafka.bootstrap_servers]
-    subprocess.run(command, capture_output=True, timeout=600, check=False)
+    run_txbridge(*arguments, "--bootstrap-servers", kafka.bootstrap_servers)
 
 
 @pytest.mark.parametrize(

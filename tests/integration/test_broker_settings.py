@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, Bridge, WorkerProcess
 from tests.support.listeners import Commits
 from tests.support.secure_kafka import documented, secure_kafka
@@ -44,8 +44,7 @@ def configs(kafka: EmbeddedKafka, *arguments: str) -> None:
 
 def doctor(bridge: Bridge, *arguments: str) -> list[dict[str, str]]:
     where = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace, "--json"]
-    command = [sys.executable, "-m", "txbridge.cli.main", "doctor", *where, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = run_txbridge("doctor", *where, *arguments)
     found: list[dict[str, str]] = json.loads(done.stdout)["findings"]
     return found
 

@@ -26,6 +26,7 @@ import typer
 from sqlalchemy import create_engine
 from txbridge_sqlalchemy import create_table
 
+from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import eventually
 from txbridge.cli.app import app
 from txbridge.core.names import Names
@@ -94,7 +95,7 @@ def arguments(command: str, folder: Path) -> list[str]:
         create_table(engine)
         engine.dispose()
     words = [one.format(folder=folder) for one in COMMANDS[command]]
-    return [sys.executable, "-m", "txbridge.cli.main", *command.split(), *words]
+    return [*PROGRAM, *command.split(), *words]
 
 
 def environment(servers: str = "", namespace: str = "", **more: str) -> dict[str, str]:
@@ -354,9 +355,7 @@ def alive_in(group: int) -> list[str]:
 
 
 def test_the_version() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "txbridge.cli.main", "--version"], capture_output=True, text=True, check=True
-    )
+    done = run_txbridge("--version")
     assert (done.stdout, done.stderr) == (f"txbridge {version('txbridge')}\n", "")
 
 
@@ -378,13 +377,7 @@ def test_a_shell_completes_commands_options_and_choices(words: str, completions:
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "txbridge.cli.main"],
-        env=environment(**asked),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_txbridge(env=environment(**asked))
     assert set(done.stdout.split()) == completions
     assert done.stderr == ""
 

@@ -10,13 +10,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.audit_log import ENVIRONMENT
+from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import eventually
 from tests.support.notebook import run_notebook
 from txbridge.embedded import EmbeddedKafka
@@ -45,13 +45,7 @@ def _processes_with(output: str) -> list[str]:
 def test_first_flights(tmp_path: Path) -> None:
     """Of the first 6,000 flights 5,968 departed, 32 were cancelled and 21 departed without an air time."""
     folder = tmp_path / "demo"
-    result = subprocess.run(
-        [sys.executable, "-m", "txbridge.cli.main", "demo", "--flights", "6000", "--folder", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=800,
-    )
+    result = run_txbridge("demo", "--flights", "6000", "--folder", str(folder))
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads((folder / "report.json").read_text())
     assert report["transactions"] == 6000
@@ -104,7 +98,7 @@ def notebook_answers(servers: str, folder: Path) -> None:
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     demo = subprocess.Popen(
-        [sys.executable, "-m", "txbridge.cli.main", "demo", "--folder", str(folder)],
+        [*PROGRAM, "demo", "--folder", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +23,7 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
+from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, FAST, Bridge, eventually, quiet
 from txbridge.cli.app import app
 from txbridge.config.worker import WorkerSettings
@@ -299,13 +298,7 @@ def test_a_hidden_topic_is_not_taken_for_a_missing_one(bridge: Bridge) -> None:
         assert "delete" not in run(bridge)[1]
         flags = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace]
         for command in (["topics", "plan"], ["pending"], ["audit"], ["worker"]):
-            done = subprocess.run(
-                [sys.executable, "-m", "txbridge.cli.main", *command, *flags],
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
+            done = run_txbridge(*command, *flags)
             said = " ".join((done.stdout + done.stderr).split())
             assert done.returncode == 2, said
             assert f"missing right DESCRIBE on topic {hidden}" in said

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually, quiet
 from tests.support.second_broker import SESSION, SecondBroker
 from txbridge.core.names import Names
@@ -20,13 +20,7 @@ COPIES = {"offsets.topic.replication.factor": "2", "transaction.state.log.replic
 
 
 def cli(servers: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "txbridge.cli.main", *arguments, "--bootstrap-servers", servers],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    return run_txbridge(*arguments, "--bootstrap-servers", servers)
 
 
 def findings(servers: str) -> tuple[int, dict[str, list[str]]]:

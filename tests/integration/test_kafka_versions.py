@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -13,6 +11,7 @@ from txbridge_audit import run_audit
 
 from tests.integration.test_transactional_msg import ByNumber
 from tests.support.apis import APIS
+from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, Bridge, eventually, quiet
 from txbridge import Message
 from txbridge.embedded import KAFKA_VERSIONS, EmbeddedKafka
@@ -80,8 +79,7 @@ def _a_commit_waits_for_its_topic(bridge: Bridge) -> None:
 def _doctor_finds_no_fault(bridge: Bridge) -> None:
     """Expect no finding except about a single node, ended applications and their undecided messages."""
     arguments = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace, "--json"]
-    command = [sys.executable, "-m", "txbridge.cli.main", "doctor", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = run_txbridge("doctor", *arguments)
     found = {one["check"]: one for one in json.loads(done.stdout)["findings"] if one["level"] not in {"ok", "note"}}
     assert found.keys() <= {"replication", "producers", "limits", "backlog"}, found
 

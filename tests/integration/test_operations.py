@@ -7,13 +7,13 @@ import os
 import re
 import secrets
 import subprocess
-import sys
 import time
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
@@ -449,19 +449,8 @@ def test_a_held_message_whose_body_retention_has_deleted_is_abandoned_without_it
 
 
 def run(bridge: Bridge, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "txbridge.cli.main", *arguments],
-        env={
-            **os.environ,
-            "TXBRIDGE_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
-            "TXBRIDGE_NAMESPACE": bridge.namespace,
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    where = {"TXBRIDGE_BOOTSTRAP_SERVERS": bridge.bootstrap_servers, "TXBRIDGE_NAMESPACE": bridge.namespace}
+    done = run_txbridge(*arguments, env={**os.environ, **where, **environment})
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_sqlalchemy import create_table, transactions
 
 from tests.support import http
+from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, CheckMember, LocalOwner, WorkerProcess, eventually
 from tests.support.secure_kafka import SecureKafka, User, documented, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
@@ -124,14 +124,7 @@ class Scene:
         return TransactionProducer(self.group, listener, settings, namespace=self.bridge.namespace), listener
 
     def cli(self, user: User, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "txbridge.cli.main", *arguments],
-            check=False,
-            env={**os.environ, **self.environment(user)},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
+        return run_txbridge(*arguments, env={**os.environ, **self.environment(user)})
 
 
 @pytest.fixture
@@ -200,7 +193,7 @@ def test_answer_checks_with_its_documented_rights(scene: Scene, tmp_path: Path) 
     engine.dispose()
     user = scene.user("answerer")
     environment = {**os.environ, **scene.environment(user), "TXBRIDGE_DATABASE_URL": f"sqlite:///{tmp_path}/app.db"}
-    command = [sys.executable, "-m", "txbridge.cli.main", "answer-checks", "--group", GROUP]
+    command = [*PROGRAM, "answer-checks", "--group", GROUP]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             bridge.worker(transaction_check_max=30)

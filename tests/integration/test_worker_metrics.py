@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import http
+from tests.support.command_line import PROGRAM
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from tests.support.listeners import Answers
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionProducer
@@ -192,7 +192,7 @@ def test_a_worker_without_a_partition_is_ready_and_one_that_was_paused_is_not(ka
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "txbridge.cli.main", "worker", "--bootstrap-servers=127.0.0.1:1", *arguments],
+        [*PROGRAM, "worker", "--bootstrap-servers=127.0.0.1:1", *arguments],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from sqlalchemy import create_engine
 from txbridge_sqlalchemy import create_table
 
 from tests.support import http
+from tests.support.command_line import PROGRAM
 from tests.support.harness import Bridge
 from tests.support.listeners import Commits
 from tests.support.rocketmq_door import Door
@@ -53,7 +53,7 @@ def all_programs(bridge: Bridge, folder: Path, group: str = "sql") -> Iterator[d
     create_table(engine)
     engine.dispose()
     where = (f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}")
-    command = [sys.executable, "-m", "txbridge.cli.main", "answer-checks", *where, "--group", group]
+    command = [*PROGRAM, "answer-checks", *where, "--group", group]
     environment = {**os.environ, "TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with ExitStack() as at_last:
