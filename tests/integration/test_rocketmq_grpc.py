@@ -40,9 +40,9 @@ def test_an_unmodified_client(bridge: Bridge, door: Door, language: str) -> None
     """Commit, rollback and unknown, each with its checks; several at once, in order, and without a transaction."""
     topic = topic_of(bridge, language)
     with GrpcClient(language, [door]) as client:
-        committed = client.transaction(topic, "committed", "commit", tag="tagA", keys="k1 k2", p="v")
+        committed = client.transaction(topic, "committed", "commit", tags="tagA", keys="k1 k2", p="v")
         client.transaction(topic, "rolled back", "rollback", "commit")
-        asked = client.transaction(topic, "asked", "unknown", "unknown,commit", tag="tagB", keys="k3", p="w")
+        asked = client.transaction(topic, "asked", "unknown", "unknown,commit", tags="tagB", keys="k3", p="w")
         client.transaction(topic, "asked and rolled back", "unknown", "rollback")
         client.transaction(topic, "x*100000", "unknown", "commit")
         client.ask("plain", topic, "plain")

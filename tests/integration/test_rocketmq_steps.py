@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import PROGRAM
 from tests.support.harness import WorkerProcess, eventually
 from tests.support.rocketmq_door import GrpcClient, JavaClient
 from txbridge.embedded import EmbeddedKafka
@@ -99,7 +100,7 @@ def test_the_steps(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
         asked = classic.transaction(TOPIC, "paid later", "unknown", "commit", tags="vip", keys="A2")
         classic.transaction(TOPIC, "not paid", "rollback", tags="vip", keys="A3")
         classic.transaction(TOPIC, "paid by others", "commit", tags="usual", keys="A4")
-        other = modern.transaction(TOPIC, "paid in Python", "commit", tag="vip", keys="A5")
+        other = modern.transaction(TOPIC, "paid in Python", "commit", tags="vip", keys="A5")
         expected = {
             f"{first['msg_id']} A1 paid by card",
             f"{asked['msg_id']} A2 paid later",
@@ -111,7 +112,7 @@ def test_the_steps(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
 
 
 def txbridge(command: list[str]) -> list[str]:
-    return [sys.executable, "-m", "txbridge.cli.main", *command[1:]]
+    return [*PROGRAM, *command[1:]]
 
 
 def _door(command: list[str], folder: Path, host: Host, environment: Mapping[str, str]) -> workers.WorkerProcess:

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -248,6 +249,21 @@ class LocalOwner:
         self.stop()
 
 
+def _produce_all(producer: Producer, topic: str, records: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Produce records with these arguments, and return their acknowledgements in the same order."""
+    acknowledged: dict[int, Message] = {}
+
+    def report(number: int, error: object, message: Message) -> None:
+        assert error is None, error
+        acknowledged[number] = message
+
+    for number, record in enumerate(records):
+        producer.produce(topic, on_delivery=partial(report, number), **record)
+        producer.poll(0)
+    producer.flush(120)
+    return [acknowledged[number] for number in range(len(records))]
+
+
 _UNDECODABLE = """
 import ast, asyncio, sys
 from aiokafka import AIOKafkaProducer
@@ -414,16 +430,7 @@ class Bridge:
 
     def produce(self, topic: str, **arguments: object) -> Message:
         """Produce one record of any content and return its acknowledgement."""
-        acknowledged: list[Message] = []
-        failed: list[object] = []
-
-        def report(error: object, message: Message) -> None:
-            (failed if error else acknowledged).append(error or message)  # type: ignore[arg-type]
-
-        self._producer.produce(topic, on_delivery=report, **arguments)  # type: ignore[arg-type]
-        self._producer.flush(120)
-        assert acknowledged, failed
-        return acknowledged[0]
+        return _produce_all(self._producer, topic, [arguments])[0]
 
     def produce_undecodable(
         self,
@@ -486,41 +493,24 @@ class Bridge:
         self, real_topic: str, values: Sequence[bytes], *, partition: int | None = None, group: str = "group"
     ) -> list[Prepared]:
         """Prepare many at once, in order."""
-        results: list[Prepared | None] = [None] * len(values)
-        for number, value in enumerate(values):
-            headers = self.half_headers(real_topic, group)
-            transaction_id = dict(headers)["UNIQ_KEY"].decode()
-
-            def report(
-                error: object, message: Message, number: int = number, transaction_id: str = transaction_id
-            ) -> None:
-                assert error is None, error
-                results[number] = Prepared(message.partition(), message.offset(), transaction_id)
-
-            where = {} if partition is None else {"partition": partition}
-            self._producer.produce(
-                self.names.half, value=value, key=b"%d" % number, headers=headers, on_delivery=report, **where
-            )
-            self._producer.poll(0)
-        self._producer.flush(120)
-        return [result for result in results if result is not None]
+        where = {} if partition is None else {"partition": partition}
+        headers = [self.half_headers(real_topic, group) for _ in values]
+        records = [
+            {"value": value, "key": b"%d" % number, "headers": headers[number], **where}
+            for number, value in enumerate(values)
+        ]
+        return [
+            Prepared(message.partition(), message.offset(), dict(own)["UNIQ_KEY"].decode())
+            for message, own in zip(_produce_all(self._producer, self.names.half, records), headers, strict=True)
+        ]
 
     def produce_together(
         self, topic: str, records: Sequence[tuple[bytes | None, Headers]], *, partition: int
     ) -> list[Message]:
         """Produce values with headers as one batch, so that they are also read together."""
-        acknowledged: list[Message] = []
-
-        def report(error: object, message: Message) -> None:
-            assert error is None, error
-            acknowledged.append(message)
-
         producer = Producer({**quiet(self.bootstrap_servers), "linger.ms": 10_000})
-        for value, headers in records:
-            producer.produce(topic, value=value, headers=list(headers), partition=partition, on_delivery=report)
-        producer.flush(120)
-        assert len(acknowledged) == len(records)
-        return acknowledged
+        together = [{"value": value, "headers": [*headers], "partition": partition} for value, headers in records]
+        return _produce_all(producer, topic, together)
 
     def end_headers(self, group: str = "group", source: str = "client") -> list[tuple[str, bytes]]:
         return [("TXB_V", b"1"), ("PGROUP", group.encode()), ("SOURCE", source.encode())]

@@ -15,17 +15,18 @@ from __future__ import annotations
 import asyncio
 import re
 import struct
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 
+from tests.support.line_process import LineProcess
 from txbridge.embedded.ports import HOST
 
-ROOT = Path(__file__).parents[2]
 # Bytes that are read at once: a fetch of a follower answers with up to 1 MB.
 _CHUNK = 256 * 1024
-_DONE = "done\n"
+_DONE = "done"
+_ENDED = "the links between the nodes have ended: see their stderr above"
+#: An order is carried out at once, except on a machine that is very busy.
+_PATIENCE_S = 120.0
 #: The number of a node in a client id, as in "raft-client-1", "broker-2-fetcher-0" and "3".
 _NUMBER = re.compile(r"\d+")
 
@@ -36,32 +37,17 @@ class KafkaLinks:
     def __init__(self, links: Mapping[int, list[tuple[int, int]]]) -> None:
         """Start it, and wait until the links are open. The pairs are the port to connect to, and the one behind it."""
         pairs = [f"{node}:{port}:{behind}" for node, ports in links.items() for port, behind in ports]
-        command = [sys.executable, "-m", "tests.support.kafka_links", *pairs]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=ROOT
-        )
-        self._wait_done()
+        self._process = LineProcess([sys.executable, "-m", "tests.support.kafka_links", *pairs])
+        assert self._process.next_line(_PATIENCE_S) == _DONE, _ENDED
 
     def cut(self, node: int) -> None:
-        self._give_order(f"cut {node}\n")
+        assert self._process.ask(f"cut {node}", _PATIENCE_S) == _DONE, _ENDED
 
     def join(self, node: int) -> None:
-        self._give_order(f"join {node}\n")
+        assert self._process.ask(f"join {node}", _PATIENCE_S) == _DONE, _ENDED
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def _give_order(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line)
-        self._wait_done()
-
-    def _wait_done(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == _DONE, (
-            "the links between the nodes have ended: see their stderr above"
-        )
+        self._process.end(0)
 
 
 def sender_of(request: bytes) -> int | None:
@@ -139,10 +125,10 @@ async def _serve(links: list[tuple[int, int, int]]) -> None:
         await asyncio.start_server(
             lambda client, back, node=node, behind=behind: _forward(switch, node, behind, client, back), HOST, port
         )
-    print(_DONE, end="", flush=True)
+    print(_DONE, flush=True)
     while line := await orders.readline():
         await switch.obey(line.decode())
-        print(_DONE, end="", flush=True)
+        print(_DONE, flush=True)
 
 
 if __name__ == "__main__":

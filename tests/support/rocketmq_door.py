@@ -23,6 +23,7 @@ from tests.peer.golang import go_client
 from tests.peer.jars import client_class_path
 from tests.peer.npm import NODE, node_packages
 from tests.support import http
+from tests.support.command_line import PROGRAM
 from tests.support.harness import Bridge, eventually
 from tests.support.line_process import LineProcess
 from txbridge.embedded.java import find_java
@@ -58,7 +59,7 @@ class Door(workers.WorkerProcess):
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-door-")
         self._metrics_port = metrics_port
-        command = [sys.executable, "-m", "txbridge.cli.main", "rocketmq", f"--listen={listen}", *arguments]
+        command = [*PROGRAM, "rocketmq", f"--listen={listen}", *arguments]
         command.append(f"--metrics-port={metrics_port}")
         command += [f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}"]
         # The last one is a variable of another program: prometheus_client would write there.
@@ -130,6 +131,9 @@ def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
 class Client:
     """A program with an unmodified client of RocketMQ, in a process of its own."""
 
+    #: Fields of a check that the program prints.
+    _CHECK: Sequence[str]
+
     def __init__(self, command: Sequence[str | Path], **environment: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-client-")
         # Clients write logs below HOME. Java takes the home from the user's entry instead.
@@ -163,19 +167,6 @@ class Client:
         (told,) = self.ask("sent")
         return [(one.partition("|")[0], one.partition("|")[2]) for one in told.split(";")] if told else []
 
-    def _rows(self, names: Sequence[str]) -> list[dict[str, str]]:
-        (told,) = self.ask("checks")
-        return [dict(zip(names, one.split("|"), strict=True)) for one in told.split(";")] if told else []
-
-
-class RemotingClient(Client):
-    """A producer of the remoting protocol: a program with its arguments, the doors, and a group."""
-
-    def __init__(
-        self, program: Sequence[str | Path], doors: Sequence[Reachable], group: str, keys: Sequence[str] = ()
-    ) -> None:
-        super().__init__([*program, ";".join(door.address for door in doors), group, *keys])
-
     def transaction(
         self,
         topic: str,
@@ -186,17 +177,34 @@ class RemotingClient(Client):
         tags: str = "",
         keys: str = "",
         p: str = "",
-    ) -> dict[str, str]:
+    ) -> Any:
         """Run one transaction and return the result that the producer got."""
-        told = self.ask("transaction", topic, body, answer, checks, tags, keys, p)
-        names = ("status", "msg_id", "transaction_id", "queue", "offset", "state", "message_transaction_id")
-        return dict(zip(names, told, strict=True))
+        return self._result(self.ask("transaction", topic, body, answer, checks, tags, keys, p))
+
+    def _result(self, fields: list[str]) -> Any:
+        """The result of a transaction: of the gRPC protocol it is the message's id."""
+        (message_id,) = fields
+        return message_id
 
     def checks(self) -> list[dict[str, str]]:
         """The checks that its listener has received."""
-        return self._rows(
-            ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
-        )
+        (rows,) = self.ask("checks")
+        return [dict(zip(self._CHECK, one.split("|"), strict=True)) for one in rows.split(";")] if rows else []
+
+
+class RemotingClient(Client):
+    """A producer of the remoting protocol: a program with its arguments, the doors, and a group."""
+
+    _CHECK = ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
+
+    def __init__(
+        self, program: Sequence[str | Path], doors: Sequence[Reachable], group: str, keys: Sequence[str] = ()
+    ) -> None:
+        super().__init__([*program, ";".join(door.address for door in doors), group, *keys])
+
+    def _result(self, fields: list[str]) -> Any:
+        names = ("status", "msg_id", "transaction_id", "queue", "offset", "state", "message_transaction_id")
+        return dict(zip(names, fields, strict=True))
 
 
 class JavaClient(RemotingClient):
@@ -222,6 +230,8 @@ class GoClient(RemotingClient):
 class GrpcClient(Client):
     """RocketMQ's own producer of the gRPC protocol, in Python, in Java or in JavaScript (node)."""
 
+    _CHECK = ("text", "message_id", "topic", "tag", "keys", "p", "length", "corrupted", "born_host")
+
     def __init__(
         self,
         language: str,
@@ -245,25 +255,6 @@ class GrpcClient(Client):
             flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-Drocketmq.log.level=warn"]
             flags += ["-cp", client_class_path("java-5.2.0")]
             super().__init__([find_java().executable, *flags, str(_GRPC_JAVA), *arguments])
-
-    def transaction(
-        self,
-        topic: str,
-        body: str,
-        answer: str,
-        checks: str = "unknown",
-        *,
-        tag: str = "",
-        keys: str = "",
-        p: str = "",
-    ) -> str:
-        """Run one transaction and return its message id."""
-        (message_id,) = self.ask("transaction", topic, body, answer, checks, tag, keys, p)
-        return message_id
-
-    def checks(self) -> list[dict[str, str]]:
-        """The checks that its checker has received."""
-        return self._rows(("text", "message_id", "topic", "tag", "keys", "p", "length", "corrupted", "born_host"))
 
 
 def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int = 1, flag: int = 0) -> bytes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from unittest import mock
 
 from confluent_kafka.admin import (
@@ -88,35 +89,19 @@ class User:
         }
 
     def grant(self, *rights: Right) -> None:
-        bindings = [
-            AclBinding(
-                _KINDS[right.kind],
-                right.name,
-                ResourcePatternType[right.pattern.value],
-                f"User:{self.name}",
-                "*",
-                AclOperation[operation],
-                AclPermissionType.ALLOW,
-            )
-            for right in rights
-            for operation in right.operations
-        ]
+        bindings = [AclBinding(*self._entry(right, operation)) for right in rights for operation in right.operations]
         for answer in self.kafka.admin.create_acls(bindings).values():
             answer.result(120)
 
     def revoke(self, right: Right, operation: str) -> None:
         """Remove one operation from a right."""
-        one = AclBindingFilter(
-            _KINDS[right.kind],
-            right.name,
-            ResourcePatternType[right.pattern.value],
-            f"User:{self.name}",
-            "*",
-            AclOperation[operation],
-            AclPermissionType.ALLOW,
-        )
-        for answer in self.kafka.admin.delete_acls([one]).values():
+        for answer in self.kafka.admin.delete_acls([AclBindingFilter(*self._entry(right, operation))]).values():
             assert answer.result(120), f"{self.name} did not have {operation} on {right.name}"
+
+    def _entry(self, right: Right, operation: str) -> tuple[Any, ...]:
+        """The arguments of an ACL."""
+        pattern, user = ResourcePatternType[right.pattern.value], f"User:{self.name}"
+        return _KINDS[right.kind], right.name, pattern, user, "*", AclOperation[operation], AclPermissionType.ALLOW
 
 
 def documented(role: str, names: dict[str, str]) -> list[Right]:
