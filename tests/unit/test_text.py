@@ -1,27 +1,48 @@
-"""Numbers with their nouns."""
+"""Text for people: numbers with their nouns, time spans, and foreign text."""
 
 from __future__ import annotations
 
 import pytest
 
-from txbridge.text import counted, one_line, printable
+from txbridge.text import counted, duration, one_line, plain, printable
+
+
+def test_a_number_has_its_noun_in_the_right_form():
+    assert [counted(number, "message") for number in (0, 1, 2, 1_200)] == [
+        *("0 messages", "1 message", "2 messages", "1,200 messages"),
+    ]
+    assert (counted(1, "entry", "entries"), counted(3, "entry", "entries")) == ("1 entry", "3 entries")
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("ms", "text"),
     [
-        (0, "0 undecided messages"),
-        (1, "1 undecided message"),
-        (2, "2 undecided messages"),
-        (1_200, "1,200 undecided messages"),
+        (0, "0s"),
+        (999, "0s"),
+        (1_000, "1s"),
+        (61_000, "1m 1s"),
+        (120_000, "2m"),
+        (3_600_000, "1h"),
+        (3_661_000, "1h 1m"),
+        (90_000_000, "1d 1h"),
+        (8_640_000_000, "100d"),
     ],
 )
-def test_one_is_singular(number, words):
-    assert counted(number, "undecided message") == words
+def test_a_duration_in_its_two_largest_units(ms, text):
+    assert duration(ms) == text
 
 
-def test_a_plural_of_its_own():
-    assert (counted(1, "entry", "entries"), counted(3, "entry", "entries")) == ("1 entry", "3 entries")
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("plain", 10, "plain"),
+        ("a\x1b[31mb\nc", 40, "a\\x1b[31mb\\nc"),
+        ("x" * 11, 10, "x" * 9 + "…"),
+        ("日本", 10, "日本"),
+    ],
+)
+def test_text_of_users_can_not_steer_the_terminal(text, limit, shown):
+    assert plain(text, limit) == shown
 
 
 @pytest.mark.parametrize(

@@ -4,112 +4,83 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from txbridge.cli.options import ClusterOptions, spread
+from txbridge.config.sources import DOOR_PREFIX
 from txbridge.extras import needs
 from txbridge.interrupts import end_at_hangup
 from txbridge.subject import about
+
+
+def _option(variable: str, text: str, *flags: str, **more: Any) -> Any:
+    """An option, and its variable, which compose files and manifests set."""
+    return typer.Option(*flags, envvar=DOOR_PREFIX + variable, help=text, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class DoorPlace:
     """Addresses and files of a front door. `txbridge doctor --door` takes the same options."""
 
-    listen: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", envvar="TXBRIDGE_ROCKETMQ_LISTEN", help="Where RocketMQ clients connect."),
-    ] = "127.0.0.1:9876"
+    listen: Annotated[str, _option("LISTEN", "Where RocketMQ clients connect.", metavar="HOST:PORT")] = "127.0.0.1:9876"
     advertised: Annotated[
         str,
-        typer.Option(
+        _option(
+            "ADVERTISED",
+            "The addresses of all doors, as clients reach them. Default: that of --listen.",
             metavar="HOST:PORT,...",
-            envvar="TXBRIDGE_ROCKETMQ_ADVERTISED",
-            help="The addresses of all doors, as clients reach them. Default: that of --listen.",
         ),
     ] = ""
     grpc_listen: Annotated[
         str,
-        typer.Option(
-            metavar="HOST:PORT",
-            envvar="TXBRIDGE_ROCKETMQ_GRPC_LISTEN",
-            help="Where RocketMQ 5 clients connect with gRPC. Default: not at all.",
-        ),
+        _option("GRPC_LISTEN", "Where RocketMQ 5 clients connect with gRPC. Default: not at all.", metavar="HOST:PORT"),
     ] = ""
     grpc_advertised: Annotated[
         str,
-        typer.Option(
+        _option(
+            "GRPC_ADVERTISED",
+            "The gRPC addresses of all doors, as clients reach them. Default: that of --grpc-listen.",
             metavar="HOST:PORT,...",
-            envvar="TXBRIDGE_ROCKETMQ_GRPC_ADVERTISED",
-            help="The gRPC addresses of all doors, as clients reach them. Default: that of --grpc-listen.",
         ),
     ] = ""
     secret_file: Annotated[
         Path | None,
-        typer.Option(
+        _option(
+            "SECRET_FILE",
+            "The secret of the deployment, 32 characters or more; or TXBRIDGE_ROCKETMQ_SECRET.",
             metavar="FILE",
-            envvar="TXBRIDGE_ROCKETMQ_SECRET_FILE",
-            help="The secret of the deployment, 32 characters or more; or TXBRIDGE_ROCKETMQ_SECRET.",
         ),
     ] = None
     access_keys: Annotated[
         Path | None,
-        typer.Option(
+        _option(
+            "ACCESS_KEYS",
+            "A TOML file with the AccessKeys that clients must sign with. Default: clients need no key.",
             metavar="FILE",
-            envvar="TXBRIDGE_ROCKETMQ_ACCESS_KEYS",
-            help="A TOML file with the AccessKeys that clients must sign with. Default: clients need no key.",
         ),
     ] = None
-    tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", envvar="TXBRIDGE_ROCKETMQ_TLS_CERTIFICATE", help="PEM, for TLS.")
-    ] = None
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", envvar="TXBRIDGE_ROCKETMQ_TLS_KEY", help="PEM, its private key.")
-    ] = None
+    tls_certificate: Annotated[Path | None, _option("TLS_CERTIFICATE", "PEM, for TLS.", metavar="FILE")] = None
+    tls_key: Annotated[Path | None, _option("TLS_KEY", "PEM, its private key.", metavar="FILE")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class DoorLoad:
     """What a front door serves beside its addresses, and how much of it."""
 
-    old_port: Annotated[
-        bool,
-        typer.Option(
-            envvar="TXBRIDGE_ROCKETMQ_OLD_PORT", help="Listen two ports below as well, for clients up to RocketMQ 4.4."
-        ),
-    ] = False
+    old_port: Annotated[bool, _option("OLD_PORT", "Also listen two ports below, for clients up to RocketMQ 4.4.")] = (
+        False
+    )
     metrics_port: Annotated[
-        int,
-        typer.Option(
-            envvar="TXBRIDGE_ROCKETMQ_METRICS_PORT",
-            min=0,
-            max=65_535,
-            help="Port for /metrics, /livez and /readyz; 0 is none.",
-        ),
+        int, _option("METRICS_PORT", "Port for /metrics, /livez and /readyz; 0 is none.", min=0, max=65_535)
     ] = 0
-    metrics_host: Annotated[
-        str, typer.Option(envvar="TXBRIDGE_ROCKETMQ_METRICS_HOST", help="Address on which that port listens.")
-    ] = "127.0.0.1"
+    metrics_host: Annotated[str, _option("METRICS_HOST", "Address on which that port listens.")] = "127.0.0.1"
     memory_mib: Annotated[
-        int,
-        typer.Option(
-            "--memory",
-            envvar="TXBRIDGE_ROCKETMQ_MEMORY",
-            min=32,
-            help="MiB of requests that are read or answered at a time.",
-        ),
+        int, _option("MEMORY", "MiB of requests that are read or answered at a time.", "--memory", min=32)
     ] = 256
-    max_connections: Annotated[
-        int, typer.Option(envvar="TXBRIDGE_ROCKETMQ_MAX_CONNECTIONS", min=1, help="Connections of clients.")
-    ] = 5_000
-    max_groups: Annotated[
-        int,
-        typer.Option(
-            envvar="TXBRIDGE_ROCKETMQ_MAX_GROUPS", min=1, help="Producer groups whose checks this door reads."
-        ),
-    ] = 500
+    max_connections: Annotated[int, _option("MAX_CONNECTIONS", "Connections of clients.", min=1)] = 5_000
+    max_groups: Annotated[int, _option("MAX_GROUPS", "Producer groups whose checks this door reads.", min=1)] = 500
 
 
 @spread

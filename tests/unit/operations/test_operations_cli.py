@@ -28,7 +28,6 @@ from txbridge.errors import UsageError
 from txbridge.operations.causes import cause_of, next_step_of
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, StoredCommand
 from txbridge.subject import Subject
-from txbridge.text import duration, plain
 
 NOW = 1_700_000_100_000
 SUBJECT = Subject("staging", "broker:9092", "C1")
@@ -64,37 +63,6 @@ def txbridge(monkeypatch, capsys):
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [
-        (0, "0s"),
-        (999, "0s"),
-        (1_000, "1s"),
-        (61_000, "1m 1s"),
-        (120_000, "2m"),
-        (3_600_000, "1h"),
-        (3_661_000, "1h 1m"),
-        (90_000_000, "1d 1h"),
-        (8_640_000_000, "100d"),
-    ],
-)
-def test_a_duration_in_its_two_largest_units(ms, text):
-    assert duration(ms) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "limit", "shown"),
-    [
-        ("plain", 10, "plain"),
-        ("a\x1b[31mb\nc", 40, "a\\x1b[31mb\\nc"),
-        ("x" * 11, 10, "x" * 9 + "…"),
-        ("日本", 10, "日本"),
-    ],
-)
-def test_text_of_users_can_not_steer_the_terminal(text, limit, shown):
-    assert plain(text, limit) == shown
 
 
 @pytest.mark.parametrize(("key", "text"), [(None, ""), (b"", ""), (b"k", "k"), (b"\xff\x00", "0xff00")])

@@ -32,10 +32,6 @@ def pods() -> list[dict[str, Any]]:
     return [found[kind]["spec"]["template"]["spec"] for kind in ("Deployment", "Job")]
 
 
-def test_each_kind_is_there_once() -> None:
-    assert set(manifests()) == {"ConfigMap", "Secret", "Deployment", "PodDisruptionBudget", "Job"}
-
-
 def test_a_worker_takes_its_file_and_its_secret(tmp_path: Path) -> None:
     found = manifests()
     file = tmp_path / "worker.toml"
@@ -48,6 +44,10 @@ def test_a_worker_takes_its_file_and_its_secret(tmp_path: Path) -> None:
         assert where["name"] == found["Secret"]["metadata"]["name"]
         environment = {"TXBRIDGE_CONFIG": str(file), secret["name"]: found["Secret"]["stringData"][where["key"]]}
         settings = load_settings({}, None, environment)
+        # The file lies where it is looked for.
+        [mount] = [one["name"] for one in container["volumeMounts"] if one["mountPath"] == "/etc/txbridge"]
+        [volume] = [one for one in pod["volumes"] if one["name"] == mount]
+        assert volume["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
         assert settings.bootstrap_servers == "kafka-bootstrap:9093"
         assert settings.kafka == {
             "security.protocol": "SASL_SSL",
@@ -57,17 +57,7 @@ def test_a_worker_takes_its_file_and_its_secret(tmp_path: Path) -> None:
         }
 
 
-def test_the_file_lies_where_it_is_looked_for() -> None:
-    for pod in pods():
-        [container] = pod["containers"]
-        folders = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-        volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        assert folders.keys() >= {"/etc/txbridge"}
-        assert set(folders.values()) == volumes.keys()
-        assert volumes[folders["/etc/txbridge"]]["configMap"]["name"] == manifests()["ConfigMap"]["metadata"]["name"]
-
-
-def test_labels_and_ports_name_each_other() -> None:
+def test_labels_and_ports_name_each_other_and_a_worker_has_time_to_end() -> None:
     found = manifests()
     labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert found["Deployment"]["spec"]["selector"]["matchLabels"] == labels
@@ -77,12 +67,9 @@ def test_labels_and_ports_name_each_other() -> None:
     probes = [worker[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
     assert [probe["path"] for probe in probes] == ["/livez", "/livez", "/readyz"]
     assert {probe["port"] for probe in probes} == {port["name"]}
+    assert pods()[0]["terminationGracePeriodSeconds"] > ENDS_WITHIN_S
     # The port of the image.
     assert f"TXBRIDGE_METRICS_PORT={port['containerPort']}" in (ROOT / "compose/Dockerfile").read_text("utf-8")
-
-
-def test_the_worker_may_end_by_itself() -> None:
-    assert pods()[0]["terminationGracePeriodSeconds"] > ENDS_WITHIN_S
 
 
 def test_the_job_is_a_command_that_there_is() -> None:

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.support.source import ROOT
@@ -50,17 +49,14 @@ def test_the_gate_runs_on_every_python_that_the_package_promises() -> None:
     assert set(set_up["with"]["python-version"].split()) == promised
 
 
-@pytest.mark.parametrize("job", [pytest.param(job, id=name) for name, job in JOBS])
-def test_every_job_has_its_own_rights_and_ends(job: dict[str, Any]) -> None:
-    assert job["permissions"]
-    assert "uses" in job or job["timeout-minutes"] <= 150
-
-
-@pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_workflow_gives_no_right_to_all_of_its_jobs_and_does_not_run_twice(name: str) -> None:
-    workflow = yaml.safe_load(WORKFLOWS[name])
-    assert workflow["permissions"] == {}
-    assert workflow["concurrency"]["group"]
+def test_every_job_has_rights_of_its_own_and_an_end_and_no_workflow_runs_twice() -> None:
+    for name, text in WORKFLOWS.items():
+        workflow = yaml.safe_load(text)
+        assert workflow["permissions"] == {}, name
+        assert workflow["concurrency"]["group"], name
+    for name, job in JOBS:
+        assert job["permissions"], name
+        assert "uses" in job or job["timeout-minutes"] <= 150, name
 
 
 def test_only_the_release_and_the_site_may_write() -> None:
