@@ -7,8 +7,9 @@ import getpass
 import re
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,7 +59,6 @@ class Choice(enum.Enum):
     ABANDON = "abandon"
 
 
-Reason = Annotated[str, typer.Option(help="The reason; recorded in END.")]
 Operator = Annotated[
     str | None,
     typer.Option(help="Who decides; recorded in END. Default: this user at this machine.", show_default=False),
@@ -69,12 +69,45 @@ IdPrefix = Annotated[
         "--id", help="The first 8 or more characters of the transaction id: protects against a mistyped offset."
     ),
 ]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait until a worker has applied the command.")]
-MinAge = Annotated[str, typer.Option(metavar="AGE", help="Only messages of at least this age: 90s, 10m, 2h, 3d.")]
-Message = Annotated[
-    str,
-    typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
-]
+_MESSAGE = typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """The messages that a command is about."""
+
+    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None
+    topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None
+    partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None
+    min_age: Annotated[
+        str, typer.Option(metavar="AGE", help="Only messages of at least this age: 90s, 10m, 2h, 3d.")
+    ] = "0s"
+
+    def as_selection(self, cause: str | None) -> Selection:
+        """Raises UsageError."""
+        age = parse_age(self.min_age)
+        return Selection(group=self.group, topic=self.topic, partition=self.partition, min_age=age, cause=cause)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOptions:
+    """Who writes a command and why, and how long it is waited for."""
+
+    reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = ""
+    operator: Operator = None
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until a worker has applied the command.")] = (
+        DEFAULT_TIMEOUT_S
+    )
+
+    def require_reason(self) -> None:
+        """Raises UsageError without a reason."""
+        if not self.reason.strip():
+            raise UsageError("a reason is needed (--reason): it is recorded with the decision")
+
+    def as_arguments(self, *, dry_run: bool = False) -> dict[str, Any]:
+        """The arguments of `txbridge.operations`. A dry run records nobody."""
+        operator = "" if dry_run else self.operator or default_operator()
+        return {"reason": self.reason, "operator": operator, "timeout_s": self.timeout}
 
 
 @spread
@@ -84,10 +117,8 @@ def pending_command(
         list[StateFilter] | None,
         typer.Option(help="May be repeated. Default: pending and held.", show_default=False),
     ] = None,
-    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
-    partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
-    min_age: MinAge = "0s",
+    *,
+    filters: Filters,
     cause: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only messages whose cause, as listed, contains this text.")
     ] = None,
@@ -108,7 +139,7 @@ def pending_command(
 
     Exit code 0: all partitions were read; 2: some or all could not be read.
     """
-    selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), cause, limit)
+    selection = replace(filters.as_selection(cause), states=_states(state or []), limit=limit)
     settings = cluster.load_settings()
     with about(settings):
         connection = Connection.open(settings)
@@ -136,14 +167,12 @@ def pending_command(
 @spread
 def resolve_command(
     *,
-    message: Message,
+    message: Annotated[str, _MESSAGE],
     decision: Annotated[Choice, typer.Argument(help="The decision; abandon gives up a held or scheduled message.")],
-    reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = "",
-    operator: Operator = None,
+    how: CommandOptions,
     id_prefix: IdPrefix = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With abandon: only show what would happen.")] = False,
     cluster: ClusterOptions,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Commit or roll back one transaction by hand, or abandon one message. The first decision wins.
@@ -157,26 +186,15 @@ def resolve_command(
     wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
     if dry_run and decision is not Choice.ABANDON:
         raise UsageError("--dry-run needs the decision abandon")
-    if not (dry_run or reason.strip()):
-        raise UsageError("a reason is needed (--reason): it is recorded with the decision")
+    if not dry_run:
+        how.require_reason()
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
-        who = operator or default_operator()
+        given = how.as_arguments(dry_run=dry_run)
         if decision is Choice.ABANDON:
-            given_up = abandon(
-                connection,
-                message,
-                reason=reason,
-                operator=who,
-                id_prefix=id_prefix,
-                dry_run=dry_run,
-                timeout_s=timeout,
-            )
-            return [given_up]
-        return [
-            resolve(connection, message, wanted, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)
-        ]
+            return [abandon(connection, message, id_prefix=id_prefix, dry_run=dry_run, **given)]
+        return [resolve(connection, message, wanted, id_prefix=id_prefix, **given)]
 
     answer(work, settings, output_format, lambda *_: [])
 
@@ -184,18 +202,13 @@ def resolve_command(
 @spread
 def resume_command(
     *,
-    message: Annotated[
-        str | None,
-        typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
-    ] = None,
-    reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = "",
-    operator: Operator = None,
+    message: Annotated[str | None, _MESSAGE] = None,
+    how: CommandOptions,
     id_prefix: IdPrefix = None,
     group: Annotated[str | None, typer.Option(help="Resume all discarded messages of this producer group.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --group: only list the messages.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --group: resume all of them.")] = False,
     cluster: ClusterOptions,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Resume discarded transactions: they are pending again, and checks start from 1. A second resume does nothing.
@@ -216,11 +229,11 @@ def resume_command(
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
-        who = operator or default_operator()
+        given = how.as_arguments(dry_run=dry_run)
         if group is not None:
-            return resume_group(connection, group, reason=reason, operator=who, dry_run=dry_run, timeout_s=timeout)
+            return resume_group(connection, group, dry_run=dry_run, **given)
         assert message is not None
-        return [resume(connection, message, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)]
+        return [resume(connection, message, id_prefix=id_prefix, **given)]
 
     answer(work, settings, output_format, lambda _, found: [] if found else ["this group has no discarded messages"])
 

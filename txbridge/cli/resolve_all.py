@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.operations import MinAge, Operator, Timeout, answer, default_operator, parse_age
+from txbridge.cli.operations import CommandOptions, Filters, answer
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.errors import UsageError
-from txbridge.operations import Answer, Connection, Selection, resolve_all
+from txbridge.operations import Answer, Connection, resolve_all
 from txbridge.operations.actions import Action
 from txbridge.operations.causes import cause_of
-from txbridge.operations.commands import DEFAULT_TIMEOUT_S
 from txbridge.operations.group_states import GroupStates
 from txbridge.text import plain
 
@@ -43,14 +42,9 @@ def resolve_all_command(
             metavar="N", min=1, help="Act if exactly this many messages match, as in the dry run; otherwise do nothing."
         ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = "",
-    operator: Operator = None,
-    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
-    partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
-    min_age: MinAge = "0s",
+    how: CommandOptions,
+    filters: Filters,
     cluster: ClusterOptions,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Commit, roll back, abandon or resume all open messages with the same cause, after a dry run.
@@ -62,22 +56,14 @@ def resolve_all_command(
         raise UsageError("--cause needs part of a cause, as `txbridge pending` lists it")
     if dry_run == (expect is not None):
         raise UsageError("run it with --dry-run first, then give --expect with the number of messages")
-    if not (dry_run or reason.strip()):
-        raise UsageError("a reason is needed (--reason): it is recorded with each decision")
-    selection = Selection(group=group, topic=topic, partition=partition, min_age=parse_age(min_age), cause=cause)
+    if not dry_run:
+        how.require_reason()
+    selection = filters.as_selection(cause)
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
-        return resolve_all(
-            connection,
-            action,
-            selection,
-            reason=reason,
-            operator="" if dry_run else operator or default_operator(),
-            dry_run=dry_run,
-            expected=expect,
-            timeout_s=timeout,
-        )
+        given = how.as_arguments(dry_run=dry_run)
+        return resolve_all(connection, action, selection, dry_run=dry_run, expected=expect, **given)
 
     def summary(connection: Connection, answers: list[Answer]) -> list[str]:
         if not answers:
