@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from txbridge.config.worker import WorkerSettings
@@ -17,17 +17,13 @@ from txbridge.kafka.admin import FoundTopic, KafkaCluster, KafkaUnreachableError
 from txbridge.subject import Subject
 
 
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def examine(settings: WorkerSettings, questions: Questions | None = None, *, now: Callable[[], int] = _now) -> Report:
-    """Examine a namespace with the workers' settings; `now` tells the time in ms.
+def examine(settings: WorkerSettings, questions: Questions | None = None) -> Report:
+    """Examine a namespace with the workers' settings.
 
     Takes about a second on a healthy cluster. Each request is bounded by REQUEST_TIMEOUT_S (10 s), those about the
     clock and transactional ids together by 30 s, and the reading of a partition by 30 s. The wait for the end of open
-    Kafka transactions is bounded by commit_timeout and 10 s. Raises KafkaUnreachableError
-    when no broker answers, EnvironmentProblemError, and UsageError for settings that cannot work.
+    Kafka transactions is bounded by commit_timeout and 10 s. Raises KafkaUnreachableError when no broker answers,
+    EnvironmentProblemError, and UsageError for settings that cannot work.
     """
     cluster = KafkaCluster.connect(settings.librdkafka)
     greeting = cluster.read_greeting(Names(settings.namespace).half)
@@ -39,7 +35,8 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
     ids = [view.names.transactional_id(partition) for partition in range(view.partitions)]
     answers = ask_brokers(settings.librdkafka, ids)
     groups = view.describe_groups([settings.app_id, READER_GROUP, *map(view.names.check, view.groups)])
-    return Report(subject, list(_findings(view, answers, groups, brokers_now(answers, now()))))
+    now = brokers_now(answers, time.time_ns() // 1_000_000)
+    return Report(subject, list(_findings(view, answers, groups, now)))
 
 
 def brokers_now(answers: Answers, own: int) -> int:
