@@ -13,7 +13,7 @@ from txbridge_rocketmq.identity import transaction_id
 from typer.testing import CliRunner
 
 from tests.support.harness import Bridge, eventually
-from tests.support.rocketmq_door import SECRET, Door, GrpcClient, RawClient, heartbeat, topic_of
+from tests.support.rocketmq_door import SECRET, Door, GrpcClient, RawClient, answer_fields, heartbeat, topic_of
 from txbridge.cli.app import app
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -129,13 +129,7 @@ def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bri
         told = check["extFields"]
         assert (told["transactionId"], told["topic"]) == (sent, topic)
         assert b"one" in body
-        answer = {
-            "producerGroup": topic,
-            "commitOrRollback": "8",
-            "fromTransactionCheck": "true",
-            **{name: told[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")},
-        }
-        assert there.ask(37, answer)[0]["code"] == 0
+        assert there.ask(37, answer_fields(topic, check, 8))[0]["code"] == 0
         bridge.wait_visible(topic, [b"one"])
     assert bridge.visible(topic) == Counter({b"one": 1})
 

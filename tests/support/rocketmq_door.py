@@ -358,3 +358,11 @@ def end_fields(group: str, sent: dict[str, Any], decision: int, **more: str) -> 
         "transactionId": told["transactionId"],
         **more,
     }
+
+
+def answer_fields(group: str, check: dict[str, Any], decision: int) -> dict[str, str]:
+    """Fields of the END_TRANSACTION that answers a check."""
+    told = check["extFields"]
+    back = ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")
+    given = {"producerGroup": group, "commitOrRollback": str(decision), "fromTransactionCheck": "true"}
+    return {**given, **{name: told[name] for name in back}}

@@ -14,7 +14,6 @@ import pytest
 from txbridge_rocketmq.access import AccessKey, AccessKeys
 from txbridge_rocketmq.codes import RequestError, UnauthenticatedError
 from txbridge_rocketmq.compression import decompressed
-from txbridge_rocketmq.door_options import door_options
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import (
     Code,
@@ -31,7 +30,6 @@ from txbridge_rocketmq.grpc_protocol import definition, service
 
 from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import Decision
-from txbridge.errors import UsageError
 
 SECRET = b"the secret of all doors of a test"
 #: Half of the HMAC-SHA256 of "orders", NUL and "01AB" under the secret.
@@ -111,6 +109,12 @@ def test_a_time_of_delivery_is_one_of_the_remoting_protocol(kind: int) -> None:
         (lambda one: setattr(one.system_properties, "message_type", definition.PRIORITY), Code.UNSUPPORTED),
         (lambda one: setattr(one.system_properties, "body_encoding", 7), Code.BAD_REQUEST),
         (lambda one: setattr(one.system_properties, "message_type", definition.DELAY), Code.ILLEGAL_DELIVERY_TIME),
+        (
+            lambda one: one.system_properties.MergeFrom(
+                definition.SystemProperties(message_type=definition.TRANSACTION, message_group="g")
+            ),
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        ),
     ],
 )
 def test_a_message_that_is_refused(change: Callable[[Any], object], code: int) -> None:
@@ -119,12 +123,6 @@ def test_a_message_that_is_refused(change: Callable[[Any], object], code: int) -
     with pytest.raises(RequestError) as caught:
         send_of(given)
     assert status_of(caught.value).code == code
-
-
-def test_a_transaction_has_no_message_group() -> None:
-    with pytest.raises(RequestError) as caught:
-        send_of(message(message_type=definition.TRANSACTION, message_group="g"))
-    assert status_of(caught.value).code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
 def test_a_gzipped_body_is_unpacked() -> None:
@@ -250,17 +248,3 @@ def test_access_keys() -> None:
     with pytest.raises(UnauthenticatedError):
         access.check_rpc(header("ak", right), "20261123T170001Z")
     assert AccessKeys().check_rpc("", "") is None
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"grpc_listen": "0.0.0.0:8081"},
-        {"grpc_listen": "8081"},
-        {"grpc_advertised": "door:8081"},
-        {"grpc_listen": "127.0.0.1:8081", "grpc_advertised": "door"},
-    ],
-)
-def test_options_that_can_not_work(given: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="--grpc-"):
-        door_options(**given, environ={"TXBRIDGE_ROCKETMQ_SECRET": "s" * 32})

@@ -21,7 +21,6 @@ from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.door_options import door_options, read_secret
 from txbridge_rocketmq.message import (
     StoredMessage,
-    address_of,
     parse_address,
     parse_batch,
     parse_properties,
@@ -247,20 +246,26 @@ def test_only_a_plain_space_separates_keys(text: str, keys: list[str]) -> None:
     assert record_of({"KEYS": text}).key == (keys[0].encode() if keys else None)
 
 
-def test_the_sharding_key_is_the_key_before_all_others() -> None:
-    assert record_of({"KEYS": "a", "__SHARDINGKEY": "s"}).key == b"s"
-    assert record_of({}).key is None
-    assert record_of({"KEYS": " "}).key is None
-
-
-@pytest.mark.parametrize(("born", "expected"), [(0, None), (-1, None), (1_500, 1_500), (9_000, 2_000)])
-def test_the_time_of_birth_is_the_clients_but_never_in_the_future(born: int, expected: int | None) -> None:
-    assert record_of({}, born=born).timestamp == expected
-
-
-@pytest.mark.parametrize("text", ["", "-1", "5.5", "abc", "-5"])
-def test_an_immunity_that_is_no_number_counts_as_absent(text: str) -> None:
-    assert record_of({"CHECK_IMMUNITY_TIME_IN_SECONDS": text}).check_immunity_time is None
+@pytest.mark.parametrize(
+    ("properties", "more", "field", "expected"),
+    [
+        # The sharding key comes before all others.
+        ({"KEYS": "a", "__SHARDINGKEY": "s"}, {}, "key", b"s"),
+        ({}, {}, "key", None),
+        # The time of birth is the client's, but never in the future.
+        ({}, {"born": 0}, "timestamp", None),
+        ({}, {"born": -1}, "timestamp", None),
+        ({}, {"born": 1_500}, "timestamp", 1_500),
+        ({}, {"born": 9_000}, "timestamp", 2_000),
+        # An immunity that is no number counts as absent.
+        *(
+            ({"CHECK_IMMUNITY_TIME_IN_SECONDS": text}, {}, "check_immunity_time", None)
+            for text in ["", "-1", "5.5", "abc", "-5"]
+        ),
+    ],
+)
+def test_a_field_of_the_record(properties: dict[str, str], more: dict[str, int], field: str, expected: object) -> None:
+    assert getattr(record_of(properties, **more), field) == expected
 
 
 @pytest.mark.parametrize(
@@ -361,18 +366,18 @@ def test_properties_without_a_value_are_none() -> None:
         parse_properties("x" * 32_768)
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1:77", "[2001:db8::1]:9"])
-def test_addresses(text: str) -> None:
-    assert text_of(parse_address(text)) == text
-
-
-@pytest.mark.parametrize("text", [None, "", "nobody", "1.2.3.4:99999", "1.2.3.4:x", ":1"])
-def test_what_is_no_address_is_nobodys(text: str | None) -> None:
-    assert text_of(parse_address(text)) == "0.0.0.0:0"
-
-
-def test_an_address_of_ipv4_in_ipv6_is_one_of_ipv4() -> None:
-    assert text_of(address_of("::ffff:10.0.0.1", 5)) == "10.0.0.1:5"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10.0.0.1:77", "10.0.0.1:77"),
+        ("[2001:db8::1]:9", "[2001:db8::1]:9"),
+        ("[::ffff:10.0.0.1]:5", "10.0.0.1:5"),
+        # What is no address is nobody's.
+        *((text, "0.0.0.0:0") for text in (None, "", "nobody", "1.2.3.4:99999", "1.2.3.4:x", ":1")),
+    ],
+)
+def test_addresses(text: str | None, expected: str) -> None:
+    assert text_of(parse_address(text)) == expected
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -517,10 +522,14 @@ def test_a_short_or_open_secret_is_refused(tmp_path: Path) -> None:
         {"tls_certificate": Path("x")},
         {"tls_certificate": Path("missing"), "tls_key": Path("missing")},
         {"memory_mib": 31},
+        {"grpc_listen": "0.0.0.0:8081"},
+        {"grpc_listen": "8081"},
+        {"grpc_advertised": "door:8081"},
+        {"grpc_listen": "127.0.0.1:8081", "grpc_advertised": "door"},
     ],
 )
 def test_options_that_can_not_work(given: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="--grpc-" if any("grpc" in name for name in given) else "."):
         door_options(**given, environ={"TXBRIDGE_ROCKETMQ_SECRET": "x" * 32})
 
 
