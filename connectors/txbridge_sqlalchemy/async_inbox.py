@@ -61,5 +61,5 @@ class AsyncInbox(Generic[_G]):
 class _InboxInGreenlet(Inbox[Any]):
     """The same steps, to be called in a greenlet."""
 
-    def _opener(self, database: Any) -> Opener:
+    def _make_opener(self, database: Any) -> Opener:
         return async_opener(database, "an Inbox")

@@ -96,5 +96,5 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
 class _ListenerInGreenlet(SqlTransactionListener):
     """The same steps, to be called in a greenlet."""
 
-    def _opener(self, database: Any) -> Opener:
+    def _make_opener(self, database: Any) -> Opener:
         return async_opener(database, "a SqlTransactionListener")

@@ -48,11 +48,11 @@ class Inbox(Generic[_G]):
     def __init__(self, database: Engine | sessionmaker[Any], consumer: str) -> None:
         if not isinstance(consumer, str) or not consumer or len(consumer) > MAX_CONSUMER or "\0" in consumer:
             raise UsageError(f"consumer must be a text of 1 to {MAX_CONSUMER} characters, not {consumer!r}")
-        self._open = self._opener(database)
+        self._open = self._make_opener(database)
         self._consumer = consumer
         self._verified = False
 
-    def _opener(self, database: Any) -> Opener:
+    def _make_opener(self, database: Any) -> Opener:
         return opener(database, "an AsyncInbox")
 
     def verify(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import MessageExt
@@ -19,6 +19,7 @@ from txbridge_sqlalchemy.table import row_of, transactions
 from txbridge_sqlalchemy.work import Opener, begin, opener
 
 _S = TypeVar("_S", bound=Session)
+_STATES = select(transactions.c.id, transactions.c.state).where(transactions.c.id.in_(bindparam("ids", expanding=True)))
 
 
 class SqlTransactionListener(BarrierListener):
@@ -83,11 +84,11 @@ class SqlTransactionListener(BarrierListener):
         super().__init__(patience)
         if check_wait <= 0:
             raise UsageError(f"check_wait must be positive, not {check_wait}")
-        self._open = self._opener(database)
+        self._open = self._make_opener(database)
         self._execute = execute
         self._wait_ms = max(1, round(check_wait * 1000))
 
-    def _opener(self, database: Any) -> Opener:
+    def _make_opener(self, database: Any) -> Opener:
         return opener(database, "an AsyncSqlTransactionListener")
 
     def verify(self) -> None:
@@ -125,10 +126,9 @@ class SqlTransactionListener(BarrierListener):
             work.write_row(row_of(row_id, state))
 
     def _read_states(self, *ids: str) -> dict[str, str]:
-        found = select(transactions.c.id, transactions.c.state).where(transactions.c.id.in_(ids))
         with begin(self._open, transactions) as work:
             self._set_time_limits(work.connection)
-            return {row.id: row.state for row in ask(work.connection, found)}
+            return {row.id: row.state for row in ask(work.connection, _STATES, {"ids": ids})}
 
     def _isolation_level(self, connection: Connection) -> str | None:
         """The isolation level; None if the dialect does not report it."""

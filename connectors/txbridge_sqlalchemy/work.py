@@ -93,12 +93,12 @@ class Work:
         if getattr(self.connection.connection.dbapi_connection, "autocommit", None) is True:
             raise UsageError(AUTOCOMMIT)
         try:
-            self._is_ours = self._insert(row)
+            self._is_ours = self._insert_row(row)
         except IntegrityError as error:
             raise RowDecidesError from error
         event.listen(self.connection, "before_cursor_execute", self._before_statement)
 
-    def _insert(self, row: Row) -> Callable[[], bool]:
+    def _insert_row(self, row: Row) -> Callable[[], bool]:
         """Insert the row. Returns the question whether it is still part of the transaction."""
         if self.connection.dialect.name == "postgresql":
             # The database's transaction id shows whether this is still the same transaction, and the query fails if

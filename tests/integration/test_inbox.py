@@ -10,12 +10,12 @@ import subprocess
 import sys
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from tests.support import inbox_kills
 from tests.support.harness import eventually
 from tests.support.inbox_consumer import EXAMPLES, PARTITIONS
 from tests.support.listeners import Commits
+from tests.support.sql_application import in_new_schema
 from txbridge import Message, TransactionProducer
 
 
@@ -23,14 +23,7 @@ from txbridge import Message, TransactionProducer
 def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/billing.db"
-    server = make_url(request.getfixturevalue("postgres_url"))
-    schema = f"b_{tmp_path.name}".lower()
-    engine = create_engine(server)
-    with engine.begin() as connection:
-        connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
-        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
-    engine.dispose()
-    return server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
+    return in_new_schema(request.getfixturevalue("postgres_url"), f"b_{tmp_path.name}".lower())
 
 
 def order(number):

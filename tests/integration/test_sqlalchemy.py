@@ -6,19 +6,18 @@ import asyncio
 import signal
 
 import pytest
-from sqlalchemy import create_engine, event, insert, make_url, select, text
+from sqlalchemy import event, select
 from txbridge_sqlalchemy import (
     AsyncSqlTransactionListener,
     Rollback,
     SqlTransactionListener,
-    create_table,
     transactions,
 )
 
 from tests.support import sql_application
 from tests.support.async_engine import async_twin
 from tests.support.harness import eventually
-from tests.support.sql_application import GROUP, orders, place
+from tests.support.sql_application import GROUP, order_ids, place, place_async
 from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
 
 #: In `make test` each guarantee is tested on one database; tests/unit/connectors tests the listener on both.
@@ -33,16 +32,10 @@ long_on_postgresql = pytest.mark.parametrize(
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine(request, tmp_path):
     if request.param == "sqlite":
-        made = create_engine(f"sqlite:///{tmp_path}/app.db?timeout=5")
+        url = f"sqlite:///{tmp_path}/app.db?timeout=5"
     else:
-        server = make_url(request.getfixturevalue("postgres_url"))
-        schema = f"i_{tmp_path.name}".lower()
-        made = create_engine(server.update_query_dict({"options": f"-csearch_path={schema}"}))
-        with made.begin() as connection:
-            connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
-            connection.execute(text(f'CREATE SCHEMA "{schema}"'))
-    create_table(made)
-    sql_application.tables.create_all(made)
+        url = sql_application.in_new_schema(request.getfixturevalue("postgres_url"), f"i_{tmp_path.name}".lower())
+    made = sql_application.create(url)
     yield made
     made.dispose()
 
@@ -55,11 +48,6 @@ def topic(bridge):
 def producer_on(bridge, listener):
     settings = {"bootstrap.servers": bridge.bootstrap_servers, "session.timeout.ms": 6_000}
     return TransactionProducer(GROUP, listener, settings, namespace=bridge.namespace)
-
-
-def order_ids(engine):
-    with engine.connect() as connection:
-        return list(connection.execute(select(orders.c.id).order_by(orders.c.id)).scalars())
 
 
 def states(engine):
@@ -141,7 +129,7 @@ def test_p4_messages_follow_the_rows_on_an_event_loop(bridge, topic, engine):
     """AsyncTransactionProducer and an asynchronous engine, with a task that is cancelled in its local transaction."""
 
     async def place_even(connection, message, arg):
-        await connection.execute(insert(orders).values(id=arg, transaction_id=message.transaction_id))
+        await place_async(connection, message, arg)
         if arg % 4 == 1:
             raise Rollback
         if arg % 4 == 3:
@@ -171,22 +159,13 @@ def test_p4_messages_follow_the_rows_on_an_event_loop(bridge, topic, engine):
 
 def test_p1_after_a_cancelled_send_readers_see_what_the_database_has(bridge, topic, postgres_url, tmp_path):
     """asyncpg, and a hook with a cursor of the driver: the cancelled task leaves a transaction on the connection."""
-    schema = f"h_{tmp_path.name}".lower()
-    named = make_url(postgres_url).update_query_dict({"options": f"-csearch_path={schema}"})
-    engine = create_engine(named)
-    with engine.begin() as connection:
-        connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
-        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
-    create_table(engine)
-    sql_application.tables.create_all(engine)
+    url = sql_application.in_new_schema(postgres_url, f"h_{tmp_path.name}".lower())
+    engine = sql_application.create(url)
     bridge.worker()
     sending = []
 
-    async def place_async(connection, message, arg):
-        await connection.execute(insert(orders).values(id=arg, transaction_id=message.transaction_id))
-
     async def send():
-        twin = async_twin(named.render_as_string(hide_password=False), "asyncpg", pool_size=1, max_overflow=0)
+        twin = async_twin(url, "asyncpg", pool_size=1, max_overflow=0)
 
         @event.listens_for(twin.sync_engine, "begin")
         def set_tenant(connection):

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from sqlalchemy import create_engine, insert, make_url, select, text, update
-from txbridge_sqlalchemy import SqlTransactionListener, create_table
+from sqlalchemy import create_engine, insert, select, update
+from txbridge_sqlalchemy import SqlTransactionListener
 
 from tests.integration.test_answer_checks import answering
 from tests.support import sql_application
 from tests.support.harness import eventually
-from tests.support.sql_application import GROUP, orders, place
+from tests.support.sql_application import GROUP, in_new_schema, orders, place
 from txbridge import LocalTransactionState, Message, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.operations import Connection, Selection, list_pending
@@ -25,29 +25,13 @@ PATIENCE_S = 600
 ORDERS = 30
 
 
-@contextmanager
-def database(postgres_url, name):
-    """The URL of a new schema with the tables of an application. It stands for a database of its own."""
-    server = make_url(postgres_url)
-    url = server.update_query_dict({"options": f"-csearch_path={name}"})
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text(f'DROP SCHEMA IF EXISTS "{name}" CASCADE'))
-        connection.execute(text(f'CREATE SCHEMA "{name}"'))
-    create_table(engine)
-    sql_application.tables.create_all(engine)
-    yield url.render_as_string(hide_password=False)
-    with engine.begin() as connection:
-        connection.execute(text(f'DROP SCHEMA "{name}" CASCADE'))
-    engine.dispose()
-
-
 @pytest.fixture
 def urls(postgres_url):
-    """Two databases."""
-    with ExitStack() as stack:
-        names = (f"w{number}_{time.time_ns()}" for number in (1, 2))
-        yield [stack.enter_context(database(postgres_url, name)) for name in names]
+    """Two databases: new schemas with the tables of an application."""
+    made = [in_new_schema(postgres_url, f"w{number}_{time.time_ns()}") for number in (1, 2)]
+    for url in made:
+        sql_application.create(url).dispose()
+    return made
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from sqlalchemy import (
     create_engine,
     event,
     insert,
-    make_url,
     select,
     text,
 )
@@ -34,7 +33,7 @@ from sqlalchemy.orm import Session, registry
 from txbridge_sqlalchemy import Rollback, create_table
 
 from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
-from tests.support.sql_application import COMMIT, ROLLBACK, message
+from tests.support.sql_application import COMMIT, ROLLBACK, in_new_schema, message
 from tests.support.sql_service import SqlService
 
 tables = MetaData()
@@ -183,11 +182,7 @@ def engine(request, tmp_path_factory):
         made = create_engine(f"sqlite:///{tmp_path_factory.mktemp('scripts')}/app.db?timeout=0.2")
         event.listen(made, "connect", check_foreign_keys)
     else:
-        server = make_url(request.getfixturevalue("postgres_url"))
-        made = create_engine(server.update_query_dict({"options": "-csearch_path=scripts"}))
-        with made.begin() as connection:
-            connection.execute(text("DROP SCHEMA IF EXISTS scripts CASCADE"))
-            connection.execute(text("CREATE SCHEMA scripts"))
+        made = create_engine(in_new_schema(request.getfixturevalue("postgres_url"), "scripts"))
     create_table(made)
     tables.create_all(made)
     with made.begin() as connection:

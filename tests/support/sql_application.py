@@ -20,7 +20,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, insert, select
+from sqlalchemy import (
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    insert,
+    make_url,
+    select,
+    text,
+)
 from txbridge_sqlalchemy import SqlTransactionListener, create_inbox_table, create_table, transactions
 
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
@@ -62,6 +75,17 @@ def create(url: str) -> Engine:
     create_inbox_table(engine)
     tables.create_all(engine)
     return engine
+
+
+def in_new_schema(server_url: str, schema: str) -> str:
+    """The URL of a schema of a PostgreSQL server. It is made anew."""
+    server = make_url(server_url)
+    admin = create_engine(server)
+    with admin.begin() as connection:
+        connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
+        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
+    admin.dispose()
+    return server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
 
 
 def order_ids(engine: Engine) -> list[int]:

@@ -6,7 +6,6 @@ import time
 from itertools import count
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
 
 from tests.support import sql_application
 
@@ -36,12 +35,4 @@ def engine(url):
 @pytest.fixture
 def postgresql_url(postgres_url):
     """A new schema."""
-    server = make_url(postgres_url)
-    schema = f"t{next(_schemas)}_{time.time_ns()}"
-    admin = create_engine(server)
-    with admin.begin() as connection:
-        connection.execute(text(f"CREATE SCHEMA {schema}"))
-    yield server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
-    with admin.begin() as connection:
-        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
-    admin.dispose()
+    return sql_application.in_new_schema(postgres_url, f"t{next(_schemas)}_{time.time_ns()}")
