@@ -113,7 +113,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
     @rule(halves=st.lists(HALVES, min_size=1, max_size=6))
     def prepare(self, halves: list) -> None:
         for group, topic, immunity, size, delay in halves:
-            half = HalfMessage(
+            half = HalfMessage.of(
                 offset=self.topics.half_end,
                 transaction_id=id_of(self.topics.half_end),
                 group=group,

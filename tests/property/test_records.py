@@ -88,7 +88,7 @@ def test_half_messages(user_headers, transaction_id, group, topic, partition, im
         barrier_id=barrier_id,
     )
     half = parse_half(5, 1_000, b"k", None, headers, Names())
-    assert half == HalfMessage(
+    assert half == HalfMessage.of(
         offset=5,
         transaction_id=transaction_id,
         group=group,

@@ -112,7 +112,7 @@ def _parked(setting: Setting, rng: Random) -> Raw:
 
 def _message(setting: Setting, rng: Random) -> HalfMessage:
     raw = _half(setting, rng)
-    return HalfMessage(
+    return HalfMessage.of(
         offset=rng.randrange(setting.half_end),
         transaction_id=_id(rng),
         group=setting.group,

@@ -36,7 +36,7 @@ def half(
     size: int = 100,
     deliver_at: int | None = None,
 ) -> HalfMessage:
-    return HalfMessage(
+    return HalfMessage.of(
         offset=offset,
         transaction_id=id_of(offset),
         group=group,

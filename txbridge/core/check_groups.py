@@ -39,9 +39,6 @@ class CheckGroups:
         self._served: dict[str, int] = {}
         self._turn = 0
 
-    def __len__(self) -> int:
-        return len(self.schedules)
-
     def push_check(self, group: str, due: int, offset: int) -> None:
         """Schedule a check."""
         if group not in self.schedules:
@@ -76,13 +73,12 @@ class CheckGroups:
             self._drop_head(due, group, first)
         return None
 
-    def groups_due(self, now: int, limit: int | None = None) -> list[str]:
+    def groups_due(self, now: int, limit: int) -> list[str]:
         """Up to `limit` groups with a check due: those that waited longest, half of them new ones."""
         self._fill_line(now)
-        most = len(self._new) + len(self._seen)
-        limit = most if limit is None else min(limit, most)
         found: list[str] = []
         seen = len(self._seen)
+        limit = min(limit, len(self._new) + seen)
         self._look(self._new, len(self._new), (limit + 1) // 2, found)
         self._look(self._seen, seen, limit, found)
         self._look(self._new, len(self._new), limit, found)

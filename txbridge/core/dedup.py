@@ -198,11 +198,3 @@ class DeduplicationWindow:
         newest = self._tables[-1]
         least = newest.start + len(newest.offsets) - _READ_AGAIN
         return min([self._tables[0].start, *(first for first in self._outlived.values() if first >= least)])
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the tables in bytes."""
-        return sum(
-            len(table.ids) + sum(len(column) * column.itemsize for column in (table.offsets, table.index, table.copies))
-            for table in self._tables
-        )

@@ -96,7 +96,7 @@ class FreshHalves:
         group, real_topic, _ = self.envelopes[index]
         headers = self.headers[index]
         key, value, users = self.keys[index], self.values[index], users_of_plain(headers)
-        return HalfMessage.without_options(
+        return HalfMessage(
             offset, name.decode(), group, real_topic, self.births[index], key, value, headers, users, self.sizes[index]
         )
 

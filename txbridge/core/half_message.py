@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded
@@ -23,100 +23,46 @@ LONGEST_NAME = 249
 _is_id = re.compile(rb"[0-9A-F]{32}\Z").match
 
 
-class _HalfFields(NamedTuple):
+class HalfMessage(NamedTuple):
+    """One valid record of HALF.
+
+    A tuple, as one is made for every record. It holds its size, which is read seven times. A frozen dataclass that
+    computes the size each time took half of a worker's processor time.
+    """
+
     offset: int
     transaction_id: str
     group: str
+    #: With frames: the topics of all messages (`names.topics_of`).
     real_topic: str
+    #: Append time (ms); the client's clock plays no part.
     born: int
     key: bytes | None
     value: bytes | None
     headers: Headers
-    real_partition: int | None
-    immunity: str | None
-    user_timestamp: int | None
-    messages: int | None
-    deliver_at: int | None
+    #: The headers that are not ours, and the bytes of key, value and all headers.
     users: Headers
     size: int
-    names_partitions: bool
-
-
-class HalfMessage(_HalfFields):
-    """One valid record of HALF.
-
-    `born` is its append time (ms); the client's clock plays no part. `immunity` is the text of
-    CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy interprets it. `user_timestamp` is BORN_TIMESTAMP, or
-    None if that is 0: librdkafka takes 0 for "now", so it could never be delivered. `deliver_at` is TXB_DELIVER_AT: the
-    earliest time (ms) at which a commit makes the message visible. `users` are the headers that are not ours. `size` is
-    the number of bytes of key, value and headers.
-
-    `messages` is the number of messages that the value holds as frames. None: the half message is a single message.
-    With frames, `real_topic` names the topics of all of them (`names.topics_of`), and `names_partitions` says whether
-    any of them names a partition.
-    """
-
-    # A tuple, as one is made for every record. It holds its size, which is read seven times. A frozen dataclass that
-    # computes the size each time took half of a worker's processor time.
-    __slots__ = ()
-
-    def __new__(
-        cls,
-        offset: int,
-        transaction_id: str,
-        group: str,
-        real_topic: str,
-        born: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        real_partition: int | None = None,
-        immunity: str | None = None,
-        user_timestamp: int | None = None,
-        messages: int | None = None,
-        deliver_at: int | None = None,
-    ) -> Self:
-        """A half message. The user's headers and the size are computed from the rest."""
-        users = [header for header in headers if header[0] not in names.HALF_HEADERS]
-        size = len(key or b"") + len(value or b"") + size_of(headers)
-        return super().__new__(
-            cls,
-            offset,
-            transaction_id,
-            group,
-            real_topic,
-            born,
-            key,
-            value,
-            headers,
-            real_partition,
-            immunity,
-            user_timestamp,
-            messages,
-            deliver_at,
-            users,
-            size,
-            False,
-        )
+    real_partition: int | None = None
+    #: Text of CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy interprets it.
+    immunity: str | None = None
+    #: BORN_TIMESTAMP, or None if that is 0: librdkafka takes 0 for "now", so it could never be delivered.
+    user_timestamp: int | None = None
+    #: Number of messages that the value holds as frames. None: the half message is a single message.
+    messages: int | None = None
+    #: TXB_DELIVER_AT: the earliest time (ms) at which a commit makes the message visible.
+    deliver_at: int | None = None
+    #: Whether a message in the frames names a partition.
+    names_partitions: bool = False
 
     @classmethod
-    def without_options(
-        cls,
-        offset: int,
-        transaction_id: str,
-        group: str,
-        real_topic: str,
-        born: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-        users: Headers,
-        size: int,
-        messages: int | None = None,
-    ) -> Self:
-        """One without options, of which the user's headers and the size are known."""
-        fields = (offset, transaction_id, group, real_topic, born, key, value, headers)
-        return tuple.__new__(cls, (*fields, None, None, None, messages, None, users, size, False))
+    def of(
+        cls, *, key: bytes | None = None, value: bytes | None = None, headers: Headers = (), **fields: Any
+    ) -> HalfMessage:
+        """A half message with these fields. The user's headers and the size follow from them."""
+        users = [header for header in headers if header[0] not in names.HALF_HEADERS]
+        size = len(key or b"") + len(value or b"") + size_of(headers)
+        return cls(key=key, value=value, headers=headers, users=users, size=size, **fields)
 
     @property
     def framed(self) -> list[FramedMessage]:
@@ -146,9 +92,7 @@ def parse_half(
 ) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
     if headers is not None and len(headers) >= PLAIN:
-        half = _parse_plain(offset, born, key, value, headers, topic_names) or _parse_several(
-            offset, born, key, value, headers, topic_names
-        )
+        half = _parse_plain(offset, born, key, value, headers, topic_names)
         if half is not None:
             return half
     return _parse_by_name(offset, born, key, value, headers, topic_names)
@@ -174,7 +118,7 @@ def _parse_by_name(
     real_partition = ours.optional_number(names.REAL_QID)
     if real_partition is not None and real_partition >= 2**31:
         raise MalformedRecordError(f"header {names.REAL_QID} cannot be a partition: {real_partition}")
-    half = HalfMessage(
+    half = HalfMessage.of(
         offset=offset,
         transaction_id=transaction_id,
         group=group,
@@ -227,24 +171,30 @@ class Envelope(NamedTuple):
 def _parse_plain(
     offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers, topic_names: Names
 ) -> HalfMessage | None:
-    """Read a half message that our client has written for a message without options; None if it is anything else.
+    """Read a half message that our client has written without options, for one message or for several.
 
-    Most records are such messages. They differ only in the id and the user's headers. To read them takes a third of the
-    time of looking each header up.
+    None if it is anything else. Most records are such messages. They differ only in the id and the user's headers. To
+    read them takes a third of the time of looking each header up. Raises MalformedRecordError for malformed frames.
     """
-    beside, users, (id_name, transaction_id) = headers[:-PLAIN], users_of_plain(headers), headers[-1]
-    envelope = envelope_of(headers[-PLAIN:-1], topic_names.namespace)
+    plain, count = headers, None
+    if headers[-1][0] == names.MESSAGES:
+        plain, count = headers[:-1], _number(headers[-1][1])
+        # Each of several messages has the user's headers in its frame.
+        if count is None or len(plain) != PLAIN:
+            return None
+    users, (id_name, transaction_id) = users_of_plain(plain), plain[-1]
+    envelope = envelope_of(plain[-PLAIN:-1], topic_names.namespace)
     if envelope is None or id_name != names.UNIQ_KEY or transaction_id is None or _is_id(transaction_id) is None:
         return None
     for name, _ in users:
         if len(name) > LONGEST_NAME or _is_reserved(name):
             return None
-    real_group, real_topic, size = envelope
-    size += len(key or b"") + len(value or b"") + size_of(beside)
-    transaction = transaction_id.decode()
-    return HalfMessage.without_options(
-        offset, transaction, real_group, real_topic, born, key, value, headers, users, size
+    group, real_topic, size = envelope
+    size += len(key or b"") + len(value or b"") + size_of(headers[:-PLAIN] if count is None else headers[-1:])
+    half = HalfMessage(
+        offset, transaction_id.decode(), group, real_topic, born, key, value, headers, users, size, messages=count
     )
+    return half if count is None else _of_several(half)
 
 
 def users_of_plain(headers: Headers) -> Headers:
@@ -261,32 +211,6 @@ def users_of_plain(headers: Headers) -> Headers:
 @lru_cache(_SHARED)
 def _is_barrier_id(value: bytes) -> bool:
     return names.is_barrier_id(value.decode("ascii", "replace"))
-
-
-def _parse_several(
-    offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers, topic_names: Names
-) -> HalfMessage | None:
-    """The same for a half message with several messages and no option. Raises MalformedRecordError."""
-    if len(headers) != PLAIN + 1:
-        return None
-    *first, (id_name, transaction_id), (count_name, count) = headers
-    envelope = envelope_of(first, topic_names.namespace)
-    if (
-        envelope is None
-        or id_name != names.UNIQ_KEY
-        or transaction_id is None
-        or _is_id(transaction_id) is None
-        or count_name != names.MESSAGES
-        or (number := _number(count)) is None
-    ):
-        return None
-    size = envelope.size + len(key or b"") + len(value or b"") + size_of(headers[-1:])
-    group, real_topic, _ = envelope
-    return _of_several(
-        HalfMessage.without_options(
-            offset, transaction_id.decode(), group, real_topic, born, key, value, headers, [], size, number
-        )
-    )
 
 
 @lru_cache(_SHARED)

@@ -15,9 +15,6 @@ class Remembered:
         self._younger: dict[int, Outcome] = {}
         self._older: dict[int, Outcome] = {}
 
-    def __len__(self) -> int:
-        return len(self._younger) + len(self._older)
-
     def note_outcome(self, offset: int, outcome: Outcome) -> None:
         # A discarded message that was resumed is finished twice. The last outcome counts, as the younger is asked
         # first.

@@ -107,7 +107,7 @@ class Timers:
         found = self._entries.schedule_of(offset)
         return found is not None and self._policy.expires(found[2]) == expires
 
-    def groups_with_checks_due(self, now: int, limit: int | None = None) -> list[str]:
+    def groups_with_checks_due(self, now: int, limit: int) -> list[str]:
         """Up to `limit` producer groups with a check due. Later calls return the others."""
         self._ripen(now)
         return self._checks.groups_due(now, limit)

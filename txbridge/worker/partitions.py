@@ -12,6 +12,7 @@ from confluent_kafka import ConsumerGroupState, KafkaException
 
 from txbridge.backoff import Backoff
 from txbridge.core.decision_record import DecisionEvent
+from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.failures import (
@@ -79,7 +80,6 @@ class PartitionOwner(threading.Thread):
         self._stopping = threading.Event()
         self._backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
         self._must_confirm = False
-        self._serving = False
         self._error: str | None = None
         #: None while the partition is not served.
         self._service: _Serving | None = None
@@ -92,7 +92,7 @@ class PartitionOwner(threading.Thread):
     def status(self) -> OwnerStatus:
         serving = self._service
         clock = None if serving is None else serving.commit_loop.clock.problem
-        return OwnerStatus(self.partition, self._serving, self._error, clock)
+        return OwnerStatus(self.partition, serving is not None, self._error, clock)
 
     @property
     def applied(self) -> int | None:
@@ -115,7 +115,7 @@ class PartitionOwner(threading.Thread):
         applied = queue.next_end
         return PartitionFacts(
             self.partition,
-            serving=self._serving,
+            serving=True,
             open=queue.open_counts(),
             end_lag=max(0, serving.decision_log.known_end - applied),
             checks_overdue=commit_loop.checks_overdue,
@@ -208,14 +208,14 @@ class PartitionOwner(threading.Thread):
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
+            self._error = None
             self._service = _Serving(state, decision_log, commit_loop)
-            self._serving, self._error = True, None
             with self._context.no_longer_held.service():
                 self._serve_partition(decision_log, commit_loop)
         finally:
             if self._service is not None:
                 self._left_at = state.queue.next_end
-            self._serving, self._service = False, None
+            self._service = None
             self.inbox.clear_events()
             state.close()
 
@@ -319,12 +319,8 @@ class Worker:
         return self._context.membership.ask(groups)
 
     @property
-    def end_topic(self) -> str:
-        return self._context.names.end
-
-    def check_group(self, group: str) -> str:
-        """The consumer group that answers the checks of this producer group."""
-        return self._context.names.check(group)
+    def names(self) -> Names:
+        return self._context.names
 
     def visible_groups(self) -> list[str]:
         """Producer groups that have a check topic; one request. Raises KafkaException."""

@@ -82,7 +82,7 @@ def test_zero_is_a_value_and_not_an_absence():
 
 
 def test_the_least_half_message():
-    assert parse(LEAST, key=None, value=None) == HalfMessage(
+    assert parse(LEAST, key=None, value=None) == HalfMessage.of(
         offset=5,
         transaction_id=ID,
         group="orders",

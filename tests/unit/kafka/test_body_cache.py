@@ -22,7 +22,7 @@ class _Reader:
 
 
 def half(offset: int, size: int = 100) -> HalfMessage:
-    return HalfMessage(offset, f"{offset:032}", "group", "real", 0, None, b"v" * size, [])
+    return HalfMessage(offset, f"{offset:032}", "group", "real", 0, None, b"v" * size, [], [], size)
 
 
 @pytest.fixture

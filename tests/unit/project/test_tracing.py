@@ -136,7 +136,7 @@ def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_car
 
 
 def contents(*headers: tuple[str, bytes | None]) -> SimpleNamespace:
-    half = HalfMessage(42, ID, "group", "orders", 0, None, b"x", [("UNIQ_KEY", b"1"), *headers])
+    half = HalfMessage(42, ID, "group", "orders", 0, None, b"x", [("UNIQ_KEY", b"1"), *headers], headers, 1)
     return SimpleNamespace(
         draft=SimpleNamespace(parts=[SimpleNamespace(halves=lambda bodies: bodies.values())]), bodies={42: half}
     )

@@ -119,7 +119,7 @@ def test_rates_are_differences_over_the_time_that_has_passed() -> None:
 class FakeWorker:
     """A worker that was assigned its partitions, with one producer group; the test answers who is alive in it."""
 
-    was_assigned, stopped, end_topic = True, False, Names().end
+    was_assigned, stopped, names = True, False, Names()
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -136,9 +136,6 @@ class FakeWorker:
 
     def visible_groups(self) -> list[str]:
         return ["orders"]
-
-    def check_group(self, group: str) -> str:
-        return Names().check(group)
 
     def ask_groups(self, groups: list[str]) -> dict[str, Future[Any]]:
         self.asked += groups

@@ -33,7 +33,7 @@ class Draft:
         self.due = now if due is None else due
         self._final: dict[int, TransactionState] = {}
         self._changed: dict[int, HalfEntry] = {}
-        self._taken: dict[int, HalfEntry] = {}
+        self._taken: list[HalfEntry] = []
         self._taken_for_age: list[HalfEntry] = []
         self._copies_named: set[int] = set()
         #: END position of the next transaction: offset, and index of the entry there.
@@ -222,7 +222,7 @@ class Draft:
 
     # --- HALF --------------------------------------------------------------------------------------------------------
 
-    def set_aside_malformed(self, limit: int | None = None) -> None:
+    def set_aside_malformed(self, limit: int) -> None:
         """Copy malformed records of HALF, the first `limit` of them, to the discard topic.
 
         Copies that END named in this draft are always among them. So beside a decision there is always the record that
@@ -264,8 +264,7 @@ class Draft:
 
     def take_due(self, entries: list[HalfEntry]) -> list[HalfEntry]:
         """Note entries that were taken from a schedule. Returns those that this draft has not touched yet."""
-        for entry in entries:
-            self._taken[entry.offset] = entry
+        self._taken += entries
         return [entry for entry in entries if not self._is_touched(entry.offset)]
 
     def take_for_age(self, entry: HalfEntry) -> bool:
@@ -274,10 +273,6 @@ class Draft:
             return False
         self._taken_for_age.append(entry)
         return True
-
-    def let_go(self, entry: HalfEntry) -> None:
-        """Note that this draft does not touch an entry that was taken for it."""
-        del self._taken[entry.offset]
 
     def forget_discarded(self, entry: HalfEntry) -> None:
         """Forget a discarded message, which cannot be resumed any more."""
@@ -408,6 +403,9 @@ class Draft:
         queue.advance_watermark()
 
     def abandon(self) -> None:
-        """Drop the draft, which Kafka has not committed. Entries that were taken go back into the schedules."""
-        self.queue.timers.put_back(self._taken.values())
+        """Drop the draft, which Kafka has not committed. Entries that were taken go back into the schedules.
+
+        Those that are there already, as the draft has not touched them, do no harm when they come again.
+        """
+        self.queue.timers.put_back(self._taken)
         self.queue.timers.put_back_expired(self._taken_for_age)

@@ -6,7 +6,7 @@ anew when Kafka has committed the draft, or go back when it is abandoned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from txbridge.core.half_entry import HalfEntry
@@ -18,9 +18,10 @@ from txbridge.core.states import TransactionState
 
 @dataclass(frozen=True, slots=True)
 class DueRound:
-    """What a turn may check and discard. END is applied as far as that needs."""
+    """What a turn may check and discard."""
 
-    #: Time (ms) up to which checks, and up to which discards count as due. None: nothing may be discarded.
+    #: Time (ms) up to which checks, and up to which discards count as due. END is applied up to the high watermark that
+    #: was read after that time. None: nothing may be discarded.
     as_of: int
     discard_as_of: int | None
     #: Producer groups with checks due, and whether one may be checked now.
@@ -42,7 +43,7 @@ def deliver_due(
     obstacle_of_held: Obstacle,
     limit: int,
     max_bytes: int,
-    room: Room | None = None,
+    room: Room | None,
 ) -> None:
     """Deliver scheduled and held messages that are due, and forget discarded ones that cannot be resumed any more.
 
@@ -62,7 +63,6 @@ def deliver_due(
         left_out = left_out or bool(draft.deliver and is_much)
         if left_out or (room is not None and room(entry) is False):
             # Back into the schedule at once, whatever happens to this transaction.
-            draft.let_go(entry)
             timers.put_back((entry,))
             continue
         is_held = entry.state is TransactionState.HELD
@@ -70,7 +70,6 @@ def deliver_due(
         if why is None:
             draft.add_delivery(entry)
         elif is_held:
-            draft.let_go(entry)
             # The back-off of a message that waits for others begins anew.
             timers.postpone_retry(entry, draft.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
         else:
@@ -78,25 +77,14 @@ def deliver_due(
     draft.note_due(is_more=len(due) == limit, left_out=left_out)
 
 
-def send_checks(
-    draft: Draft,
-    as_of: int,
-    alive: Callable[[str], bool],
-    limit: int,
-    obstacle: Obstacle = lambda _: None,
-    groups: Iterable[str] | None = None,
-) -> int:
-    """Draft the checks that were due at `as_of`. END must be applied up to the high watermark read after that time.
-
-    Returns the number of messages that were looked at. `obstacle` tells why a check topic does not take a message.
-    `groups` are those to look at; without them, all groups with a check due.
+def send_checks(draft: Draft, due_round: DueRound, limit: int) -> int:
+    """Draft the checks that are due in a round, and return the number of messages that were looked at.
 
     A group that is not live keeps its checks: none is sent, none is counted. The others share the limit equally. The
     next group may use the rest of a share, so the backlog of one group does not delay the others.
     """
-    looked_at, due = 0, draft.queue.timers
-    known = due.groups_with_checks_due(as_of) if groups is None else groups
-    living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))
+    looked_at, due, as_of, groups = 0, draft.queue.timers, due_round.as_of, due_round.groups
+    living = due.in_turn(one for one in groups if due_round.may_check(one) and due.has_checks_due(one, as_of))
     for turn, group in enumerate(living):
         share = -(-limit // (len(living) - turn))
         taken = due.take_checks_due(group, as_of, share)
@@ -105,9 +93,8 @@ def send_checks(
             limit -= 1
             if draft.queue.policy.expires(entry.since) <= as_of:
                 # Its discard is due as well, and needs no check. From now on it is scheduled only by its age.
-                draft.let_go(entry)
                 continue
-            why = obstacle(entry)
+            why = due_round.obstacle(entry)
             if why is None:
                 draft.send_check(entry)
             else:
@@ -121,7 +108,6 @@ def _put_off(draft: Draft, entry: HalfEntry, why: str) -> None:
         draft.note_unchecked(entry, why)
         return
     # OFFSET has a reason already. Back into the schedule at once, whatever happens to this transaction.
-    draft.let_go(entry)
     attempts = entry.attempts + (not isinstance(why, InTurn))
     draft.queue.timers.postpone_retry(entry, draft.now, why, max(1, attempts))
 

@@ -153,12 +153,7 @@ class TurnPlanner:
         of_discards = due_round.discard_as_of
         if of_discards is not None and may_discard:
             self._in_steps(draft, lambda step: due_work.discard(draft, of_discards, step), due_round.most_discards)
-        send = due_work.send_checks
-        self._in_steps(
-            draft,
-            lambda step: send(draft, due_round.as_of, due_round.may_check, step, due_round.obstacle, due_round.groups),
-            due_round.most_checks,
-        )
+        self._in_steps(draft, lambda step: due_work.send_checks(draft, due_round, step), due_round.most_checks)
 
     def _in_steps(self, draft: Draft, plan_more: Callable[[int], int], limit: int) -> None:
         """Plan up to `limit` messages in steps, until their bodies, which are all in memory, fill one transaction.

@@ -12,7 +12,7 @@ from txbridge.worker.faust.settings import longest_join_s
 from txbridge.worker.http.health import Health
 from txbridge.worker.http.pages import status_pages
 from txbridge.worker.http.status import StatusBoard
-from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
+from txbridge.worker.observe.metrics import WorkerMetrics
 
 _log = get_logger("txbridge.worker")
 
@@ -55,9 +55,6 @@ class Monitor:
         )
         # The start time of each counter would be a second series, and of use to nobody here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.metrics.watch_partitions(self._facts, lambda: not self.health.not_ready())
+        self.metrics.watch_partitions(self.health.partition_facts, lambda: not self.health.not_ready())
         web.start()
         _log.info("metrics_served", host=settings.metrics_host, port=web.port)
-
-    def _facts(self) -> list[PartitionFacts] | None:
-        return self.health.partition_facts()

@@ -104,7 +104,7 @@ class StatusBoard:
         if now - self._listed_at > _LIST_EVERY_S:
             self._listed, self._listed_at = worker.visible_groups(), now
         groups = list(dict.fromkeys([*open_groups, *self._listed]))[:_MOST_GROUPS]
-        wanted = [self._settings.app_id, *(worker.check_group(group) for group in groups)]
+        wanted = [self._settings.app_id, *(worker.names.check(group) for group in groups)]
         for name, answer in list(self._asked.items()):
             if answer.done():
                 del self._asked[name]
@@ -171,7 +171,7 @@ class StatusBoard:
         found = []
         for member in members:
             partitions = sorted(
-                one.partition for one in member.assignment.topic_partitions if one.topic == worker.end_topic
+                one.partition for one in member.assignment.topic_partitions if one.topic == worker.names.end
             )
             if partitions and not here & set(partitions):
                 found.append({"host": member.host.lstrip("/"), "client": member.client_id, "partitions": partitions})
@@ -199,7 +199,7 @@ class StatusBoard:
                 row(group)[state.value] += number
         if worker is not None:
             for group, found in rows.items():
-                members = self._members.get(worker.check_group(group))
+                members = self._members.get(worker.names.check(group))
                 found["alive"] = len(members) if isinstance(members, list) else None
         ranked = sorted(rows.values(), key=lambda one: (-one["pending"] - one["held"], one["group"]))
         return ranked[:_MOST_GROUPS]
@@ -242,13 +242,12 @@ def _schedule(policy: CheckPolicy, facts: Iterable[PartitionFacts], now: int) ->
     groups and the limit of the rate play no part.
     """
     soon = dict.fromkeys(_SOON, 0)
-    last = policy.transaction_timeout + (policy.transaction_check_max - 1) * policy.transaction_check_interval
     waiting = 0
     for one in facts:
         for slots in () if one.open is None else one.open.pending.values():
             for slot, number in slots.items():
                 age = now - slot * SLOT_MS
-                if age > last:
+                if age > policy.last_check:
                     waiting += number
                     continue
                 past = age - policy.transaction_timeout

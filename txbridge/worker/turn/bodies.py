@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from txbridge.core import names
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers
@@ -67,19 +69,15 @@ def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
 
 def _without_body(entry: HalfEntry) -> HalfMessage:
     """A substitute for a half message that is gone from HALF, so that its discard record can still be written."""
-    headers = half_headers(
-        (),
-        transaction_id=entry.transaction_id,
-        group=entry.group,
-        real_topic=entry.real_topic,
-    )
-    return HalfMessage(
+    same: dict[str, Any] = {
+        "transaction_id": entry.transaction_id,
+        "group": entry.group,
+        "real_topic": entry.real_topic,
+    }
+    headers = half_headers((), **same)
+    return HalfMessage.of(
+        **same,
         offset=entry.offset,
-        transaction_id=entry.transaction_id,
-        group=entry.group,
-        real_topic=entry.real_topic,
         born=entry.born,
-        key=None,
-        value=None,
         headers=[*headers, (names.ERROR, b"HALF no longer has the half message")],
     )
