@@ -25,6 +25,7 @@ from txbridge.core import half_message, parked_table, states
 from txbridge.core.decision_record import PlainEntries
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.fresh_halves import FreshHalves, Run
+from txbridge.core.half_copies import Copy
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.op_positions import OpPositions
@@ -47,10 +48,11 @@ from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
-from txbridge.worker.takeover import restore
+from txbridge.worker.takeover import restore, state_reader
+from txbridge.worker.takeover.state_reader import StateReader
 from txbridge.worker.transaction.records import TransactionRecords
 from txbridge.worker.transaction.writer import TransactionalWriter
-from txbridge.worker.turn import check_round, committer
+from txbridge.worker.turn import check_round
 from txbridge.worker.turn.check_round import CheckRound
 from txbridge.worker.turn.committer import Committer
 
@@ -304,16 +306,16 @@ def runs_come_last() -> None:
 @planted
 def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
-    each, produce, waiting = parts.deliveries, TransactionRecords.produce_all, list[Any]()
+    each, produce, waiting = parts.delivered_copies, TransactionRecords.produce_all, list[Copy]()
 
     def first_topic(half, partition):
         first, *others = each(half, partition)
         yield first
         for one in others:
-            if one.topic == first.topic:
+            if one[1] == first[1]:
                 yield one
             else:
-                waiting.append((half.offset, one.topic, one.value, one.key, -1, one.timestamp, one.headers))
+                waiting.append(one)
 
     def others_first(self, contents):
         before = waiting.copy()
@@ -322,7 +324,7 @@ def several_in_two_transactions() -> None:
             self._deliver_copy(*one)
         produce(self, contents)
 
-    parts.deliveries = first_topic
+    parts.delivered_copies = first_topic
     TransactionRecords.produce_all = others_first
 
 
@@ -432,12 +434,12 @@ MUTANTS |= {
     "op_replayed_from_its_end": put(OpPositions, "start", property(lambda self: self._next)),
     # A take-over reads OFFSET and OP with records of aborted transactions.
     "dirty_reads_at_take_over": put(
-        restore,
+        state_reader,
         "PartitionReader",
         lambda *of, committed, **more: PartitionReader(*of, committed=committed and False, **more),
     ),
     # Decisions of aborted or open Kafka transactions are applied.
-    "end_read_uncommitted": put(restore, "PartitionReader", _end_uncommitted),
+    "end_read_uncommitted": put(state_reader, "PartitionReader", _end_uncommitted),
     # A take-over does not read the parked entries.
     "parked_entries_forgotten": put(HalfQueue, "restore_parked", lambda _self, _parked: None),
     # A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly.
@@ -447,16 +449,18 @@ MUTANTS |= {
     # Messages are discarded once END is applied up to the end that one self-declared leader knows.
     "discard_by_the_word_of_one_broker": put(check_round, "proven_end", _end_of_one, {"leader cut off": 1.0}),
     # A take-over reads OP up to the end that a former leader knows. It does not see that OFFSET has lost its tail.
-    "a_take_over_by_the_word_of_one_broker": put(restore, "proven_end", _end_of_one, {"OFFSET lost its tail": 1.0}),
+    "a_take_over_by_the_word_of_one_broker": put(
+        state_reader, "proven_end", _end_of_one, {"OFFSET lost its tail": 1.0}
+    ),
     # A take-over ignores that OP names a later Kafka transaction than OFFSET's checkpoint.
-    "go_on_from_an_older_checkpoint": put(restore, "_refuse_older_checkpoint", lambda *_: None),
+    "go_on_from_an_older_checkpoint": put(restore._TakeOver, "_refuse_older_checkpoint", lambda *_: None),
     # An OFFSET without a checkpoint counts as new, whatever OP holds.
-    "go_on_without_a_checkpoint": put(restore, "_refuse_lost_checkpoint", lambda *_: None),
+    "go_on_without_a_checkpoint": put(restore._TakeOver, "_refuse_lost_checkpoint", lambda *_: None),
     # An owner does not look where its records land. Behind a lost tail they look complete, and are not.
     "an_owner_does_not_look_where_its_records_land": put(TransactionRecords, "lost_tail", lambda *_: None),
     # A transaction that OFFSET does not show counts as not committed, whatever OP holds.
     "an_outcome_by_the_word_of_offset_alone": wrap(
-        committer,
+        StateReader,
         "has_later_op",
         lambda was: lambda *arguments: was(*arguments) and False,
         {"OFFSET lost its tail": 1.0, "EndTxn not answered": 0.5},
@@ -490,7 +494,7 @@ MUTANTS |= {
     "copies_across_a_take_over_are_messages": put(HalfQueue, "recent_start", HalfQueue.watermark),
     # Of several messages the last is delivered first.
     "several_change_places": wrap(
-        parts, "deliveries", lambda was: lambda half, partition: reversed([*was(half, partition)])
+        parts, "delivered_copies", lambda was: lambda half, partition: reversed([*was(half, partition)])
     ),
     # OP names held messages as if END had just decided them.
     "held_ones_are_named_as_in_turn": wrap(
@@ -498,7 +502,7 @@ MUTANTS |= {
     ),
     # One message of several that its topic refuses is left out, and the others are delivered.
     "several_without_what_is_refused": wrap(
-        parts, "deliveries", lambda was: lambda *of: (one for one in was(*of) if b"poison" not in (one.value or b""))
+        parts, "delivered_copies", lambda was: lambda *of: (one for one in was(*of) if b"poison" not in (one[2] or b""))
     ),
     # A worker that does not know the header delivers the frames as one message.
     "frames_are_a_message": wrap(half_message, "_parse_by_name", lambda was: partial(_without_the_header, was)),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic
-from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import LogGoneError, ReadStoppedError, TakeOverRefusedError
+from txbridge.kafka.failures import LogGoneError, TakeOverRefusedError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted
 
-#: Pause between two questions about an end that cannot be the true one.
-_ASK_AGAIN_S = 0.25
 #: Log start and end, by the short name of the topic.
 Bounds = Mapping[str, tuple[int, int]]
 
@@ -47,13 +43,11 @@ def refuse_other_topics(
             )
 
 
-def refuse_cut(
-    reader: PartitionReader, topic: str, wanted: int, stopping: Callable[[], bool], outside: Outside
-) -> None:
+def refuse_cut(reader: PartitionReader, topic: str, wanted: int, wait_to_ask_again: Callable[[], None]) -> None:
     """Refuse a log that was cut: every answer says that it ends below `wanted`, which was reached before."""
     try:
         while reader.end_from(wanted, topic) is None:
-            wait_to_ask_again(stopping, outside)
+            wait_to_ask_again()
     except LogGoneError as error:
         raise TakeOverRefusedError(
             f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge "
@@ -97,9 +91,3 @@ def refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoRetur
         f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
         f"that release serve this partition; this one does not guess",
     )
-
-
-def wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
-    if stopping():
-        raise ReadStoppedError("asked to stop while reading")
-    outside.wait(threading.Event(), _ASK_AGAIN_S)

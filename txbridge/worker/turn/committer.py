@@ -33,7 +33,7 @@ from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.restored import Restored
-from txbridge.worker.takeover.restore import has_later_op, read_offset_topic
+from txbridge.worker.takeover.state_reader import StateReader
 from txbridge.worker.transaction.records import Contents, Receipt
 from txbridge.worker.turn.bodies import load_bodies
 from txbridge.worker.turn.log_lines import log_effects, log_fields
@@ -67,6 +67,7 @@ class Committer:
     ) -> None:
         self._context = context
         self._state = state
+        self._state_reader = StateReader(context, state.partition, state.stopping)
         self._half, self._decisions = half_log, decision_log
         #: The last committed checkpoint, and its offset in OFFSET.
         self.checkpoint = state.checkpoint
@@ -244,7 +245,7 @@ class Committer:
         state = self._state
         state.writer.take_fence()
         start = max(self._checkpoint_offset, 0)
-        offset_topic = read_offset_topic(self._context, state.partition, state.stopping, start)
+        offset_topic = self._state_reader.read_offset_topic(start)
         self._offset_topic_end, self._look_again = offset_topic.position, False
         return offset_topic
 
@@ -259,7 +260,7 @@ class Committer:
         if not nothing_yet and last != self.checkpoint:
             raise FencedError("another worker has written the checkpoint meanwhile")
         known = max(state.queue.ops.end, self.checkpoint.op)
-        if has_later_op(self._context, state.partition, self.checkpoint, known, state.stopping):
+        if self._state_reader.has_later_op(self.checkpoint, known):
             # A second attempt would deliver its messages twice.
             raise OutdatedError(
                 f"{self._context.names.op}[{state.partition}] holds a Kafka transaction of which "
@@ -270,7 +271,7 @@ class Committer:
         """Find the end of OFFSET, where the next record must land, after an abort. Raises OutdatedError."""
         state = self._state
         assert self._offset_topic_end is not None
-        offset_topic = read_offset_topic(self._context, state.partition, state.stopping, self._offset_topic_end)
+        offset_topic = self._state_reader.read_offset_topic(self._offset_topic_end)
         if offset_topic.checkpoint is not None:
             raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a checkpoint that was not read")
         self._offset_topic_end, self._look_again = offset_topic.position, False

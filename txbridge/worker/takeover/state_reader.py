@@ -1,0 +1,141 @@
+"""StateReader: what the topics say about one partition, for a take-over and after an unknown outcome.
+
+A broker that no longer leads a partition may answer for a moment as if it did, with an old end. So no reported end is
+trusted: the first transaction of an owner proves the end of OFFSET, and a majority of its brokers proves that of OP.
+
+Only workers write OP and OFFSET. A record that cannot be a worker's is skipped and reported.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from txbridge.core.checkpoint import Checkpoint
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.offset_topic import OffsetTopic
+from txbridge.kafka.failures import ReadStoppedError, TakeOverRefusedError
+from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.proven_end import can_be_proven, proven_end
+from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_ops
+from txbridge.log import get_logger
+from txbridge.worker.partition_context import PartitionContext
+
+#: Kafka takes a broker that stands still for alive during broker.session.timeout.ms (9 s by default). Until then it
+#: delays each attempt by its time to answer. A take-over that gives up is tried again.
+_PROVE_S = 30.0
+#: Pause between two questions about an end that cannot be the true one.
+_ASK_AGAIN_S = 0.25
+
+_log = get_logger("txbridge.worker")
+
+
+class StateReader:
+    """Reads OFFSET and OP of one partition. `stopping` tells whether the owner was asked to stop."""
+
+    def __init__(self, context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> None:
+        self._context = context
+        self._partition = partition
+        self._stopping = stopping
+
+    def open_reader(self, topic: str, **how: bool) -> PartitionReader:
+        """A reader of one of the topics, to be closed by the caller."""
+        return PartitionReader(self._context.kafka, topic, self._partition, outside=self._context.outside, **how)
+
+    def read_offset_topic(self, start: int = 0) -> OffsetTopic:
+        """Read OFFSET from `start` on: the last checkpoint, and the parked entries."""
+        topic, partition = self._context.names.offset, self._partition
+        offset_topic = OffsetTopic(self._context.names, partition, self._context.policy)
+        strangers = Strangers(topic, partition)
+        low, high = self.log_bounds(topic)
+        if low > 0:
+            # Compaction never moves the start of a log.
+            raise TakeOverRefusedError(
+                f"{topic}[{partition}] begins at offset {low}: records were deleted, although it must only be "
+                f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
+                f"namespace",
+            )
+        # Connect only now: a consumer that was connected with nothing to read may find the leader a second later.
+        reader = self.open_reader(topic, committed=True)
+        try:
+            reader.start(start)
+            fold_offset_topic(reader, offset_topic, high, self._stopping, strangers.note_record)
+        finally:
+            reader.close()
+        strangers.log_found()
+        return offset_topic
+
+    def log_bounds(self, topic: str) -> tuple[int, int]:
+        """Log start and end. A reader of committed records would return the last stable offset instead of the end."""
+        reader = self.open_reader(topic, committed=False)
+        try:
+            return reader.watermarks()
+        finally:
+            reader.close()
+
+    def has_later_op(self, checkpoint: Checkpoint, start: int) -> bool:
+        """Whether OP holds a committed record from `start` on.
+
+        This is asked after an unknown outcome, when a broker has died. Then the leader of OFFSET may lack its last
+        records.
+        """
+        end = self.proven_end(self._context.names.op)
+        if end <= start:
+            return False
+        reader = self.open_reader(self._context.names.op, committed=True)
+        try:
+            reader.start(start)
+            return any(True for _ in read_ops(reader, checkpoint, end, self._stopping, lambda _offset, _error: None))
+        except NewerOpError:
+            return True
+        finally:
+            reader.close()
+
+    def proven_end(self, topic: str) -> int:
+        """The proven end of a log. Every record below it counts: one of them may show that OFFSET has lost its tail.
+
+        While too many replicas are down for a proof, it is the end that the leader reports. With two replicas that is
+        so when one is down. With three and min.insync.replicas 2, nothing can be written then.
+
+        Raises TimeoutError, ReadStoppedError, KafkaException.
+        """
+        outside = self._context.outside
+        until = outside.monotonic() + _PROVE_S
+        while True:
+            with self._context.each_broker() as brokers:
+                end = proven_end(brokers, topic, self._partition)
+                gone = end is None and not can_be_proven(brokers, topic, self._partition)
+            if end is not None:
+                return end
+            if gone:
+                return self.log_bounds(topic)[1]
+            if outside.monotonic() > until:
+                raise TimeoutError(f"no majority of the brokers of {topic}[{self._partition}] says who leads it")
+            self.wait_to_ask_again()
+
+    def wait_to_ask_again(self) -> None:
+        """Pause between two questions about an end that cannot be the true one. Raises ReadStoppedError."""
+        if self._stopping():
+            raise ReadStoppedError("asked to stop while reading")
+        self._context.outside.wait(threading.Event(), _ASK_AGAIN_S)
+
+
+class Strangers:
+    """Records of strangers in a topic that only workers write. They say nothing about the partition's state.
+
+    They share one log line, because every take-over reads them again.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._where = {"topic": topic, "partition": partition}
+        self._first: tuple[int, str] | None = None
+        self._count = 0
+
+    def note_record(self, offset: int, error: MalformedRecordError) -> None:
+        self._first = self._first or (offset, str(error))
+        self._count += 1
+
+    def log_found(self) -> None:
+        if self._first is not None:
+            offset, error = self._first
+            _log.error("malformed_record", **self._where, offset=offset, count=self._count, error=error)
