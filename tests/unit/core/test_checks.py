@@ -235,6 +235,8 @@ def test_discards_are_limited_and_the_rest_follows():
 def test_p7_undecided_at_the_greatest_age_is_expired_however_few_checks_were_sent():
     partition = unanswered()
     assert partition.step(1_000 + MAX_AGE - 1).discards == []
+    # A decision at this moment whose Kafka transaction is not committed changes nothing.
+    partition.draft(1_000 + MAX_AGE, end(0, entry(0, ROLLBACK))).abandon()
     draft = partition.step(1_000 + MAX_AGE)
     ((one,)) = draft.discards
     assert (one.reason, one.checks, draft.ops()) == (EXPIRED, 0, [(Outcome.DISCARD, [0])])

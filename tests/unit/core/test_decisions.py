@@ -414,16 +414,22 @@ def test_no_held_message_overtakes_a_larger_one_that_has_no_room():
 
 def test_end_goes_on_over_malformed_records_and_markers():
     partition = Partition(next_end=5).prepare(0, 1)
-    malformed = MalformedRecord("END", 0, 6, None, b"x", (), "nonsense")
-    # There is a gap before each record.
-    draft = partition.step(NOW, malformed, end(9, entry(0, COMMIT)))
+    first, second = (MalformedRecord("END", 0, offset, None, b"x" * 60, (), "nonsense") for offset in (6, 10))
+    records = first, end(9, entry(0, COMMIT)), second
+    # There is a gap before each record. A malformed one needs its room for the copy.
+    partition.max_bytes = 200
+    draft = partition.draft(NOW, *records)
     assert (offsets(draft.deliver), draft.next_end) == ([0], 10)
+    draft.abandon()
+    partition.max_bytes = 220
+    draft = partition.step(NOW, *records)
+    assert (offsets(draft.deliver), draft.next_end) == ([0], 11)
     # Markers follow the last record.
-    draft = partition.planner.plan_checkpoint(NOW, NOW, 12)
+    draft = partition.planner.plan_checkpoint(NOW, NOW, 13)
     assert not draft.is_empty
     partition.commit(draft)
-    assert partition.queue.next_end == 12
-    assert partition.planner.plan_checkpoint(NOW, NOW, 11).is_empty
+    assert partition.queue.next_end == 13
+    assert partition.planner.plan_checkpoint(NOW, NOW, 12).is_empty
 
 
 # --- transactions that are not committed ------------------------------------------------------------------------------
