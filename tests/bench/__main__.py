@@ -35,6 +35,7 @@ BENCHES = (
     "rolling",
     "client",
     "later",
+    "refused",
     "matrix",
     "pending",
     "audit",
@@ -59,6 +60,7 @@ QUICK: dict[str, dict[str, object]] = {
     "door": {"rounds": 3, "threads": [1, 32], "transactions": 2_000},
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},
+    "refused": {"rounds": 1, "seconds": 5},
     "imports": {"rounds": 9},
 }
 _FOLDER = Path("build/bench")
