@@ -46,7 +46,7 @@ def test_answers(answer, decision, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("answer", "kind"), [(True, "bool"), ("COMMIT_MESSAGE", "str"), (8, "int"), (object, "type")])
+@pytest.mark.parametrize(("answer", "kind"), [(False, "bool"), ("COMMIT_MESSAGE", "str"), (8, "int"), (object, "type")])
 def test_anything_else_is_unknown_and_said_aloud(answer, kind, caplog):
     for outcome, method in zip(ask_both(answer), ("execute_local", "check_local"), strict=True):
         remark = f"{method}_transaction returned {kind}, not a LocalTransactionState: counted as unknown"
