@@ -108,19 +108,6 @@ def test_p13_a_worker_that_is_killed_while_it_is_scheduled_neither_loses_nor_dou
     assert all(bridge.outcomes()[0, one.offset] == ["commit"] for one in (*decided, undecided))
 
 
-def test_p13_a_time_that_comes_while_no_worker_is_there(bridge: Bridge) -> None:
-    topic, due = bridge.create_topic("real"), now() + 4_000
-    with bridge.local_owner():
-        one = prepare(bridge, topic, b"x", due)
-        bridge.decide(one, COMMIT)
-        eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
-    time.sleep(max(0.0, (due - now()) / 1000))
-    with bridge.local_owner():
-        bridge.wait_visible(topic, [b"x"])
-    assert bridge.visible(topic) == {b"x": 1}
-    assert delivered_at(bridge, one) >= due
-
-
 def test_one_whose_topic_is_missing_when_it_is_due_is_held_and_delivered_later(bridge: Bridge) -> None:
     missing, due = f"{bridge.namespace}.missing", now() + 2_000
     with bridge.local_owner():

@@ -166,14 +166,6 @@ def test_p9_a_message_that_is_never_checked_does_not_pin_the_watermark(bridge: B
     assert set(bridge.visible(topic).values()) == {1}
 
 
-def test_p9_by_age_a_pending_message_is_parked_though_nothing_else_happens(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    with bridge.local_owner(park_after=500):
-        bridge.prepare(topic, b"dead", partition=0, group="dead")
-        eventually(lambda: bridge.parked_states(0) == ["pending"])
-        eventually(lambda: bridge.checkpoint(0)["half"] == 1)
-
-
 def test_p8_a_check_that_its_topic_does_not_take_delays_no_other(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     with bridge.member(config={"max.message.bytes": "20000"}) as member, bridge.local_owner():
@@ -239,15 +231,3 @@ def test_p8_a_check_topic_whose_limit_was_raised_is_noticed(bridge: Bridge) -> N
         assert "error" not in _entry(bridge, large)
         bridge.end([large.entry(ROLLBACK, 1)], 0, source="check")
         bridge.wait_outcome(large, "rollback")
-
-
-def test_p8_a_dead_groups_many_names_do_not_stop_the_checks_of_others(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    with bridge.local_owner():
-        for number in range(300):
-            bridge.prepare(topic, b"x", partition=0, group=f"invented-{number}")
-        with bridge.member("alive") as member:
-            prepared = bridge.prepare(topic, b"alive", partition=0, group="alive")
-            eventually(lambda: member.checks(prepared), 30)
-            bridge.decide(prepared, COMMIT, group="alive")
-            bridge.wait_visible(topic, [b"alive"], 10)

@@ -6,23 +6,16 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.manual_time import ManualTime
 from tests.support.partition_builder import Partition
 from txbridge.core.names import Names
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import TurnPlanner
 from txbridge.core.transaction_size import Limits, TransactionSize
-from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import View
 from txbridge.worker.gates.quarantine import Quarantine
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.turn.check_round import CheckRound
-
-
-class Time(Outside):
-    seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 class Round:
@@ -30,7 +23,7 @@ class Round:
 
     def __init__(self, partition: Partition) -> None:
         self.queue = partition.queue
-        self.time = Time()
+        self.time = ManualTime()
         # Stand-ins for objects with connections.
         membership = SimpleNamespace(ask=lambda _groups: {}, abandon_unanswered=lambda: None)
         context: Any = SimpleNamespace(names=Names(), outside=self.time, membership=membership, check_rate=1_000)

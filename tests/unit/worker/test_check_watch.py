@@ -8,15 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from txbridge.kafka.environment import Outside
+from tests.support.manual_time import ManualTime
 from txbridge.worker.observe.check_watch import CheckWatch
-
-
-class Time(Outside):
-    seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture
@@ -26,7 +19,7 @@ def logs() -> Iterator[list[structlog.typing.EventDict]]:
 
 
 def test_p8_what_is_due_and_not_sent_grows_old_and_is_told_once(logs):
-    time = Time()
+    time = ManualTime()
     watch = CheckWatch(3, time)
     for _ in range(60):
         watch.round_done({"g": "not the coordinator"})
@@ -49,7 +42,7 @@ def test_p8_what_is_due_and_not_sent_grows_old_and_is_told_once(logs):
 
 
 def test_p8_checks_of_others_do_not_hide_a_group_that_is_never_checked(logs):
-    time = Time()
+    time = ManualTime()
     watch = CheckWatch(0, time)
     for _ in range(40):
         watch.round_done({"checked": "its turn", "silent": "no answer"})
@@ -60,7 +53,7 @@ def test_p8_checks_of_others_do_not_hide_a_group_that_is_never_checked(logs):
 
 
 def test_a_group_with_nobody_alive_is_not_overdue(logs):
-    time = Time()
+    time = ManualTime()
     watch = CheckWatch(0, time)
     watch.round_done({"g": "Kafka has not answered yet"})
     time.seconds += 1
@@ -72,7 +65,7 @@ def test_a_group_with_nobody_alive_is_not_overdue(logs):
 
 
 def test_p8_a_round_that_waits_for_end_for_ever_is_told(logs):
-    time = Time()
+    time = ManualTime()
     watch = CheckWatch(0, time)
     for _ in range(40):
         watch.round_waits("END has to be applied up to offset 9, and is up to 7")

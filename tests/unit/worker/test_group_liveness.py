@@ -8,19 +8,12 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.support.manual_time import ManualTime
 from txbridge.core.names import Names
-from txbridge.kafka.environment import Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
 CHECK = Names().check("g")
-
-
-class Time(Outside):
-    seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 class Membership:
@@ -47,7 +40,7 @@ def ask(groups, *names):
 
 
 def directory():
-    time, membership = Time(), Membership()
+    time, membership = ManualTime(), Membership()
     return time, membership, GroupLiveness(membership, Names(), time)
 
 
@@ -89,15 +82,18 @@ class SilentAdmin:
         return self.answers
 
 
+class Clients(list[SilentAdmin]):
+    """Connects one client after the other."""
+
+    def __call__(self) -> SilentAdmin:
+        self.append(SilentAdmin())
+        return self[-1]
+
+
 def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new_client():
     # After kill -9 of Kafka some requests are never answered, and checks stood still forever.
-    time, clients = Time(), []
-
-    def connect():
-        clients.append(SilentAdmin())
-        return clients[-1]
-
-    membership = GroupMembership(connect, time)
+    time, clients = ManualTime(), Clients()
+    membership = GroupMembership(clients, time)
     groups = GroupLiveness(membership, Names(), time)
     ask(groups)
     for _ in range(9):
@@ -117,7 +113,7 @@ def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new
 
 def test_a_group_that_is_being_asked_about_is_not_asked_about_again():
     admin = SilentAdmin()
-    membership = GroupMembership(lambda: admin, Time())
+    membership = GroupMembership(lambda: admin, ManualTime())
     first = membership.ask(["g"])["g"]
     assert membership.ask(["g"])["g"] is first
     admin.answers["g"].set_exception(KafkaException(KafkaError(KafkaError.GROUP_ID_NOT_FOUND)))
@@ -129,13 +125,8 @@ def test_a_group_that_is_being_asked_about_is_not_asked_about_again():
 def test_p8_a_client_that_answers_with_an_error_which_is_not_about_the_group_is_replaced():
     # Another broker became the group's coordinator while the former one stood still. librdkafka went on asking the
     # former one, which always answers "not me". No check was sent until the worker was restarted.
-    time, clients = Time(), []
-
-    def connect():
-        clients.append(SilentAdmin())
-        return clients[-1]
-
-    groups = GroupLiveness(GroupMembership(connect, time), Names(), time)
+    time, clients = ManualTime(), Clients()
+    groups = GroupLiveness(GroupMembership(clients, time), Names(), time)
     ask(groups)
     clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
     assert groups.is_alive("g")
@@ -151,13 +142,8 @@ def test_p8_a_client_that_answers_with_an_error_which_is_not_about_the_group_is_
 
 
 def test_p8_in_an_outage_clients_are_replaced_every_few_seconds_only():
-    time, clients = Time(), []
-
-    def connect():
-        clients.append(SilentAdmin())
-        return clients[-1]
-
-    groups = GroupLiveness(GroupMembership(connect, time), Names(), time)
+    time, clients = ManualTime(), Clients()
+    groups = GroupLiveness(GroupMembership(clients, time), Names(), time)
     for _ in range(300):
         time.seconds += 0.1
         ask(groups)
@@ -169,13 +155,8 @@ def test_p8_in_an_outage_clients_are_replaced_every_few_seconds_only():
 
 @pytest.mark.parametrize("code", [KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED])
 def test_p8_a_group_that_is_not_there_or_hidden_is_no_reason_for_another_client(code):
-    time, clients = Time(), []
-
-    def connect():
-        clients.append(SilentAdmin())
-        return clients[-1]
-
-    groups = GroupLiveness(GroupMembership(connect, time), Names(), time)
+    time, clients = ManualTime(), Clients()
+    groups = GroupLiveness(GroupMembership(clients, time), Names(), time)
     for _ in range(30):
         time.seconds += 1.1
         ask(groups)

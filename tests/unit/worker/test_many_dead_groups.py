@@ -9,22 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.manual_time import ManualTime
 from tests.support.partition_builder import Partition, half
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
-from txbridge.kafka.environment import Outside
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
 #: Parked at once, as after a restart, so that every check is in the schedules of its group.
 POLICY = CheckPolicy(park_after_records=1)
 NOW = 1_000_000
-
-
-class Time(Outside):
-    seconds = 100.0
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 class Membership:
@@ -49,7 +42,7 @@ class World:
     """A partition with one message of each of so many groups, all due, and one more of a live group."""
 
     def __init__(self, dead: int) -> None:
-        self.time, self.membership = Time(), Membership("alive")
+        self.time, self.membership = ManualTime(), Membership("alive")
         self.partition = Partition(POLICY)
         self.queue = self.partition.queue
         self.groups = GroupLiveness(self.membership, Names(), self.time)

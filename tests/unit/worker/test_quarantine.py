@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.manual_time import ManualTime
 from txbridge.core.plan.effects import InTurn
-from txbridge.kafka.environment import Outside
 from txbridge.worker.gates.quarantine import Quarantine
 
 TOPIC = ("bad",)
 
 
-class Time(Outside):
-    seconds = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.seconds
+@pytest.fixture
+def time() -> ManualTime:
+    return ManualTime(1_000.0)
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def quarantine(time: Time) -> Quarantine:
+def quarantine(time: ManualTime) -> Quarantine:
     made = Quarantine(time)
     made.close_topic("bad", "refused", {})
     return made
 
 
-def try_all(time: Time, quarantine: Quarantine, culprits: set[int]) -> list[str]:
+def try_all(time: ManualTime, quarantine: Quarantine, culprits: set[int]) -> list[str]:
     """Probe until nothing is left to try now, as Kafka and librdkafka answer. Returns the sizes and outcomes."""
     told = []
     for _ in range(1_000):
@@ -52,7 +45,7 @@ def try_all(time: Time, quarantine: Quarantine, culprits: set[int]) -> list[str]
     return told
 
 
-def test_p8_new_commits_are_held_for_a_second_and_then_twice_as_long(time: Time, quarantine: Quarantine):
+def test_p8_new_commits_are_held_for_a_second_and_then_twice_as_long(time: ManualTime, quarantine: Quarantine):
     assert (quarantine.reason_to_hold(TOPIC), quarantine.reason_to_hold(("good",))) == ("refused", None)
     time.seconds += 1.1
     assert quarantine.reason_to_hold(TOPIC) is None
@@ -69,13 +62,13 @@ def test_p8_held_messages_wait_for_a_probe_of_their_topic(quarantine: Quarantine
     assert quarantine.next_probe() == ("bad", [8, 9])
 
 
-def test_p8_many_culprits_are_found_in_one_probe(time: Time, quarantine: Quarantine):
+def test_p8_many_culprits_are_found_in_one_probe(time: ManualTime, quarantine: Quarantine):
     for offset in range(1_000):
         quarantine.let_wait(offset, TOPIC)
     assert try_all(time, quarantine, set(range(0, 1_000, 3)))[:2] == ["1000 refused", "666 taken"]
 
 
-def test_p8_a_single_culprit_is_found_by_quarters(time: Time, quarantine: Quarantine):
+def test_p8_a_single_culprit_is_found_by_quarters(time: ManualTime, quarantine: Quarantine):
     for offset in range(256):
         quarantine.let_wait(offset, TOPIC)
     told = try_all(time, quarantine, {0})
@@ -84,7 +77,7 @@ def test_p8_a_single_culprit_is_found_by_quarters(time: Time, quarantine: Quaran
     assert sum(int(one.split()[0]) for one in told if one.endswith("taken")) == 255
 
 
-def test_p8_a_refused_probe_is_followed_by_a_rest_of_three_times_its_duration(time: Time, quarantine: Quarantine):
+def test_p8_a_refused_probe_is_followed_by_a_rest_of_three_times_its_duration(time: ManualTime, quarantine: Quarantine):
     quarantine.let_wait(1, TOPIC)
     quarantine.let_wait(2, TOPIC)
     quarantine.note_probe_refused("bad", "refused", [1, 2], {}, 0.4)
@@ -95,7 +88,7 @@ def test_p8_a_refused_probe_is_followed_by_a_rest_of_three_times_its_duration(ti
 
 
 def test_p8_a_message_that_was_refused_by_itself_is_tried_seldom_and_after_all_others(
-    time: Time, quarantine: Quarantine
+    time: ManualTime, quarantine: Quarantine
 ):
     quarantine.set_apart("bad", 1, "too large")
     assert quarantine.let_wait(1, TOPIC) == "too large"
@@ -112,7 +105,7 @@ def test_p8_a_message_that_was_refused_by_itself_is_tried_seldom_and_after_all_o
     assert tried == [0, 2, 6, 14, 30, 62, 122, 182, 242, 302, 362, 422, 482, 542]
 
 
-def test_p8_topics_take_turns(quarantine: Quarantine, time: Time):
+def test_p8_topics_take_turns(quarantine: Quarantine, time: ManualTime):
     for topic, first in (("bad", 0), ("worse", 3)):
         quarantine.close_topic(topic, "refused", {})
         for offset in range(first, first + 3):

@@ -315,13 +315,17 @@ class FakeTopics:
         return answers
 
 
-def test_partitions_that_were_added_to_one_topic_make_it_not_ready_and_are_told_once(health, clock):
-    topics, metrics = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics()
+def counted(clock):
+    """Topics with four partitions each, and a worker that compares their numbers."""
+    topics, metrics, worker = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics(), FakeWorker(FakeOwner(0))
     metrics.found_partitions(4)
-    worker = FakeWorker(FakeOwner(0))
-    worker.partition_counts = PartitionCounts(
-        ControllerRequests(lambda: topics), Names(), metrics, clock=lambda: clock.now
-    )
+    requests = ControllerRequests(lambda: topics)
+    worker.partition_counts = PartitionCounts(requests, Names(), metrics, clock=lambda: clock.now)
+    return topics, metrics, worker
+
+
+def test_partitions_that_were_added_to_one_topic_make_it_not_ready_and_are_told_once(health, clock):
+    topics, metrics, worker = counted(clock)
     with capture_logs() as logs:
         for _ in range(20):
             assert ready(health, worker) == []
@@ -340,12 +344,7 @@ def test_partitions_that_were_added_to_one_topic_make_it_not_ready_and_are_told_
 
 
 def test_partitions_that_were_added_to_all_topics_alike_are_told_and_served(health, clock):
-    topics, metrics = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics()
-    metrics.found_partitions(4)
-    worker = FakeWorker(FakeOwner(0))
-    worker.partition_counts = PartitionCounts(
-        ControllerRequests(lambda: topics), Names(), metrics, clock=lambda: clock.now
-    )
+    topics, metrics, worker = counted(clock)
     topics.counts = dict.fromkeys(topics.counts, 5)
     health.look_after(worker)
     with capture_logs() as logs:
