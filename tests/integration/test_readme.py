@@ -68,7 +68,7 @@ def test_the_quickstart(tmp_path: Path) -> None:
             stderr=log,
         )
     try:
-        eventually(lambda: "Ctrl-C ends everything here" in output.read_text() or running.poll(), 120)
+        eventually(lambda: "Ctrl-C stops everything here" in output.read_text() or running.poll(), 120)
         assert run("orders.py") == (0, "COMMIT_MESSAGE\n"), output.read_text()
         assert run("billing.py") == (0, "b'A1' b'{\"number\": \"A1\"}'\n")
         # A worker that gets no processor for longer than its session lasts joins again.
