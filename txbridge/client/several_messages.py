@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from txbridge.client.message import Message, check_message
 from txbridge.core.message_frames import MOST_MESSAGES, MOST_TOPICS, encode_frames
@@ -50,7 +49,17 @@ class Several(Message):
 
 def with_headers(message: Message, headers: Headers) -> Message:
     """Return the message with more headers."""
-    return replace(message, headers=(*message.headers, *headers))
+    # A plain one, because a subclass may take other arguments.
+    return Message(
+        message.topic,
+        message.value,
+        message.key,
+        (*message.headers, *headers),
+        message.timestamp,
+        message.partition,
+        message.check_immunity_time,
+        message.deliver_at,
+    )
 
 
 def together(messages: Iterable[Message], names: Names) -> Several:

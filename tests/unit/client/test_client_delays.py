@@ -13,6 +13,7 @@ from txbridge import (
     AsyncTransactionProducer,
     LocalTransactionState,
     Message,
+    MessageExt,
     TransactionProducer,
     UsageError,
 )
@@ -95,6 +96,22 @@ def test_tracing_keeps_the_time():
     assert with_headers(message, [("traceparent", b"x")]) == Message(
         "orders", b"", b"k", [("traceparent", b"x")], 7, 1, 5, NOW + 1_000
     )
+
+
+class OrderMessage(Message):
+    """A message of an application, with arguments of its own."""
+
+    def __init__(self, number):
+        super().__init__("orders", str(number))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [OrderMessage(7), MessageExt.for_execution(Message("orders", "7"), "0" * 32, 0, 1, NOW)],
+    ids=["subclass", "forwarded"],
+)
+def test_tracing_takes_every_kind_of_message(message):
+    assert with_headers(message, [("traceparent", b"x")]) == Message("orders", b"7", headers=[("traceparent", b"x")])
 
 
 def half_headers_of(kafka):
