@@ -40,9 +40,14 @@ def async_opener(database: AsyncDatabase, other: str) -> Opener:
         given = database.connect() if isinstance(database, AsyncEngine) else database()
         await_(given.__aenter__())
         try:
-            plain = given.sync_session if isinstance(given, AsyncSession) else given.sync_connection
-            assert plain is not None
-            yield given, plain
+            if isinstance(given, AsyncSession):
+                # Kept as long as the transaction: releases of SQLAlchemy before 2.0.40 cannot make it again, when the
+                # function calls `get_transaction`.
+                _transaction = await_(given.begin())
+                yield given, given.sync_session
+            else:
+                assert given.sync_connection is not None
+                yield given, given.sync_connection
         finally:
             await_(given.__aexit__(None, None, None))
 

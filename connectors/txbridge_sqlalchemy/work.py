@@ -24,7 +24,8 @@ from txbridge_sqlalchemy.row import Row
 
 #: The source of the transactions of a listener or an inbox.
 Database = Engine | sessionmaker[Any]
-#: Opens a connection or session: what the application's function gets, and the plain one in it.
+#: Opens a connection, or a session whose transaction has begun: what the application's function gets, and the plain one
+#: in it.
 Opener = Callable[[], AbstractContextManager[tuple[Any, Connection | Session]]]
 
 _XID = select(func.txid_current())
@@ -174,6 +175,8 @@ def opener(database: Database, other: str) -> Opener:
     @contextmanager
     def open_plain() -> Iterator[tuple[Any, Connection | Session]]:
         with database.connect() if isinstance(database, Engine) else database() as plain:
+            if isinstance(plain, Session):
+                plain.begin()
             yield plain, plain
 
     return open_plain
@@ -213,7 +216,9 @@ def begin(open_one: Opener, table: Table) -> Iterator[Work]:
         bind = plain.get_bind(clause=table)
         if not isinstance(bind, Engine):
             raise UsageError(BIND_IT)
-        with ExitStack() as at_last, plain.begin() as session_transaction:
+        session_transaction = plain.get_transaction()
+        assert session_transaction is not None
+        with ExitStack() as at_last, session_transaction:
             connection = plain.connection(bind_arguments={"bind": bind})
             # A session that cannot roll its savepoints back, because the database has lost them, would keep its
             # connection and so its locks.

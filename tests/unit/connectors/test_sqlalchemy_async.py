@@ -106,6 +106,18 @@ def test_many_tasks_at_once(engine, run):
     run(program)
 
 
+@pytest.mark.parametrize("made_from", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
+def test_the_function_can_see_its_transaction(run, made_from):
+    async def look(given, _, arg):
+        return given.get_transaction().is_active
+
+    async def program(engine):
+        listener = AsyncSqlTransactionListener(made_from(engine), look)
+        assert await listener.execute_local_transaction(MESSAGE, None) is COMMIT
+
+    run(program)
+
+
 def test_what_can_not_work(url, driver):
     plain = create_engine(url)
     with pytest.raises(UsageError, match="database must be an AsyncEngine or an async_sessionmaker, not Engine"):
