@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import (
     HTTPBasicAuthHandler,
     HTTPPasswordMgrWithPriorAuth,
@@ -42,6 +42,8 @@ FETCH_TIMEOUT_S = 1_200.0
 _SILENCE_S = 10
 # Most jars are small, and a connection of its own for each costs more than its bytes.
 _AT_ONCE = 4
+#: Characters that are not quoted in the path of an address, which may be quoted already.
+_PATH = "/%:@!$&'()*+,;=~"
 #: Bytes that are read at a time.
 _PIECE = 64 * 1024
 
@@ -92,7 +94,10 @@ def _transfer(
 ) -> None:
     stopped = threading.Event()
     deadline = Deadline(FETCH_TIMEOUT_S)
-    address, opener = _opener_of(repository or _CENTRAL)
+    try:
+        address, opener = _opener_of(repository or _CENTRAL)
+    except ValueError as error:
+        raise UsageError(f"{REPOSITORY_VARIABLE} is not an address: {error}") from None
 
     def received(size: int) -> None:
         if stopped.is_set():
@@ -104,7 +109,7 @@ def _transfer(
         try:
             with opener.open(request, timeout=_SILENCE_S) as answer:
                 _save(answer, folder / one.file_name, received)
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:  # the last one for names that no host can have
             if isinstance(error, HTTPError):
                 error.close()
             raise EnvironmentProblemError(f"{one.file_name} could not be fetched: {error}. {_REMEDY}") from error
@@ -129,7 +134,8 @@ def _transfer(
 def _opener_of(repository: str) -> tuple[str, OpenerDirector]:
     """The address without user and password, and an opener that sends them to it and nowhere else."""
     parts = urlsplit(repository.rstrip("/"))
-    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    path = quote(parts.path, safe=_PATH)
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=path).geturl()
     passwords = HTTPPasswordMgrWithPriorAuth()
     if parts.username:
         passwords.add_password(None, address, unquote(parts.username), unquote(parts.password or ""), True)

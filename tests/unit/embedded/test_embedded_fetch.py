@@ -90,6 +90,12 @@ def test_a_mirror_gets_the_user_and_password_of_its_address(repository, cache, m
     assert {secret for _, secret in repository.asked} == {f"Basic {SECRET}"}
 
 
+def test_an_address_may_have_every_character(repository, cache, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://127.0.0.1:{repository.server_port}/größe %41 b")
+    cache.ensure_jars()
+    assert ("/gr%C3%B6%C3%9Fe%20%41%20b/org/example/some/one/1/one-1.jar", None) in repository.asked
+
+
 def test_a_proxy_gets_the_whole_address(repository, cache, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "http://maven.invalid/central")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{repository.server_port}")
@@ -121,9 +127,17 @@ def test_a_fetch_that_fails_says_what_to_do_and_leaves_nothing(repository, cache
     assert [path.name for path in cache.root.iterdir()] == ["kafka-4.3.1.lock"]
 
 
-def test_an_address_that_is_none_is_refused(cache, monkeypatch):
-    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "/srv/maven")
-    with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
+@pytest.mark.parametrize(
+    ("address", "error", "message"),
+    [
+        ("/srv/maven", UsageError, "TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"),
+        ("http://[::1", UsageError, "TXBRIDGE_MAVEN_REPOSITORY is not an address: Invalid IPv6 URL"),
+        ("http://a..b", EnvironmentProblemError, "could not be fetched: .*label empty"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(cache, monkeypatch, address, error, message):
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", address)
+    with pytest.raises(error, match=message):
         cache.ensure_jars()
 
 
