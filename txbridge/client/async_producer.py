@@ -15,7 +15,7 @@ from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
-from txbridge.client.flow.back_pressure import Turns
+from txbridge.client.flow.back_pressure import PAUSE_S, Turns
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.listener import LocalTransactionState, TransactionListener, check_failed, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message, require_time
@@ -42,8 +42,6 @@ _T = TypeVar("_T")
 #: Threads for start, close, and looks at topics that messages with a timestamp need, which take 1.5 s at most. A thread
 #: starts when it is needed.
 _BLOCKING_THREADS = 4
-#: Pause (s) until a send looks again whether there is room. It is longer than that of a thread: thousands may look.
-_PAUSE_S = 0.1
 #: Threads for flushes. Any number of tasks may flush; further flushes wait for a thread.
 _FLUSHING_THREADS = 2
 #: From this number of sends in flight on, half messages wait some milliseconds for others, to share a request. With
@@ -116,6 +114,8 @@ class AsyncTransactionProducer:
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._turns = Turns()
+        #: Held by the send that looks for room.
+        self._room = asyncio.Lock()
 
     @property
     def group(self) -> str:
@@ -308,8 +308,14 @@ class AsyncTransactionProducer:
             gathers = self._turns.number >= _GATHER_FROM
             writer = sends.halves.for_many(waits=False) if gathers else sends.writer_for_caller()
             on_done = partial(hand_over.resolve_soon, reported)
-            for look in sends.hand_over(writer, message, transaction_id, on_done):
-                await (asyncio.sleep(_PAUSE_S) if look is None else _in_thread(self._calls_in, look))
+            looks = sends.hand_over(writer, message, transaction_id, on_done)
+            for look in looks:
+                if look is not None:
+                    await _in_thread(self._calls_in, look)
+                    continue
+                async with self._room:
+                    for _ in looks:
+                        await asyncio.sleep(PAUSE_S)
             result = await reported
         except BaseException:
             # Cancelled. Kafka may still store the half message, but no local transaction will run.

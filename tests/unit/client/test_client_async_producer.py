@@ -227,6 +227,21 @@ async def test_no_room_is_waited_for_without_a_thread_and_then_a_prepare_error(r
     assert (len(runtime.given_up), runtime.running) == (20, set())
 
 
+async def test_a_small_queue_of_librdkafka_is_used_without_long_pauses(runtime):
+    write_half, runtime.sends._prepare_timeout = runtime.write_half, 5
+
+    def write_alone(*half):
+        if runtime.written:
+            raise BufferError("full")
+        write_half(*half)
+        asyncio.get_running_loop().call_soon(runtime.acknowledge)
+
+    runtime.write_half = write_alone
+    async with producer_with(Listener()) as producer:
+        await asyncio.gather(*(producer.send_message_in_transaction(MESSAGE) for _ in range(60)))
+    assert runtime.decisions() == ["COMMIT"] * 60
+
+
 async def test_what_plain_methods_return_and_raise(runtime):
     def answers():
         yield COMMIT

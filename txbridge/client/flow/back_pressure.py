@@ -1,4 +1,4 @@
-"""Back-pressure on an event loop: sends beyond the limit wait for a turn."""
+"""Back-pressure: the pause of a send without room, and turns on an event loop for sends beyond the limit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import asyncio
 from collections import deque
 
 from txbridge.client.base.in_flight import InFlight
+
+#: Pause (s) until a send without room looks again: as long as Kafka takes for an answer, which makes room. One send
+#: looks at a time, the others wait behind it. A notification would cost every report and every decision something.
+PAUSE_S = 0.002
 
 
 class Turns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txbridge.client.base import process
 from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
+from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.listener import ListenerOutcome, TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, MessageLimits, check_limits
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     #: Measures or traces each transaction.
     Watcher: TypeAlias = GroupMetrics | ClientTracing
 
-#: Pause (s) until a caller looks again whether there is room. Nobody notices it while decisions or half messages of
-#: seconds wait. A notification would cost every report and every decision something.
-_PAUSE_S = 0.01
 #: Seconds after message.timeout.ms until a half message without a report is given up. librdkafka looks for overdue
 #: messages once a second, and its own report is the better answer.
 REPORT_MARGIN_S = 1.0
@@ -86,6 +85,8 @@ class SendPath:
         #: Identity of the listener's barrier table, for every half message; None while the listener states none.
         self._barrier_id: str | None = None
         self._process = process.generation()
+        #: Held by the thread that looks for room.
+        self._room = threading.Lock()
 
     def require_this_process(self) -> None:
         """Raise UsageError after a fork: librdkafka's threads do not exist in the child."""
@@ -137,8 +138,8 @@ class SendPath:
     ) -> Iterator[Callable[[], object] | None]:
         """Give the half message to the writer. Yields what the caller must do before: call this, or pause if None.
 
-        All of it takes as long as an acknowledgement may. Raises PrepareError after that, and if HALF has changed since
-        the start. Raises UsageError for a timestamp that the real topic refuses.
+        Nothing to call comes after a None. All of it takes as long as an acknowledgement may. Raises PrepareError after
+        that, and if HALF has changed since the start. Raises UsageError for a timestamp that the real topic refuses.
         """
         deadline = Deadline(self._prepare_timeout)
         if any(one.timestamp is not None for one in message.messages):
@@ -201,11 +202,14 @@ class SendPath:
         on_done: Report,
     ) -> None:
         """Do as `hand_over`, in a thread that may block."""
-        for look in self.hand_over(writer, message, transaction_id, on_done):
-            if look is None:
-                time.sleep(_PAUSE_S)
-            else:
+        looks = self.hand_over(writer, message, transaction_id, on_done)
+        for look in looks:
+            if look is not None:
                 look()
+                continue
+            with self._room:
+                for _ in looks:
+                    time.sleep(PAUSE_S)
 
     def prepare_half(self, message: Message, transaction_id: str) -> Prepared:
         """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""
