@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ _MOST_TOPICS = 1_000
 class TimestampLimits:
     """Knows how far ahead and behind timestamps may be. Asks once per topic and minute, and only if one is given.
 
-    Thread-safe: at worst two threads ask the same.
+    Thread-safe: at worst some threads ask the same.
     """
 
     def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
@@ -37,9 +37,7 @@ class TimestampLimits:
 
     def look_up(self, message: Message, timeout: float) -> Callable[[], None] | None:
         """A call that asks Kafka, within `timeout` seconds, for what is not known of the message's topics. Or None."""
-        now = time.monotonic()
-        topics = {one.topic for one in message.messages if one.timestamp is not None}
-        unknown = sorted(topic for topic in topics if self._known.get(topic, (0.0, None))[0] <= now)
+        unknown = self._unknown_of({one.topic for one in message.messages if one.timestamp is not None})
         return partial(self._ask_kafka, unknown, timeout) if unknown else None
 
     def require_taken(self, message: Message) -> None:
@@ -52,7 +50,15 @@ class TimestampLimits:
             if why is not None:
                 raise UsageError(f"topic {one.topic} would refuse the message: {why}. Timestamps are milliseconds")
 
+    def _unknown_of(self, topics: Iterable[str]) -> list[str]:
+        now = time.monotonic()
+        return sorted(topic for topic in topics if self._known.get(topic, (0.0, None))[0] <= now)
+
     def _ask_kafka(self, topics: list[str], timeout: float) -> None:
+        # On an event loop, thousands of sends may have waited for a thread while the first ones asked.
+        topics = self._unknown_of(topics)
+        if not topics:
+            return
         if len(self._known) > _MOST_TOPICS:
             self._known = {}
         known = dict.fromkeys(topics, TopicRules())
