@@ -586,7 +586,7 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     done = run(bridge, "pending", "--format", "json")
     assert (done.returncode, json.loads(done.stdout)["total"]) == (2, 1)
     assert "error: partition 0 could not be read: " in done.stderr
-    # The topic was created anew, and is as long again as the old one.
+    # The topic was created again, and is as long again as the old one.
     bridge.prepare(topic, b"value", partition=0)
     [warning] = list_pending(connect(bridge)).warnings
     assert "partition 0: the checkpoint was written for another half topic" in warning

@@ -292,7 +292,7 @@ def test_a_takeover_refuses_a_topic_that_was_created_anew(used: Bridge, short: s
     used.recreate(topic)
     for partition in (0, 1):
         refused = used.local_owner(partition)
-        refused.wait_error(topic, "deleted and created anew")
+        refused.wait_error(topic, "deleted and created again")
         refused.stop()
 
 

@@ -74,7 +74,7 @@ _REMEDIES = {
     UNKNOWN_PARTITION: "the topic has changed; restart this process",
     PURGE_QUEUE: "the producer was closed meanwhile",
     PURGE_INFLIGHT: "the producer was closed meanwhile",
-    FATAL: "the connection is being set up anew, send again",
+    FATAL: "the client connects again; send again",
 }
 
 

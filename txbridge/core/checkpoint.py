@@ -100,7 +100,7 @@ class Checkpoint:
     end: int
     #: OP offset from which a take-over replays.
     op: int
-    #: Topic ids of half, end, op and offset: a topic that was deleted and created anew has another.
+    #: Topic ids of half, end, op and offset: a topic that was deleted and created again has another.
     topics: Mapping[str, str]
     owner: str = ""
     seq: int = 0

@@ -192,7 +192,7 @@ class PartitionReader:
             return None
         raise LogGoneError(
             f"{topic}[{self.partition}] ends at offset {end}, below {reached} that was reached already: it was cut, or "
-            f"deleted and created anew",
+            f"deleted and created again",
         )
 
     def wait_for_end(self, reached: int) -> None:

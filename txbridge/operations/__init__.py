@@ -4,6 +4,7 @@ Listing reads the topics and nothing else, so that it works with no worker alive
 and abandoning write END commands, which the worker applies as any other: the promises hold for them too.
 """
 
+from txbridge.operations.actions import Action
 from txbridge.operations.commands import abandon, resolve, resolve_all, resume, resume_group
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import History, Step, read_history
@@ -11,6 +12,7 @@ from txbridge.operations.listing import list_discarded, list_pending
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, Selection, StoredCommand
 
 __all__ = [
+    "Action",
     "Answer",
     "Connection",
     "History",

@@ -21,6 +21,8 @@ _LOST_BODY = "the half topic no longer has its body"
 
 
 class Action(Enum):
+    """What an operator can do with a message."""
+
     COMMIT = "commit"
     ROLLBACK = "rollback"
     RESUME = "resume"

@@ -119,7 +119,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             log_end(time.monotonic() - self._started_by_faust)
 
     def _rejoin(self, reason: str) -> None:
-        """Let Faust end, so that it is started again and joins the group anew."""
+        """Let Faust end, so that it is started again and joins the group again."""
         self.add_future(self.crash(GroupLostError(reason)))
 
     def prepare(self) -> None:

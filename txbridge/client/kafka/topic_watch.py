@@ -82,7 +82,7 @@ class TopicWatch:
                 topic=self._half,
                 partitions=partitions,
                 expected=self.partitions,
-                next="nothing is sent: use another namespace, or make the topics anew, and restart",
+                next="nothing is sent: use another namespace, or create the topics again, and restart",
             )
         return self.refusal
 

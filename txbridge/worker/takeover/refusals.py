@@ -30,7 +30,7 @@ def refuse_other_topics(
         if checkpoint.topics.get(short, ids[short]) != ids[short]:
             raise TakeOverRefusedError(
                 f"{topic} is not the topic that the checkpoint of partition {partition} was written for (topic id "
-                f"{ids[short]}, not {checkpoint.topics[short]}): it was deleted and created anew. Use a new namespace",
+                f"{ids[short]}, not {checkpoint.topics[short]}): it was deleted and created again. Use a new namespace",
             )
     for short, wanted in (("half", checkpoint.half), ("end", checkpoint.end), ("op", checkpoint.op)):
         low, _ = bounds[short]
