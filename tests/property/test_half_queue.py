@@ -57,8 +57,8 @@ ROOMS = st.builds(
     Room,
     entries=st.sampled_from([10**9, 10**9, 1, 2]),
     bytes=st.sampled_from([10**9, 10**9, 150, 350]),
-    checks=st.sampled_from([10**9, 10**9, 0, 1, 2]),
-    discards=st.sampled_from([10**9, 10**9, 1]),
+    checks=st.sampled_from([1_000, 1_000, 0, 1, 2]),
+    discards=st.sampled_from([1_000, 1_000, 1]),
     malformed=st.sampled_from([10**9, 10**9, 1]),
 )
 AMPLE = Room()
@@ -442,9 +442,9 @@ class HalfQueueMachine(RuleBasedStateMachine):
             message.state = "discarded"
         else:
             if model.is_check_due(message, as_of) and scheduled and message.group not in self.dead:
-                assert min(room.checks, room.bytes) < 10**9, f"not checked: {offset} {message} {entry}"
+                assert room.checks < 1_000 or room.bytes < 10**9, f"not checked: {offset} {message} {entry}"
             if "MAX_CHECKS" in reasons or ("EXPIRED" in reasons and entry is not None and entry.parked):
-                assert min(room.discards, room.bytes) < 10**9, "P7: not discarded"
+                assert room.discards < 1_000 or room.bytes < 10**9, "P7: not discarded"
 
     def note(self, draft: Draft, fate: str) -> None:
         if fate != "commit":
