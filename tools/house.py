@@ -20,10 +20,10 @@ _PARTICIPLE = re.compile(
 )
 #: Most of each figure. A change may lower a limit, and must not raise it.
 LIMITS = {
-    "lines of the product": 48_400,
-    "lines of the tests": 68_700,
-    "words of the pages": 59_900,
-    "class names that stand for two things": 3,
+    "lines of the product": 47_500,
+    "lines of the tests": 65_300,
+    "words of the pages": 54_900,
+    "class names that stand for two things": 2,
     "methods of one word, %": 22,
     "methods named by a participle": 0,
     "file names used three times or more": 5,
