@@ -7,7 +7,7 @@ installed for Faust, can send a request to a given broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,16 +48,27 @@ def aiokafka_runner() -> Iterator[asyncio.Runner]:
 
 
 class _RequestLoop(asyncio.SelectorEventLoop):
-    """An event loop that knows the connections which were opened in it."""
+    """An event loop that knows the connections which were opened in it, also when their opening was cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
         self._opened: list[asyncio.Transport] = []
 
-    async def create_connection(self, *arguments: Any, **keywords: Any) -> Any:
-        transport, protocol = await super().create_connection(*arguments, **keywords)
-        self._opened.append(transport)
-        return transport, protocol
+    async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **keywords: Any) -> Any:
+        def make_protocol() -> Any:
+            protocol = protocol_factory()
+            on_connection = protocol.connection_made
+
+            def connection_made(transport: asyncio.Transport) -> None:
+                self._opened.append(transport)
+                on_connection(transport)
+
+            # Returned transports are not enough: who is cancelled just after the end of TLS's greeting gets none, and
+            # asyncio then waits for the broker's farewell.
+            protocol.connection_made = connection_made
+            return protocol
+
+        return await super().create_connection(make_protocol, *arguments, **keywords)
 
     async def abort_connections(self) -> None:
         for transport in self._opened:

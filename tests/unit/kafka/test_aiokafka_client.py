@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import ssl
@@ -18,7 +19,7 @@ import pytest
 from tests.unit.kafka.test_aiokafka_security import CERTIFICATE, KEY
 from txbridge.doctor import admin_requests
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka import broker_features, each_broker
+from txbridge.kafka import aiokafka_client, broker_features, each_broker
 
 LIMIT_S = 0.1
 API_VERSIONS, METADATA = 18, 3
@@ -87,19 +88,21 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
         yield stack
 
 
+def server_tls(folder: Path) -> ssl.SSLContext:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name, text in (("certificate", CERTIFICATE), ("key", KEY)):
+        (folder / name).write_text(text)
+    tls.load_cert_chain(folder / "certificate", folder / "key")
+    return tls
+
+
 @pytest.mark.parametrize("ask", [ask_each_broker, ask_as_doctor, broker_features.require_features])
 @pytest.mark.parametrize("answers", [-1, 0, 1, 2], ids=["accepts none", "silent", "greeting", "metadata"])
 @pytest.mark.parametrize("protocol", ["plaintext", "ssl"])
 def test_no_connection_is_left_to_the_collector(
     stack: ExitStack, tmp_path: Path, ask: Callable[[dict[str, object]], None], answers: int, protocol: str
 ) -> None:
-    tls = None
-    if protocol == "ssl":
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        for name, text in (("certificate", CERTIFICATE), ("key", KEY)):
-            (tmp_path / name).write_text(text)
-        tls.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
-    broker = SilentBroker(answers, tls, stack)
+    broker = SilentBroker(answers, server_tls(tmp_path) if protocol == "ssl" else None, stack)
     kafka = {"bootstrap.servers": broker.address, "security.protocol": protocol, "ssl.ca.pem": CERTIFICATE}
     gc.collect()
     began = time.monotonic()
@@ -111,3 +114,31 @@ def test_no_connection_is_left_to_the_collector(
     assert [str(one.message) for one in found] == []
     # A broker with TLS that does not answer the end of the connection would take half a minute.
     assert seconds < 15
+
+
+def test_a_connection_whose_opening_is_cancelled_at_its_last_step_ends_with_the_others(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    broker = SilentBroker(0, server_tls(tmp_path), stack)
+    host, port = broker.address.split(":")
+
+    async def cancel_at_the_last_step() -> None:
+        class Cancelling(asyncio.Protocol):
+            def connection_made(self, _: asyncio.BaseTransport) -> None:
+                opening.cancel()
+
+        tls = ssl.create_default_context(cadata=CERTIFICATE)
+        tls.check_hostname = False
+        opening = asyncio.ensure_future(
+            asyncio.get_running_loop().create_connection(Cancelling, host, int(port), ssl=tls)
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    gc.collect()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with aiokafka_client.aiokafka_runner() as runner:
+            runner.run(cancel_at_the_last_step())
+        gc.collect()
+    assert [str(one.message) for one in found] == []
