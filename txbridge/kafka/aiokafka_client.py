@@ -71,6 +71,11 @@ class _RequestLoop(asyncio.SelectorEventLoop):
         return await super().create_connection(make_protocol, *arguments, **keywords)
 
     async def abort_connections(self) -> None:
+        # First who may be opening another one: aiokafka looks for new metadata in a task of its own.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
         for transport in self._opened:
             transport.abort()
         # One turn ends the connections, the next one tells their readers.

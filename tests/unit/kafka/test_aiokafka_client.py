@@ -116,29 +116,41 @@ def test_no_connection_is_left_to_the_collector(
     assert seconds < 15
 
 
+@pytest.mark.parametrize("in_background", [False, True], ids=["of a request", "of a task, at the end"])
 def test_a_connection_whose_opening_is_cancelled_at_its_last_step_ends_with_the_others(
-    stack: ExitStack, tmp_path: Path
+    stack: ExitStack, tmp_path: Path, in_background: bool
 ) -> None:
-    broker = SilentBroker(0, server_tls(tmp_path), stack)
-    host, port = broker.address.split(":")
+    host, port = SilentBroker(0, server_tls(tmp_path), stack).address.split(":")
+    tls = ssl.create_default_context(cadata=CERTIFICATE)
+    tls.check_hostname = False
 
     async def cancel_at_the_last_step() -> None:
         class Cancelling(asyncio.Protocol):
             def connection_made(self, _: asyncio.BaseTransport) -> None:
                 opening.cancel()
 
-        tls = ssl.create_default_context(cadata=CERTIFICATE)
-        tls.check_hostname = False
-        opening = asyncio.ensure_future(
-            asyncio.get_running_loop().create_connection(Cancelling, host, int(port), ssl=tls)
-        )
-        with pytest.raises(asyncio.CancelledError):
-            await opening
+        loop = asyncio.get_running_loop()
+        opening = loop.create_task(loop.create_connection(Cancelling, host, int(port), ssl=tls))
+        await asyncio.wait([opening], timeout=10)
+        assert opening.cancelled()
 
+    async def cancel_while_others_end() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await cancel_at_the_last_step()
+
+    async def begin() -> None:
+        if in_background:
+            background.append(asyncio.ensure_future(cancel_while_others_end()))
+            await asyncio.sleep(0)
+        else:
+            await cancel_at_the_last_step()
+
+    background: list[asyncio.Future[None]] = []
     gc.collect()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with aiokafka_client.aiokafka_runner() as runner:
-            runner.run(cancel_at_the_last_step())
+            runner.run(begin())
         gc.collect()
     assert [str(one.message) for one in found] == []
