@@ -35,6 +35,7 @@ from txbridge.operations import (
 )
 from txbridge.operations.address import FinishedError
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S
+from txbridge.operations.decision_writer import check_words
 from txbridge.subject import about
 
 #: Exit codes. main.py uses the same 2 for every TxBridgeError.
@@ -99,15 +100,15 @@ class CommandOptions:
         DEFAULT_TIMEOUT_S
     )
 
-    def require_reason(self) -> None:
-        """Raises UsageError without a reason."""
-        if not self.reason.strip():
-            raise UsageError("a reason is needed (--reason): it is recorded with the decision")
+    def as_arguments(self, *, dry_run: bool) -> dict[str, Any]:
+        """The arguments of `txbridge.operations`. A dry run records nobody.
 
-    def as_arguments(self, *, dry_run: bool = False) -> dict[str, Any]:
-        """The arguments of `txbridge.operations`. A dry run records nobody."""
-        operator = "" if dry_run else self.operator or default_operator()
-        return {"reason": self.reason, "operator": operator, "timeout_s": self.timeout}
+        Raises UsageError, before Kafka is asked, when reason or operator cannot be recorded.
+        """
+        reason, operator = self.reason, ""
+        if not dry_run:
+            reason, operator = check_words(reason, self.operator or default_operator())
+        return {"reason": reason, "operator": operator, "timeout_s": self.timeout}
 
 
 @spread
@@ -186,12 +187,10 @@ def resolve_command(
     wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
     if dry_run and decision is not Choice.ABANDON:
         raise UsageError("--dry-run needs the decision abandon")
-    if not dry_run:
-        how.require_reason()
+    given = how.as_arguments(dry_run=dry_run)
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
-        given = how.as_arguments(dry_run=dry_run)
         if decision is Choice.ABANDON:
             return [abandon(connection, message, id_prefix=id_prefix, dry_run=dry_run, **given)]
         return [resolve(connection, message, wanted, id_prefix=id_prefix, **given)]
@@ -226,10 +225,10 @@ def resume_command(
         raise UsageError(
             f"--group resumes all discarded messages of {group!r}: list them with --dry-run, then give --yes"
         )
+    given = how.as_arguments(dry_run=dry_run)
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
-        given = how.as_arguments(dry_run=dry_run)
         if group is not None:
             return resume_group(connection, group, dry_run=dry_run, **given)
         assert message is not None

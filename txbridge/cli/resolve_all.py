@@ -56,13 +56,11 @@ def resolve_all_command(
         raise UsageError("--cause needs part of a cause, as `txbridge pending` lists it")
     if dry_run == (expect is not None):
         raise UsageError("run it with --dry-run first, then give --expect with the number of messages")
-    if not dry_run:
-        how.require_reason()
+    given = how.as_arguments(dry_run=dry_run)
     selection = filters.as_selection(cause)
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
-        given = how.as_arguments(dry_run=dry_run)
         return resolve_all(connection, action, selection, dry_run=dry_run, expected=expect, **given)
 
     def summary(connection: Connection, answers: list[Answer]) -> list[str]:

@@ -371,6 +371,7 @@ def test_no_age(text):
         (["pending", "--min-age", "soon"], "--min-age takes a number and a unit, as in 90s, 10m, 2h or 3d, not 'soon'"),
         (["resolve", "0:1", "commit"], "a reason is needed"),
         (["resolve", "0:1", "abandon"], "a reason is needed"),
+        (["resume", "0:1"], "a reason is needed"),
         (["resolve", "0:1", "commit", "--dry-run"], "--dry-run needs the decision abandon"),
         (["resolve", "0:1", "maybe", "--reason", "x"], "Invalid value for"),
         (["resolve-all", "commit", "--dry-run"], "Missing option '--cause'"),
