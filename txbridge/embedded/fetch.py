@@ -71,16 +71,14 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
         UsageError: the address of the repository is invalid.
 
     """
-    repository = os.environ.get(REPOSITORY_VARIABLE, "")
-    if repository and not repository.startswith(("http://", "https://")):
-        raise UsageError(f"{REPOSITORY_VARIABLE} must begin with http:// or https://, not be {repository!r}")
+    address, opener = _open_repository(os.environ.get(REPOSITORY_VARIABLE) or _CENTRAL)
     total = sum(one.size for one in jars)
     require_free_space(folder, total + _MARGIN, f"fetching {what}", "name another cache folder with TXBRIDGE_CACHE_DIR")
     console.print(f"Fetching {what} ({len(jars)} jars, {total // MIB} MB), once for all projects.")
     columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("fetching", total=total)
-        _transfer(folder, jars, what, repository, lambda size: progress.advance(task, size))
+        _transfer(folder, jars, what, address, opener, lambda size: progress.advance(task, size))
     for one in jars:
         if (found := sha256_of(folder / one.file_name)) != one.sha256:
             raise EnvironmentProblemError(
@@ -90,14 +88,15 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
 
 
 def _transfer(
-    folder: Path, jars: Sequence[Artifact], what: str, repository: str, advance: Callable[[int], None]
+    folder: Path,
+    jars: Sequence[Artifact],
+    what: str,
+    address: str,
+    opener: OpenerDirector,
+    advance: Callable[[int], None],
 ) -> None:
     stopped = threading.Event()
     deadline = Deadline(FETCH_TIMEOUT_S)
-    try:
-        address, opener = _opener_of(repository or _CENTRAL)
-    except ValueError as error:
-        raise UsageError(f"{REPOSITORY_VARIABLE} is not an address: {error}") from None
 
     def received(size: int) -> None:
         if stopped.is_set():
@@ -131,9 +130,17 @@ def _transfer(
         )
 
 
-def _opener_of(repository: str) -> tuple[str, OpenerDirector]:
-    """The address without user and password, and an opener that sends them to it and nowhere else."""
-    parts = urlsplit(repository.rstrip("/"))
+def _open_repository(repository: str) -> tuple[str, OpenerDirector]:
+    """The address without user and password, and an opener that sends them to it and nowhere else.
+
+    Raises UsageError if it is no address of a repository.
+    """
+    if not repository.startswith(("http://", "https://")):
+        raise UsageError(f"{REPOSITORY_VARIABLE} must begin with http:// or https://, not be {repository!r}")
+    try:
+        parts = urlsplit(repository.rstrip("/"))
+    except ValueError as error:
+        raise UsageError(f"{REPOSITORY_VARIABLE} is not an address: {error}") from None
     path = quote(parts.path, safe=_PATH)
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=path).geturl()
     passwords = HTTPPasswordMgrWithPriorAuth()
