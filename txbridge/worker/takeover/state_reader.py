@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.headers import MalformedRecordError
@@ -56,22 +57,16 @@ class StateReader:
                 f"namespace",
             )
         # Connect only now: a consumer that was connected with nothing to read may find the leader a second later.
-        reader = self.open_reader(topic, committed=True)
-        try:
+        with closing(self.open_reader(topic, committed=True)) as reader:
             reader.start(start)
             fold_offset_topic(reader, offset_topic, high, self._stopping, strangers.note_record)
-        finally:
-            reader.close()
         strangers.log_found()
         return offset_topic
 
     def log_bounds(self, topic: str) -> tuple[int, int]:
         """Log start and end. A reader of committed records would return the last stable offset instead of the end."""
-        reader = self.open_reader(topic, committed=False)
-        try:
+        with closing(self.open_reader(topic, committed=False)) as reader:
             return reader.watermarks()
-        finally:
-            reader.close()
 
     def has_later_op(self, checkpoint: Checkpoint, start: int) -> bool:
         """Whether OP holds a committed record from `start` on.
