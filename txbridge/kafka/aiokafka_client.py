@@ -63,15 +63,15 @@ class _RequestLoop(asyncio.SelectorEventLoop):
                 self._opened.append(transport)
                 on_connection(transport)
 
-            # Returned transports are not enough: who is cancelled just after the end of TLS's greeting gets none, and
-            # asyncio then waits for the broker's farewell.
+            # Noting what `create_connection` returns is not enough. A caller that is cancelled right after the TLS
+            # handshake gets no transport, and asyncio then waits for the broker to close its side.
             protocol.connection_made = connection_made
             return protocol
 
         return await super().create_connection(make_protocol, *arguments, **keywords)
 
     async def abort_connections(self) -> None:
-        # First who may be opening another one: aiokafka looks for new metadata in a task of its own.
+        # Tasks end first, because they may still open connections: aiokafka fetches metadata in one of its own.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

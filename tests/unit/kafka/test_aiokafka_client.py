@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -88,6 +88,17 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
         yield stack
 
 
+@contextmanager
+def nothing_left_open() -> Iterator[None]:
+    """Python warns about each connection that the collector has to close."""
+    gc.collect()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+        gc.collect()
+    assert [str(one.message) for one in found] == []
+
+
 def server_tls(folder: Path) -> ssl.SSLContext:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for name, text in (("certificate", CERTIFICATE), ("key", KEY)):
@@ -104,14 +115,10 @@ def test_no_connection_is_left_to_the_collector(
 ) -> None:
     broker = SilentBroker(answers, server_tls(tmp_path) if protocol == "ssl" else None, stack)
     kafka = {"bootstrap.servers": broker.address, "security.protocol": protocol, "ssl.ca.pem": CERTIFICATE}
-    gc.collect()
-    began = time.monotonic()
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with nothing_left_open():
+        began = time.monotonic()
         ask(kafka)
         seconds = time.monotonic() - began
-        gc.collect()
-    assert [str(one.message) for one in found] == []
     # A broker with TLS that does not answer the end of the connection would take half a minute.
     assert seconds < 15
 
@@ -147,10 +154,5 @@ def test_a_connection_whose_opening_is_cancelled_at_its_last_step_ends_with_the_
             await cancel_at_the_last_step()
 
     background: list[asyncio.Future[None]] = []
-    gc.collect()
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        with aiokafka_client.aiokafka_runner() as runner:
-            runner.run(begin())
-        gc.collect()
-    assert [str(one.message) for one in found] == []
+    with nothing_left_open(), aiokafka_client.aiokafka_runner() as runner:
+        runner.run(begin())
