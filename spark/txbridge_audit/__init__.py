@@ -13,8 +13,8 @@ if error := missing_extra(__name__, "audit", "pyspark"):
 
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.notebook import Audited, audited, transactions, violations
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
 __all__ = [
     "AuditReport",

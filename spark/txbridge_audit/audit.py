@@ -11,25 +11,26 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from txbridge.core.names import Names, is_topic
+from txbridge_audit.cluster import facts
+from txbridge_audit.cluster.cuts import SETTLE_TIMEOUT, Ends
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.engines.spark.incremental.steps import Increments
+from txbridge_audit.engines.spark.incremental.store import positions_before_spark
+from txbridge_audit.engines.spark.judge import evaluate, ledger, loss_evidence, overview
+from txbridge_audit.engines.spark.judge.fast_path import split
+from txbridge_audit.engines.spark.read.filesystems import refuse_without_rename, scheme_of
+from txbridge_audit.engines.spark.read.frame_cache import FrameCache
+from txbridge_audit.engines.spark.read.gather import Plan, gather
+from txbridge_audit.engines.spark.read.kafka_source import AuditSource
+from txbridge_audit.engines.spark.read.selection import takes
+from txbridge_audit.engines.spark.read.spark_session import Progress, elections, spark_session
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.incremental.steps import Increments
-from txbridge_audit.incremental.store import positions_before_spark
-from txbridge_audit.judge import evaluate, ledger, loss_evidence, overview
-from txbridge_audit.judge.fast_path import split
-from txbridge_audit.judge.model import AuditReport
-from txbridge_audit.read import context
-from txbridge_audit.read.context import AuditLimits
-from txbridge_audit.read.cuts import SETTLE_TIMEOUT, Ends, TopicPartition
-from txbridge_audit.read.filesystems import refuse_without_rename, scheme_of
-from txbridge_audit.read.frame_cache import FrameCache
-from txbridge_audit.read.gather import Plan, gather
-from txbridge_audit.read.kafka_admin import AuditedCluster
-from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.kafka_source import AuditSource
-from txbridge_audit.read.selection import AuditSelection
-from txbridge_audit.read.spark_session import Progress, elections, spark_session
+from txbridge_audit.judge.facts import AuditLimits, TopicPartition
+from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.report import delta, formats, parquet
 from txbridge_audit.report.formats import LedgerFormat
+from txbridge_audit.report.model import AuditReport
 
 #: Number of half messages below which our own Spark is started for a short run, not for high speed. Offsets are counted
 #: instead of messages. That is exact enough for this choice, and no result depends on it.
@@ -89,7 +90,7 @@ def run_audit(
         formats.refuse_existing_locally(ledger_path)
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = AuditedCluster(settings)
-    topics = context.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
+    topics = facts.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once
     read = positions_before_spark(ledger_path) if continued and ledger_path is not None else {}
     small, in_delta = is_small(cluster, topics[names.half], read), ledger_format is LedgerFormat.DELTA
     with spark_session(spark, progress, small=small, with_delta=in_delta) as session:
@@ -186,7 +187,7 @@ def _audit(
         rows = cache.keep(ledger.build(source.spark, source.names, frames, gathered.facts))
         anchors = [*loss_evidence.anchors(rows), *(plain.anchors if plain else ())]
         judged = evaluate.with_verdicts(source.spark, gathered, rows, anchors)
-        chosen = cache.keep(judged.where(plan.selection.takes()))
+        chosen = cache.keep(judged.where(takes(plan.selection)))
         told = overview.overview(chosen) if with_overview else None
         strays = partial(evaluate.strays, source, gathered, frames, rows)
         judgement = evaluate.sum_up(source, cache, gathered, frames, chosen, strays)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.audit import run_audit
+from txbridge_audit.engines.spark.read.literals import frame
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.model import AuditReport, Entry
-from txbridge_audit.read.context import AuditLimits
-from txbridge_audit.read.literals import frame
-from txbridge_audit.read.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditLimits
+from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.report.model import AuditReport, Entry
 
 _PLACE = "topic: string, partition: int, offset: bigint"
 _DECISION = (

@@ -18,16 +18,17 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from pyspark.sql.types import StructType
 from txbridge_audit import AuditReport, CouldNotAuditError, notebook, run_audit
-from txbridge_audit.incremental.follow import follow
-from txbridge_audit.incremental.steps import Increments
-from txbridge_audit.incremental.store import Store
-from txbridge_audit.read import context, kafka_source, selection
-from txbridge_audit.read.context import AuditLimits
-from txbridge_audit.read.cuts import Range
-from txbridge_audit.read.gather import Plan
-from txbridge_audit.read.kafka_admin import AuditedCluster
-from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.selection import AuditSelection
+from txbridge_audit.cluster import facts, selection
+from txbridge_audit.cluster.cuts import Range
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.engines.spark.incremental.follow import follow
+from txbridge_audit.engines.spark.incremental.steps import Increments
+from txbridge_audit.engines.spark.incremental.store import Store
+from txbridge_audit.engines.spark.read import kafka_source
+from txbridge_audit.engines.spark.read.gather import Plan
+from txbridge_audit.judge.facts import AuditLimits
+from txbridge_audit.judge.selection import AuditSelection
 
 from tests.support.audit_cases import CASES, TAIL, plant
 from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
@@ -484,7 +485,7 @@ def test_a_follower_keeps_in_memory_the_rows_of_its_last_step_alone(
 ) -> None:
     log, settings = KafkaLog(kafka.bootstrap_servers), kafka_settings(kafka.bootstrap_servers)
     cluster = AuditedCluster(settings)
-    topics = context.internal_topics(cluster, log.names)
+    topics = facts.internal_topics(cluster, log.names)
     source = kafka_source.AuditSource(spark, cluster, settings, log.names, topics, lambda _: None)
     increments = Increments.open(source, str(tmp_path / "ledger"))
     kept = spark.sparkContext._jsc.getPersistentRDDs  # type: ignore[attr-defined]

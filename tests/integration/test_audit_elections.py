@@ -9,11 +9,11 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import ArithmeticException
 from txbridge_audit import run_audit
+from txbridge_audit.cluster import kafka_admin
+from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
+from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.engines.spark.read.spark_session import elections
 from txbridge_audit.errors import ElectionError
-from txbridge_audit.read import kafka_admin
-from txbridge_audit.read.kafka_admin import AuditedCluster, partitions_of
-from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.spark_session import elections
 
 from tests.support.audit_log import ENVIRONMENT, KafkaLog
 from tests.support.audit_terms import COMMIT, ORDERS

@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, insert
 from structlog.testing import capture_logs
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
-from txbridge_audit.incremental.follow import follow
-from txbridge_audit.incremental.steps import Alarm
-from txbridge_audit.incremental.violations_topic import Alarms
-from txbridge_audit.judge.model import Entry
-from txbridge_audit.read.kafka_admin import AuditedCluster
-from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.engines.spark.incremental.follow import follow
+from txbridge_audit.engines.spark.incremental.steps import Alarm
+from txbridge_audit.engines.spark.incremental.violations_topic import Alarms
+from txbridge_audit.report.model import Entry
 from txbridge_sqlalchemy import create_table, transactions
 
 from tests.support import http

@@ -7,11 +7,10 @@ import datetime as dt
 from collections import Counter
 
 from pyspark.sql import DataFrame, SparkSession
-from txbridge_audit.read import decode, literals
-from txbridge_audit.read.context import Facts, HalfFacts, RealTopicFacts
-from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.frames import Frames
-from txbridge_audit.read.kafka_source import RAW_FIELDS
+from txbridge_audit.engines.spark.read import decode, literals
+from txbridge_audit.engines.spark.read.frames import Frames
+from txbridge_audit.engines.spark.read.kafka_source import RAW_FIELDS
+from txbridge_audit.judge.facts import Facts, HalfFacts, RealTopicFacts, TopicPartition
 
 from tests.support.audit_terms import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Log, Record
 from txbridge.core.names import Names

@@ -13,8 +13,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge_audit.audit import run_audit
+from txbridge_audit.engines.spark.read.spark_session import spark_session
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.read.spark_session import spark_session
 from txbridge_audit.report.formats import LedgerFormat
 
 from tests.corruption.writer import Writer

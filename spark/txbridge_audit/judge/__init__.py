@@ -1,1 +1,1 @@
-"""The judging stage: the ledger, the rules, and the verdicts that follow from them."""
+"""The judge: `judge(transaction, facts) -> Verdict`, and one table of rules. No Spark, no Kafka, no clock."""

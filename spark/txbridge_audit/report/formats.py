@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from txbridge_audit.engines.spark.read.filesystems import scheme_of
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.read.filesystems import scheme_of
 
 #: The folder in which Delta Lake records the versions of a table.
 DELTA_LOG = "_delta_log"

@@ -9,11 +9,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-from txbridge_audit.judge import fates, reach
-from txbridge_audit.judge.model import AuditReport
-from txbridge_audit.judge.overview import QUANTILES, AuditOverview
+from txbridge_audit.engines.spark.judge import fates, reach
 from txbridge_audit.report import plots
 from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
+from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.overview import QUANTILES, AuditOverview
 
 #: Number of violations of each kind that are shown. A phone must open the page at once.
 SHOWN = 20

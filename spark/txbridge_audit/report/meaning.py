@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from txbridge_audit.judge import fates, violations
-from txbridge_audit.judge.findings import SAYS
-from txbridge_audit.judge.model import AuditReport, Entry
+from txbridge_audit.engines.spark.judge import fates, violations
+from txbridge_audit.engines.spark.judge.findings import SAYS
+from txbridge_audit.report.model import AuditReport, Entry
 
 #: Every verdict has an anchor there, its name in lower case.
 DOCS = "https://github.com/txbridge/txbridge/blob/main/docs/audit.md"

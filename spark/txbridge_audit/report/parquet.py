@@ -15,14 +15,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
-from txbridge_audit.judge import fates, violations
-from txbridge_audit.judge.derived import delivery_latency
-from txbridge_audit.judge.mentions import KEY, decisions
-from txbridge_audit.judge.model import Entry
-from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
-from txbridge_audit.read.frames import Frames
-from txbridge_audit.read.literals import frame
+from txbridge_audit.engines.spark.judge import fates, violations
+from txbridge_audit.engines.spark.judge.derived import delivery_latency
+from txbridge_audit.engines.spark.judge.mentions import KEY, decisions
+from txbridge_audit.engines.spark.read.decode import COMMIT, ROLLBACK, UNKNOWN
+from txbridge_audit.engines.spark.read.frames import Frames
+from txbridge_audit.engines.spark.read.literals import frame
 from txbridge_audit.report.formats import ledger_exists
+from txbridge_audit.report.model import Entry
 
 #: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
 #: decision a million times must not make a row that no executor can hold. `entries` and `copies` count all of them.

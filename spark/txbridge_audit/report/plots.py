@@ -10,8 +10,8 @@ import matplotlib as mpl
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from txbridge_audit.judge import fates
-from txbridge_audit.judge.overview import AuditOverview, Latency
+from txbridge_audit.engines.spark.judge import fates
+from txbridge_audit.report.overview import AuditOverview, Latency
 
 #: Width and height, inches. The page scales a plot to its width. At this size the text is readable on a phone.
 _SIZE = (7.2, 3.2)

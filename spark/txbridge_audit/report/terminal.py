@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from txbridge.text import counted
-from txbridge_audit.judge import fates, reach
-from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally
-from txbridge_audit.judge.summary import VIOLATIONS
+from txbridge_audit.engines.spark.judge import fates, reach
+from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
 from txbridge_audit.report.meaning import MEANING, advice, rule_of, says, some_of_each
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
 SHOWN = 5

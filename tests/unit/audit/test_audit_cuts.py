@@ -17,26 +17,29 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
 from txbridge_audit.audit import refuse_to_continue, run_audit
+from txbridge_audit.cluster import kafka_admin
+from txbridge_audit.cluster.cuts import Range, ranges, settle
+from txbridge_audit.cluster.differences import differing
+from txbridge_audit.cluster.facts import AuditCheckpoint
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.cluster.selection import selection_of
+from txbridge_audit.engines.spark.incremental.follow import follow
+from txbridge_audit.engines.spark.incremental.state import Archive, AuditState, thinned
+from txbridge_audit.engines.spark.incremental.steps import Increments
+from txbridge_audit.engines.spark.incremental.store import Store
+from txbridge_audit.engines.spark.judge import fates as verdicts
+from txbridge_audit.engines.spark.judge import findings
+from txbridge_audit.engines.spark.judge.loss_evidence import Anchor
+from txbridge_audit.engines.spark.judge.summary import VIOLATIONS, Counts, Listed
+from txbridge_audit.engines.spark.read import delta_lake
+from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.incremental.follow import follow
-from txbridge_audit.incremental.state import Archive, AuditState, thinned
-from txbridge_audit.incremental.steps import Increments
-from txbridge_audit.incremental.store import Store
-from txbridge_audit.judge import fates as verdicts
-from txbridge_audit.judge import findings
-from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally
-from txbridge_audit.judge.summary import VIOLATIONS, Counts, Listed
-from txbridge_audit.read import delta_lake, kafka_admin
-from txbridge_audit.read.context import AuditCheckpoint
-from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
-from txbridge_audit.read.differences import differing
-from txbridge_audit.read.kafka_admin import AuditedCluster
-from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.kafka_source import AuditSource
-from txbridge_audit.read.selection import AuditSelection, selection_of
+from txbridge_audit.judge.facts import TopicPartition
+from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.meaning import rule_of, says
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.terminal import print_report
 
 from txbridge.core.names import Names

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from txbridge_audit.judge import findings
-from txbridge_audit.judge.reach import REASONS, SAYS
-from txbridge_audit.judge.summary import VIOLATIONS
+from txbridge_audit.engines.spark.judge import findings
+from txbridge_audit.engines.spark.judge.reach import REASONS, SAYS
+from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
 
 DOCS = Path(__file__).parents[3] / "docs"
 AUDIT = (DOCS / "audit.md").read_text(encoding="utf-8")

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from txbridge_audit.judge import fast_path, findings, ledger, loss_evidence, reach, summary
-from txbridge_audit.judge import fates as verdicts
-from txbridge_audit.judge.fast_path import Split, split
-from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.read.context import Facts, HalfFacts, RealTopicFacts
-from txbridge_audit.read.frame_cache import FrameCache
-from txbridge_audit.read.frames import Frames
-from txbridge_audit.read.selection import AuditSelection
+from txbridge_audit.engines.spark.judge import fast_path, findings, ledger, loss_evidence, reach, summary
+from txbridge_audit.engines.spark.judge import fates as verdicts
+from txbridge_audit.engines.spark.judge.fast_path import Split, split
+from txbridge_audit.engines.spark.judge.loss_evidence import Anchor
+from txbridge_audit.engines.spark.read.frame_cache import FrameCache
+from txbridge_audit.engines.spark.read.frames import Frames
+from txbridge_audit.judge.facts import Facts, HalfFacts, RealTopicFacts
+from txbridge_audit.judge.selection import AuditSelection
 
 from tests.support.audit_cases import plant
 from tests.support.audit_memory import BORN, Memory

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from txbridge_audit.judge import fates as verdicts
-from txbridge_audit.judge.model import AuditReport, Entry, Place, Tally
-from txbridge_audit.judge.overview import AuditOverview, GroupOverview, Latency, Waiting
-from txbridge_audit.judge.summary import VIOLATIONS
+from txbridge_audit.engines.spark.judge import fates as verdicts
+from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
 from txbridge_audit.report.html import html, write_prometheus
 from txbridge_audit.report.meaning import rule_of
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+from txbridge_audit.report.overview import AuditOverview, GroupOverview, Latency, Waiting
 from txbridge_audit.report.plots import duration
 
 START = 1_700_000_000_000

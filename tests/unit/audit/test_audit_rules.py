@@ -13,13 +13,14 @@ from typing import ClassVar
 import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
-from txbridge_audit.incremental.closing import with_closed
-from txbridge_audit.judge import fates as verdicts
-from txbridge_audit.judge import findings, ledger, loss_evidence, mentions, orphans, reach, summary
-from txbridge_audit.read import decode, literals, murmur2
-from txbridge_audit.read.context import AuditCheckpoint, Facts, HalfFacts, RealTopicFacts, partition_facts
-from txbridge_audit.read.cuts import AuditCut, TopicPartition
-from txbridge_audit.read.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.cuts import AuditCut
+from txbridge_audit.cluster.facts import AuditCheckpoint, partition_facts
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.engines.spark.incremental.closing import with_closed
+from txbridge_audit.engines.spark.judge import fates as verdicts
+from txbridge_audit.engines.spark.judge import findings, ledger, loss_evidence, mentions, orphans, reach, summary
+from txbridge_audit.engines.spark.read import decode, literals, murmur2
+from txbridge_audit.judge.facts import Facts, HalfFacts, RealTopicFacts, TopicPartition
 
 from tests.corruption import writer
 from tests.support.audit_cases import CASES, TAIL, plant

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 from py4j.java_gateway import GatewayClient  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
+from txbridge_audit.engines.spark.read import decode, delta_lake
+from txbridge_audit.engines.spark.read.beside import beside
+from txbridge_audit.engines.spark.read.frame_cache import FrameCache
+from txbridge_audit.engines.spark.read.kafka_source import RAW_FIELDS
+from txbridge_audit.engines.spark.read.literals import frame
+from txbridge_audit.engines.spark.read.spark_session import CONNECTOR, FEW, _announce_fetching, spark_session, suit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.read import decode, delta_lake
-from txbridge_audit.read.beside import beside
-from txbridge_audit.read.frame_cache import FrameCache
-from txbridge_audit.read.kafka_source import RAW_FIELDS
-from txbridge_audit.read.literals import frame
-from txbridge_audit.read.spark_session import CONNECTOR, FEW, _announce_fetching, spark_session, suit
 
 
 class Remote:

@@ -6,8 +6,8 @@ import pytest
 from aiokafka.conn import collect_hosts
 from hypothesis import given
 from hypothesis import strategies as st
+from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.read.kafka_config import kafka_settings
 
 from txbridge.client.options import ClientOptions
 from txbridge.config.sources import load_settings

@@ -1,0 +1,1 @@
+"""What both engines ask of a Kafka cluster: settings, offsets, cuts in their order, and what no record states."""

@@ -1,0 +1,1 @@
+"""The engines: each brings the mentions of every transaction together, and has them judged."""

@@ -1,0 +1,1 @@
+"""The engine for the past: PySpark reads and counts."""

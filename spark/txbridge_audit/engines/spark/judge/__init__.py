@@ -1,0 +1,1 @@
+"""The judging stage: the ledger, the rules, and the verdicts that follow from them."""

@@ -1,0 +1,84 @@
+"""Everything besides the records that a verdict depends on: cuts, log starts, policies, limits, and the time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+#: (topic, partition)
+TopicPartition = tuple[str, int]
+
+#: Greatest difference between two clocks, ms. One case is two brokers, where retention has removed a beginning of END,
+#: OP or discard. Half messages born this long after the oldest record left there count as having lost no trace. The
+#: other case is a broker or worker and this machine, where something is overdue.
+CLOCK_MARGIN_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class HalfFacts:
+    """Facts about one half partition."""
+
+    partition: int
+    #: Offset from which HALF is read. Coordinates below it are not judged.
+    half_start: int
+    #: `end` and `half` of the last checkpoint; None when there is none.
+    applied_to: int | None = None
+    low: int | None = None
+    #: Times (ms). For half messages born later, END still holds all entries, OP all outcomes, the discard topic all of
+    #: its records, OFFSET all parked entries. -1: none was ever removed.
+    ends_since: int = -1
+    outcomes_since: int = -1
+    discards_since: int = -1
+    parked_since: int = -1
+    #: OFFSET names no checkpoint, although workers have written here.
+    checkpoint_gone: bool = False
+    #: Whether every Kafka transaction in the OFFSET cut is decided in the OP cut.
+    op_settled: bool = True
+    #: Log start of HALF. Records below it are gone.
+    log_start: int = 0
+    #: `entry` of the last checkpoint: this many entries of the END record at `applied_to` are applied, too.
+    applied_entry: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RealTopicFacts:
+    """Facts about one real topic that exists."""
+
+    topic: str
+    #: Whether compaction may remove records. True also when we may not see the policy.
+    compacted: bool = False
+    #: Whether retention or DeleteRecords has removed a beginning of at least one partition.
+    truncated: bool = False
+    #: Whether every Kafka transaction in the OP cut is decided in the later cut.
+    settled: bool = True
+    #: Whether we may see the policy.
+    policy_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLimits:
+    """The workers' settings on which a verdict depends. The defaults are the worker's."""
+
+    #: Checks after which an undecided message is discarded.
+    transaction_check_max: int = 15
+    #: Age at which an undecided message is discarded, ms.
+    transaction_max_age: int = 72 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All facts besides the records."""
+
+    partitions: Iterable[HalfFacts]
+    topics: Iterable[RealTopicFacts]
+    #: The earlier cut of the real topics.
+    before: Mapping[TopicPartition, int]
+    #: When the audit began, ms. Broker clocks may differ from ours by CLOCK_MARGIN_MS.
+    now: int = 0
+    limits: AuditLimits = dataclasses.field(default_factory=AuditLimits)
+    #: By group that has a check topic, a time (ms): check requests that were sent later are all still there. -1: none
+    #: was removed. None: check topics were not looked for.
+    checks_since: Mapping[str, int] | None = None
+    #: Whether the discard topic has lost its beginning.
+    discards_cut: bool = False

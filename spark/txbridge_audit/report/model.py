@@ -1,0 +1,177 @@
+"""The result of an audit as plain data, and its JSON form with stable keys (docs/audit.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txbridge.subject import Subject
+from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.report.overview import AuditOverview
+
+#: Version of the JSON form: raised when a key changes its meaning or goes.
+FORMAT = 1
+
+CLEAN, VIOLATED = 0, 1
+
+#: Findings that need no action. They come from other users' records, or from retention.
+NOTES = frozenset({"FOREIGN_COPY", "OTHER_NAMESPACE", "HALF_GONE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Coordinates of one record that is evidence."""
+
+    #: Role of the record: half, end, op, copy, discard, parked, check, open, record. `claims` is the half message that
+    #: a copy names although there is none. `gone` is one that HALF no longer holds.
+    role: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One violation or finding."""
+
+    kind: str
+    says: str
+    #: First 8 characters of the transaction id; the whole id is the right to decide. None when there is none.
+    transaction: str | None = None
+    group: str | None = None
+    real_topic: str | None = None
+    evidence: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The number of entries by kind, and the first ones of each (`summary.VIOLATIONS_LISTED`, `FINDINGS_LISTED`)."""
+
+    by_kind: Mapping[str, int] = field(default_factory=dict)
+    listed: tuple[Entry, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_kind.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The fates of all transactions that HALF still holds, with violations and findings."""
+
+    namespace: str
+    #: Valid half messages up to the cut; the sum of `fates`.
+    transactions: int
+    fates: Mapping[str, int]
+    pending_states: Mapping[str, int]
+    violations: Tally
+    findings: Tally
+    #: Transactions of any fate with more than one visible copy in their real topic.
+    delivered_more_than_once: int
+    #: Transactions of any fate that were rolled back and have a visible copy.
+    rolled_back_but_visible: int
+    #: Transactions whose winning decision came in answer to a check.
+    answered_by_check: int
+    #: Topic, then partition: `start` and `end` offsets read; `before` is the earlier cut of a real topic.
+    cuts: Mapping[str, Mapping[str, Mapping[str, int]]]
+    #: Milliseconds since 1970-01-01 UTC.
+    started_at: int
+    seconds: float
+    #: By violation and reason (judge/reach.py): number of transactions that could not be judged, because evidence is
+    #: gone. For PHANTOM and ALTERED it counts visible records, for EXPIRED the offsets that HALF has lost.
+    unjudged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    selection: AuditSelection = field(default_factory=AuditSelection)
+    #: Summaries for the page; None unless they were asked for. Not in the JSON form.
+    overview: AuditOverview | None = None
+    #: The cluster that was audited.
+    bootstrap_servers: str = ""
+    cluster_id: str = ""
+
+    @property
+    def subject(self) -> Subject:
+        """The cluster and the namespace of the report."""
+        return Subject(self.namespace, self.bootstrap_servers, self.cluster_id)
+
+    @property
+    def clean(self) -> bool:
+        return self.violations.total == 0
+
+    @property
+    def to_act_on(self) -> int:
+        """Number of findings that `--strict` counts as errors: all but NOTES."""
+        return sum(count for kind, count in self.findings.by_kind.items() if kind not in NOTES)
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 violations."""
+        return CLEAN if self.clean else VIOLATED
+
+    @property
+    def strict_exit_code(self) -> int:
+        """0 clean, 1 violations or findings to act on."""
+        return VIOLATED if self.to_act_on else self.exit_code
+
+    @property
+    def delivered(self) -> int:
+        """Transactions that were committed and delivered exactly once."""
+        return self.fates["delivered"]
+
+    @property
+    def rolled_back(self) -> int:
+        return self.fates["rolled_back"]
+
+    @property
+    def pending(self) -> int:
+        return self.fates["pending"]
+
+    @property
+    def discarded(self) -> int:
+        return self.fates["discarded"]
+
+    @property
+    def abandoned(self) -> int:
+        """Transactions that were committed, and given up by an operator before they were delivered."""
+        return self.fates["abandoned"]
+
+    @property
+    def unverifiable(self) -> int:
+        return self.fates["unverifiable"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form as a dictionary."""
+        return {
+            "format": FORMAT,
+            "clean": self.clean,
+            **self.subject.as_record(),
+            "transactions": self.transactions,
+            "fates": dict(self.fates),
+            "delivered": self.delivered,
+            "delivered_more_than_once": self.delivered_more_than_once,
+            "rolled_back": self.rolled_back,
+            "rolled_back_but_visible": self.rolled_back_but_visible,
+            "answered_by_check": self.answered_by_check,
+            "pending": self.pending,
+            "pending_states": dict(self.pending_states),
+            "discarded": self.discarded,
+            "abandoned": self.abandoned,
+            "unverifiable": self.unverifiable,
+            "violations": _tally(self.violations),
+            "findings": _tally(self.findings),
+            "findings_to_act_on": self.to_act_on,
+            "unjudged": {rule: dict(reasons) for rule, reasons in self.unjudged.items()},
+            "selection": self.selection.to_dict(),
+            "cuts": {topic: {p: dict(span) for p, span in spans.items()} for topic, spans in self.cuts.items()},
+            "started_at": self.started_at,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def _tally(tally: Tally) -> dict[str, Any]:
+    listed = [dataclasses.asdict(entry) for entry in tally.listed]
+    return {"total": tally.total, "by_kind": dict(tally.by_kind), "listed": listed}
