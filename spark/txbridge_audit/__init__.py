@@ -1,20 +1,21 @@
-"""The audit: the fate of every transactional message, computed again from the Kafka topics alone with PySpark.
+"""The audit: the fate of every transactional message, computed again from the Kafka topics alone.
 
 It shares the names of topics and headers with the worker, and none of the worker's logic. Its rules are in
-docs/audit.md, and the way of one row from Kafka to the ledger is in docs/architecture.md.
+docs/audit.md, and the way of one record from Kafka to the report is in docs/architecture.md.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from txbridge.extras import missing_extra
 
-if error := missing_extra(__name__, "audit", "pyspark"):
-    raise error
-
-from txbridge_audit.audit import run_audit
-from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.notebook import Audited, audited, transactions, violations
-from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+if TYPE_CHECKING:
+    from txbridge_audit.audit import run_audit
+    from txbridge_audit.errors import CouldNotAuditError
+    from txbridge_audit.notebook import Audited, audited, transactions, violations
+    from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
 __all__ = [
     "AuditReport",
@@ -28,3 +29,33 @@ __all__ = [
     "transactions",
     "violations",
 ]
+
+#: Module of each public name. A name is imported on its first use, because the judge and the engine without Java need
+#: no Spark.
+_HOMES = {
+    "AuditReport": "report.model",
+    "Audited": "notebook",
+    "CouldNotAuditError": "errors",
+    "Entry": "report.model",
+    "Place": "report.model",
+    "Tally": "report.model",
+    "audited": "notebook",
+    "run_audit": "audit",
+    "transactions": "notebook",
+    "violations": "notebook",
+}
+
+if not TYPE_CHECKING:  # else a type checker would accept any name as an attribute of this module
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if error := missing_extra(__name__, "audit", "pyspark"):
+            raise error
+        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from txbridge.core.names import Names
 from txbridge_audit.cluster.cuts import AuditCut
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, HalfFacts, RealTopicFacts, TopicPartition
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 _FOREVER = 2**62
 
@@ -42,25 +42,6 @@ def check_partitions(names: Names, counts: Mapping[str, int]) -> list[TopicParti
     prefix = names.check("")
     chosen = sorted(topic for topic in counts if topic.startswith(prefix))
     return [key for topic in chosen for key in partitions_of(topic, counts[topic])]
-
-
-@dataclass(frozen=True, slots=True)
-class AuditCheckpoint:
-    """The last checkpoint of a partition: END is applied up to `applied_to`; `low` is the low watermark.
-
-    The first `applied_entry` entries of the END record at `applied_to` are applied, too.
-    """
-
-    applied_to: int | None = None
-    low: int | None = None
-    applied_entry: int = 0
-    #: Append time, ms.
-    stamp: int | None = None
-
-    @property
-    def least_end(self) -> int | None:
-        """The least end that END can have after this checkpoint."""
-        return None if self.applied_to is None else self.applied_to + (self.applied_entry > 0)
 
 
 def check_ids(names: Names, cluster: AuditedCluster, stored: Mapping[str, str]) -> None:

@@ -1,10 +1,15 @@
-"""Everything besides the records that a verdict depends on: cuts, log starts, policies, limits, and the time."""
+"""Everything besides a transaction's own mentions that its verdict depends on.
+
+Cuts, log starts, policies, limits and the time come from the cluster. Proofs and twins come from all transactions
+together (`evidence.py`): an engine gathers them first, and judges then.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 #: (topic, partition)
 TopicPartition = tuple[str, int]
@@ -66,9 +71,9 @@ class AuditLimits:
     transaction_max_age: int = 72 * 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
-    """All facts besides the records."""
+    """All facts besides the mentions of a transaction."""
 
     partitions: Iterable[HalfFacts]
     topics: Iterable[RealTopicFacts]
@@ -82,3 +87,25 @@ class Facts:
     checks_since: Mapping[str, int] | None = None
     #: Whether the discard topic has lost its beginning.
     discards_cut: bool = False
+    #: By half partition and real topic, the OP offset above which a committed record that is missing there is proved to
+    #: be lost (`evidence.py`).
+    proofs: Mapping[tuple[int, str], int] = dataclasses.field(default_factory=dict)
+    #: By half partition and transaction id, half messages with this id that OP names as discarded, and that no record
+    #: of the discard topic explains. Each may be a copy of another one with its id.
+    unexplained: Mapping[tuple[int, str], Collection[int]] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def _by_partition(self) -> Mapping[int, HalfFacts]:
+        return {fact.partition: fact for fact in self.partitions}
+
+    @cached_property
+    def _by_topic(self) -> Mapping[str, RealTopicFacts]:
+        return {fact.topic: fact for fact in self.topics}
+
+    def half(self, partition: int) -> HalfFacts:
+        """The facts about a half partition. A record may name one that HALF does not have: nothing is known of it."""
+        return self._by_partition.get(partition) or HalfFacts(partition, half_start=0)
+
+    def topic(self, name: str | None) -> RealTopicFacts | None:
+        """The facts about a real topic; None when it does not exist."""
+        return None if name is None else self._by_topic.get(name)

@@ -20,7 +20,6 @@ from txbridge_audit.audit import refuse_to_continue, run_audit
 from txbridge_audit.cluster import kafka_admin
 from txbridge_audit.cluster.cuts import Range, ranges, settle
 from txbridge_audit.cluster.differences import differing
-from txbridge_audit.cluster.facts import AuditCheckpoint
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.selection import selection_of
@@ -37,6 +36,7 @@ from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally

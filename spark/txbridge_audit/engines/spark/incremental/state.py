@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from txbridge_audit.cluster.facts import AuditCheckpoint
 from txbridge_audit.engines.spark.judge.loss_evidence import Anchor
 from txbridge_audit.engines.spark.judge.summary import Counts, Key, Listed
 from txbridge_audit.engines.spark.read.gather import Edges, Seen
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.model import Entry, Place
 
 #: Version of the JSON form. It is raised when an older audit could misread the form.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from txbridge.core.names import Names
-from txbridge_audit.cluster.facts import AuditCheckpoint, check_ids
+from txbridge_audit.cluster.facts import check_ids
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.engines.spark.read import decode
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 
 def refuse_unknown_versions(raw: DataFrame) -> None:

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
-from txbridge_audit.cluster.facts import AuditCheckpoint
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.selection import begin
 from txbridge_audit.engines.spark.read import context, decode
@@ -27,6 +26,7 @@ from txbridge_audit.engines.spark.read.spark_session import FEW, suit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,101 @@
+"""The evidence that only all transactions together give: proofs of losses, and copies that nothing explains.
+
+**Proofs.** One worker at a time writes the Kafka transactions of a half partition, one after the other, and each names
+its commits in OP. So the real records of one half partition lie in a real partition in the order of their OP records. A
+missing record may have been removed by
+
+- retention or DeleteRecords, which remove a *beginning* of a partition. Suppose each truncated partition of the topic
+  still has a record with a lower OP offset. Then the missing one was not removed with a beginning, whichever partition
+  it was in;
+- the deletion of the topic, after which another one was created by its name. That removed everything. A record with a
+  lower OP offset anywhere in the topic says that this has not happened since.
+
+Somebody may have put an old record back into the topic that was created again. That record proves nothing, and looks
+like any other. So two older records are required: the two oldest of a place prove the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+
+from txbridge_audit.judge.case import Case
+from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.transaction import Transaction
+
+#: Half partition, real topic, partition of the real topic.
+AnchorPlace = tuple[int, str, int]
+#: Offset in OP, offset in the real topic.
+Anchor = tuple[int, int]
+
+#: Delivered records that prove a loss behind them.
+ENOUGH = 2
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What the transactions that were seen so far prove about the others. Two of them can be added."""
+
+    #: By place, delivered records that are still there: the oldest ones, by their OP records.
+    anchors: dict[AnchorPlace, list[Anchor]] = field(default_factory=dict)
+    #: See Facts.unexplained.
+    unexplained: dict[tuple[int, str], set[int]] = field(default_factory=dict)
+
+    def see(self, transaction: Transaction, facts: Facts) -> None:
+        """Take what one transaction proves."""
+        if not transaction.halves or not transaction.outcomes:
+            return
+        case = Case(transaction, facts)
+        op = case.op("commit")
+        # Of a message that is there twice, it is unknown which copy belongs to the OP record.
+        if op is not None and case.copies == 1:
+            seen: set[str] = set()
+            for copy in sorted(case.home, key=lambda copy: (copy.topic, copy.place, copy.at)):
+                # Of several messages one in each topic: somebody who puts them back puts back all of them.
+                if copy.topic not in seen:
+                    seen.add(copy.topic)
+                    self.add_anchor((transaction.partition, copy.topic, copy.place), (op, copy.at))
+        half = transaction.halves[0]
+        told = transaction.discards or transaction.asides
+        if half.id is not None and case.is_named("discard") and not told:
+            self.unexplained.setdefault((half.partition, half.id), set()).add(half.half)
+
+    def add_anchor(self, place: AnchorPlace, anchor: Anchor) -> None:
+        """Take a delivered record. Only the two oldest of a place are kept."""
+        there = self.anchors.setdefault(place, [])
+        if len(there) < ENOUGH or anchor < there[-1]:
+            there.append(anchor)
+            there.sort()
+            del there[ENOUGH:]
+
+    def add(self, other: Evidence) -> None:
+        """Take the evidence of other transactions."""
+        for place, anchors in other.anchors.items():
+            for anchor in anchors:
+                self.add_anchor(place, anchor)
+        for key, halves in other.unexplained.items():
+            self.unexplained.setdefault(key, set()).update(halves)
+
+    def proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], int]:
+        """See Facts.proofs. `truncated` names the partitions of real topics whose log start is not 0."""
+        by_topic: dict[tuple[int, str], dict[int, list[Anchor]]] = {}
+        for (partition, topic, place), anchors in self.anchors.items():
+            by_topic.setdefault((partition, topic), {})[place] = anchors
+        found = {}
+        for (partition, topic), places in by_topic.items():
+            edges = [place for name, place in truncated if name == topic]
+            asked = [_second([places.get(edge, [])]) for edge in edges] or [_second(places.values())]
+            above = [op for op in asked if op is not None]
+            if len(above) == len(asked):
+                found[partition, topic] = max(above)
+        return found
+
+    def add_to(self, facts: Facts, truncated: Collection[TopicPartition]) -> Facts:
+        """The facts with this evidence."""
+        return replace(facts, proofs=self.proofs(truncated), unexplained=self.unexplained)
+
+
+def _second(places: Iterable[list[Anchor]]) -> int | None:
+    """The OP offset of the second oldest delivered record; None if there are fewer."""
+    records = sorted(anchor for anchors in places for anchor in anchors)
+    return records[ENOUGH - 1][0] if len(records) >= ENOUGH else None

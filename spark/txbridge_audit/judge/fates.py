@@ -1,0 +1,335 @@
+"""The fate of each transaction: the first rule that holds. Each rule says which cut makes it sound.
+
+The order of the cuts is: real topics (`before`), OFFSET, OP, discard, END, HALF, real topics again. A rule may
+conclude from a *missing* record only if that record would have been written before the cut that was searched.
+"""
+
+from __future__ import annotations
+
+from txbridge_audit.judge.case import Case
+from txbridge_audit.judge.lacking import (
+    CHECKPOINT,
+    DECISIONS,
+    OP,
+    OPEN,
+    PARKED,
+    REAL_TOPIC,
+    REASONS,
+    WINNER,
+    Traits,
+)
+from txbridge_audit.judge.rule import Kind, Rule, Sort
+from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK
+
+#: States of a pending transaction, in the order in which they are tested.
+HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD = "held", "scheduled", "in_commit", "moving", "decision_unread"
+RESUMED, UNDECIDED = "resumed", "undecided"
+PENDING_STATES = (HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED)
+
+
+# Evidence
+
+
+def _lost_needs(one: Traits) -> int | str | None:
+    if one.is_visible and not (one.fate == "unverifiable" and one.is_committed):
+        return None
+    # END tells whether an operator had abandoned it, and whether there was a commit.
+    if one.fate == "abandoned":
+        return WINNER
+    if one.fate == "LOST":
+        return 0
+    if one.fate == "unverifiable" and one.is_committed:
+        return REAL_TOPIC
+    if one.pending_state == IN_COMMIT:
+        return REASONS[OPEN]
+    # A held one is waiting.
+    if one.pending_state in {HELD, SCHEDULED}:
+        return 0
+    if one.is_commit:
+        return WINNER | OP | PARKED | CHECKPOINT | OPEN
+    # Without a commit it is lost if OP names it as abandoned or committed.
+    return WINNER | (0 if one.is_recorded else OP)
+
+
+def _partial_needs(one: Traits) -> int | str | None:
+    if not (one.is_several and one.is_visible):
+        return None
+    if one.fate == "PARTIAL" or not one.is_incomplete:
+        return 0
+    if one.fate == "unverifiable" and one.is_committed:
+        return REAL_TOPIC
+    return OP | OPEN
+
+
+def _leaked_needs(one: Traits) -> int | None:
+    if not one.is_visible:
+        return None
+    if one.fate == "LEAKED":
+        return 0
+    # OP may have named it as rolled back or abandoned.
+    return (WINNER if one.is_decided else DECISIONS) | (0 if one.is_recorded else OP)
+
+
+def _wrong_winner_needs(one: Traits) -> int | None:
+    if one.fate == "WRONG_WINNER":
+        return 0
+    return WINNER | (OP if one.is_decided and not one.is_recorded else 0)
+
+
+# Kinds
+
+DELIVERED = Kind("delivered", Sort.FATE, "committed, one visible copy")
+ROLLED_BACK = Kind("rolled_back", Sort.FATE, "rolled back, not visible")
+PENDING = Kind("pending", Sort.FATE, "waiting", "`txbridge pending` says why")
+DISCARDED = Kind(
+    "discarded",
+    Sort.FATE,
+    "undecided after the last check, can be resumed",
+    "find out what the sender's database says, and resume it with `txbridge resolve`",
+)
+ABANDONED = Kind("abandoned", Sort.FATE, "committed, not deliverable, given up by an operator")
+UNVERIFIABLE = Kind(
+    "unverifiable",
+    Sort.FATE,
+    "the log no longer says",
+    "audit more often than records expire (--continue), or keep END, OP and the real topics longer",
+)
+LOST = Kind(
+    "LOST",
+    Sort.WRONG_FATE,
+    "committed, not visible",
+    "deliver it by hand: HALF still holds the message",
+    _lost_needs,
+)
+PARTIAL = Kind(
+    "PARTIAL",
+    Sort.WRONG_FATE,
+    "some of its messages visible, some lost",
+    "deliver the missing ones by hand: HALF still holds them",
+    _partial_needs,
+)
+DUPLICATED = Kind(
+    "DUPLICATED",
+    Sort.WRONG_FATE,
+    "more than one visible copy",
+    "consumers without an inbox have handled it twice: find who wrote the second copy",
+)
+LEAKED = Kind(
+    "LEAKED",
+    Sort.WRONG_FATE,
+    "visible though rolled back, undecided, discarded or abandoned",
+    "undo what consumers have done with it, and find who wrote the copy",
+    _leaked_needs,
+)
+WRONG_WINNER = Kind(
+    "WRONG_WINNER",
+    Sort.WRONG_FATE,
+    "a later decision prevailed over the first",
+    "compare with the sender's database, and correct by hand what differs",
+    _wrong_winner_needs,
+)
+
+#: All fates, in the order in which they are counted and shown.
+KINDS = (
+    *(DELIVERED, ROLLED_BACK, PENDING, DISCARDED, ABANDONED, UNVERIFIABLE),
+    *(LOST, PARTIAL, DUPLICATED, LEAKED, WRONG_WINNER),
+)
+
+
+# Conditions
+
+
+def _is_held(case: Case) -> bool:
+    return case.parked == "held"
+
+
+def _is_scheduled(case: Case) -> bool:
+    return case.parked == "scheduled"
+
+
+def _is_partial(case: Case) -> bool:
+    return case.copies == 1 and case.is_incomplete
+
+
+def _is_discarded(case: Case) -> bool:
+    told = case.is_named("discard") or bool(case.discards) or case.parked == "discarded"
+    return told and not case.is_reopened
+
+
+def _is_rolled_back_and_visible(case: Case) -> bool:
+    if not case.is_visible:
+        return False
+    if case.is_named("rollback") and not case.is_named("commit"):
+        return True
+    decided = case.is_winner_known and case.is_decided(ROLLBACK)
+    return decided and (case.is_applied or case.is_visible_before)
+
+
+def _is_passed_over(case: Case) -> bool:
+    return (
+        not case.is_visible
+        and not case.is_named("commit")
+        and case.is_decided(COMMIT)
+        and case.is_applied
+        and not _is_held(case)
+        and not _is_scheduled(case)
+        and case.about.op_settled
+        and case.is_history_known
+        and case.are_parked_known
+    )
+
+
+def _is_forgotten(case: Case) -> bool:
+    return (
+        not case.is_visible
+        and not (case.is_history_known and case.are_parked_known)
+        and case.winner is None
+        and not case.is_named("commit")
+        and case.is_below_watermark
+        and case.parked is None
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        WRONG_WINNER,
+        "a later decision prevailed over the first valid one",
+        lambda case: (
+            case.contrary is not None
+            and case.is_winner_known
+            and case.is_named("rollback" if case.is_decided(COMMIT) else "commit")
+        ),
+        "OP is cut before END: the END behind an outcome in OP was read. The first valid decision in a prefix of END "
+        "stays the first, because END is append-only and applied in order.",
+    ),
+    Rule(
+        LEAKED,
+        "rolled back, yet visible",
+        _is_rolled_back_and_visible,
+        "At any cut of the real topics for an outcome in OP. The same holds for a first decision `rollback` that the "
+        "checkpoint has passed: it never changes (as for WRONG_WINNER), and a discard before it is in the discard cut. "
+        "If it is not applied yet, the rule is sound only below the earlier cut: a discard and a resume that we do not "
+        "see may have come between.",
+    ),
+    Rule(
+        LEAKED,
+        "visible without a decision to commit",
+        lambda case: case.is_visible_before and case.are_ends_known and case.winner is None,
+        "Only below the earlier cut of the real topics: a record visible there had its END in the log already, and "
+        "discard and END were cut later. Above that cut the decision may lie above the cut of END. A discard that is "
+        "not known could only take decisions away.",
+    ),
+    Rule(
+        LEAKED,
+        "abandoned, yet visible",
+        lambda case: case.is_visible and case.is_named("abandon"),
+        "At any cut: a worker that has abandoned a message never tries to deliver it again.",
+    ),
+    Rule(
+        WRONG_WINNER,
+        "rolled back by the first valid decision, and recorded as abandoned",
+        lambda case: case.is_named("abandon") and case.is_winner_known and case.is_decided(ROLLBACK),
+        "OP is cut before END: the decision and the command behind an outcome in OP were read.",
+    ),
+    Rule(
+        LOST,
+        "recorded as abandoned, though no operator has abandoned a committed message",
+        lambda case: case.is_named("abandon") and case.is_winner_known and not case.is_given_up,
+        "OP is cut before END: the decision and the command behind an outcome in OP were read.",
+    ),
+    Rule(
+        ABANDONED,
+        "committed, not deliverable, and given up by an operator",
+        lambda case: not case.is_visible and case.is_named("abandon") and not case.is_named("commit"),
+    ),
+    Rule(
+        DUPLICATED,
+        "more than one visible copy",
+        lambda case: case.copies > 1,
+        "At any cut: every copy that is counted is committed and visible. Copies in other topics are not counted.",
+    ),
+    Rule(
+        LOST,
+        "recorded as committed, but not visible",
+        lambda case: not case.is_visible and case.is_named("commit") and case.is_settled and case.is_loss_proved,
+        "The real topics were cut again after OP, once every Kafka transaction that had written by then was decided "
+        "(settled). The real record that belongs to the OP record is below that cut, or was never written. Where "
+        "compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.",
+    ),
+    Rule(
+        LOST,
+        "decided to commit and applied, but neither delivered, held nor scheduled",
+        _is_passed_over,
+        "The checkpoint (OFFSET) is cut before OP, and OP is settled. The Kafka transaction that moved it past this "
+        "END also named the outcome in OP, or parked the message as held or scheduled. Both are below our cuts. So "
+        "END, OP and OFFSET must be whole.",
+    ),
+    Rule(
+        UNVERIFIABLE,
+        "recorded as committed and not visible; compaction, retention or deletion of the real topic may be why",
+        lambda case: not case.is_visible and case.is_named("commit") and case.is_settled,
+    ),
+    Rule(
+        PARTIAL,
+        "of its messages some are visible and some were never written, or are no longer in their topic",
+        lambda case: _is_partial(case) and case.is_named("commit") and case.is_settled and case.is_loss_proved,
+        "As LOST that is recorded as committed, for the message that is not visible.",
+    ),
+    Rule(
+        UNVERIFIABLE,
+        "some of its messages are not visible; compaction, retention or deletion of their topics may be why",
+        lambda case: _is_partial(case) and case.is_named("commit") and case.is_settled,
+    ),
+    Rule(
+        DELIVERED,
+        "committed and delivered once",
+        lambda case: (
+            case.copies == 1 and not case.is_incomplete and (case.is_named("commit") or case.is_decided(COMMIT))
+        ),
+    ),
+    Rule(
+        UNVERIFIABLE,
+        "visible once; whether it was committed is no longer known",
+        lambda case: case.copies == 1 and not case.is_winner_known,
+        "Without its evidence there is no violation.",
+    ),
+    Rule(
+        ROLLED_BACK,
+        "rolled back and not visible",
+        lambda case: (
+            not case.is_visible and (case.is_named("rollback") or (case.is_decided(ROLLBACK) and case.is_applied))
+        ),
+    ),
+    Rule(
+        DISCARDED,
+        "set aside undecided; an operator may resume it",
+        lambda case: (
+            not case.is_visible
+            and _is_discarded(case)
+            and not case.is_named("commit")
+            and (case.winner is None or not case.is_history_known)
+        ),
+    ),
+    Rule(
+        UNVERIFIABLE,
+        "finished so long ago that retention has removed how",
+        _is_forgotten,
+        "Finished according to the low watermark, and retention has removed every trace of the outcome.",
+    ),
+    Rule(PENDING, "waiting", lambda _: True),
+)
+
+
+def pending_state(case: Case) -> str:
+    """Why a pending transaction waits."""
+    if _is_held(case):
+        return HELD
+    if _is_scheduled(case):
+        return SCHEDULED
+    if case.is_named("commit"):
+        return IN_COMMIT
+    if case.is_visible:
+        return MOVING
+    if case.winner is not None:
+        return UNREAD
+    return RESUMED if case.is_reopened else UNDECIDED

@@ -1,0 +1,121 @@
+"""`judge(transaction, facts) -> Verdict`: the whole of the audit's judgement about one transaction.
+
+Closed transactions are those whose verdict changes only when a new record names them. A continued audit does not judge
+them again until then. So a rule that closes too early does not make the report wrong: it only costs reading the
+transaction again. A transaction stays open if the next step is likely to name it, or if the checkpoint or time alone
+changes its verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from txbridge_audit.judge import fates, findings, violations
+from txbridge_audit.judge.case import Case
+from txbridge_audit.judge.facts import Facts
+from txbridge_audit.judge.lacking import Traits, reason_for
+from txbridge_audit.judge.table import NEEDING
+from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.protocol.mentions import COMMIT
+
+#: Traits that are remembered with what follows from them. Millions of transactions share some dozens.
+_KNOWN_TRAITS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the judge says about one transaction, or about coordinates where no half message is."""
+
+    #: The transaction with everything that follows from its mentions: what evidence and ledger are made of.
+    case: Case
+    #: None where there is no valid half message.
+    fate: str | None
+    #: The text of the rule that gave the fate.
+    says: str
+    pending_state: str | None
+    #: Violations beside the fate, and findings, in the order of the table.
+    violations: tuple[str, ...]
+    findings: tuple[str, ...]
+    #: By kind of violation that can lack evidence, and that the transaction could have broken: the reason why it was
+    #: not judged; empty when it was.
+    reach: Mapping[str, str]
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        """Half partition and offset."""
+        return self.case.transaction.key
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The violations and findings."""
+        wrong = (self.fate,) if self.fate is not None and self.fate.isupper() else ()
+        return (*wrong, *self.violations, *self.findings)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether only a new record could change it."""
+        case = self.case
+        if case.message is None or not case.is_recorded or not (case.is_settled and case.about.op_settled):
+            # Records that an open Kafka transaction hides may prove a loss, or explain one.
+            return False
+        # The worker may find an END that it has not reached malformed. Its copy in the discard topic does not name the
+        # half message. For an END below the checkpoint there is no such doubt: one Kafka transaction wrote checkpoint
+        # and copy.
+        named, to = case.last_named_at, case.about.applied_to
+        if named is not None and (to is None or named >= to):
+            return False
+        if self.fate == fates.DISCARDED.name:
+            return case.parked in {None, "discarded"}
+        # OFFSET is cut before OP: the tombstone of an entry whose outcome OP names may come with the next step.
+        return self.fate != fates.PENDING.name and case.parked is None
+
+
+def judge(transaction: Transaction, facts: Facts) -> Verdict:
+    """Judge one transaction."""
+    case = Case(transaction, facts)
+    says = ""
+    if case.message is not None:
+        rule = next(rule for rule in fates.RULES if rule.holds(case))
+        case.fate, says = rule.kind.name, rule.says
+        if rule.kind is fates.PENDING:
+            case.pending_state = fates.pending_state(case)
+    breaches = tuple(rule.kind.name for rule in violations.RULES if rule.holds(case))
+    return Verdict(
+        case=case,
+        fate=case.fate,
+        says=says,
+        pending_state=case.pending_state,
+        violations=breaches,
+        findings=tuple(rule.kind.name for rule in findings.RULES if rule.holds(case)),
+        reach={} if case.fate is None else reach_of(traits_of(case, case.fate, breaches)),
+    )
+
+
+def traits_of(case: Case, fate: str, breaches: tuple[str, ...]) -> Traits:
+    """The traits of a transaction with this fate and these violations."""
+    parked = case.last_parked
+    return Traits(
+        fate=fate,
+        pending_state=case.pending_state,
+        is_visible=case.is_visible,
+        is_committed=case.is_named("commit"),
+        is_recorded=case.is_recorded,
+        is_decided=case.winner is not None,
+        is_commit=case.is_decided(COMMIT),
+        is_resumed=case.resumed_at is not None or (parked is not None and parked.resumed is not None),
+        parked=case.parked,
+        is_stuck=violations.STUCK.name in breaches,
+        is_several=case.is_several,
+        is_incomplete=case.is_incomplete,
+        is_timed=case.message is not None and case.message.deliver_at is not None,
+        lacking=case.lacking,
+    )
+
+
+@lru_cache(_KNOWN_TRAITS)
+def reach_of(traits: Traits) -> Mapping[str, str]:
+    """See Verdict.reach."""
+    needed = ((kind, needs(traits)) for kind, needs in NEEDING)
+    return {kind: reason_for(bits, traits.lacking) for kind, bits in needed if bits is not None}

@@ -1,0 +1,288 @@
+"""Violations beside the fate. A transaction has one fate, and may break any of these rules as well.
+
+PHANTOM belongs to a visible record, not to a transaction (strays.py). EXPIRED belongs to a parked entry whose half
+message is gone.
+"""
+
+from __future__ import annotations
+
+from txbridge_audit.judge import fates
+from txbridge_audit.judge.case import Case
+from txbridge_audit.judge.lacking import (
+    CHECK_TOPIC,
+    CHECKPOINT,
+    CHECKS,
+    CHECKS_AGED,
+    DECISIONS,
+    OP,
+    OPEN,
+    PARKED,
+    WINNER,
+    Traits,
+    if_lacking,
+)
+from txbridge_audit.judge.rule import Kind, Rule, Sort
+from txbridge_audit.protocol.mentions import COMMIT
+
+_OPEN_STATES = frozenset({"pending", "held", "scheduled"})
+
+
+# Evidence
+
+
+def _in_turn_needs(one: Traits) -> int | None:
+    if not one.is_visible:
+        return None
+    if one.is_commit or one.is_committed:
+        return WINNER | (0 if one.is_committed else OP | OPEN)
+    # A commit that won, or its record in OP, may be among the records that are gone.
+    return if_lacking(one, WINNER | OP)
+
+
+def _stuck_needs(one: Traits) -> int | None:
+    if one.is_stuck:
+        return 0
+    if one.fate == "discarded" and one.parked != "discarded":
+        # It may have been resumed since: the resume, the discard before it or the checkpoint behind it tell.
+        return if_lacking(one, (WINNER | CHECKPOINT if one.is_resumed else DECISIONS) | PARKED)
+    waits = one.pending_state in {fates.UNDECIDED, fates.RESUMED}
+    gone = one.fate == "unverifiable" and not one.is_committed
+    if not (waits or gone):
+        return None
+    return PARKED if one.parked is not None else DECISIONS | OP | PARKED
+
+
+def _early_needs(one: Traits) -> int | None:
+    """The append time of the OP record."""
+    if not (one.is_timed and one.is_visible):
+        return None
+    return 0 if one.is_committed else OP | OPEN
+
+
+def _overdue_needs(one: Traits) -> int | None:
+    """The parked entry with the state scheduled."""
+    if not one.is_timed or one.is_visible or one.is_recorded:
+        return None
+    if not one.is_commit and not one.lacking & WINNER:
+        return None
+    return OPEN if one.parked is not None else PARKED | OPEN
+
+
+def _checked_needs(one: Traits) -> int | None:
+    return WINNER | CHECKS | CHECK_TOPIC | CHECKS_AGED if one.is_decided else DECISIONS
+
+
+def _ahead_needs(one: Traits) -> int | None:
+    return CHECKPOINT | (0 if one.is_recorded else DECISIONS | OP | PARKED | OPEN)
+
+
+# Conditions
+
+
+def is_passed_without_trace(case: Case) -> bool:
+    """The condition of PROGRESS_AHEAD, whatever the fate is."""
+    return (
+        case.message is not None
+        and not case.is_recorded
+        and case.parked is None
+        and (case.is_applied or case.is_below_watermark)
+        and case.about.op_settled
+        and case.are_outcomes_known
+        and case.are_parked_known
+    )
+
+
+def _is_delivered_by_decision(case: Case) -> bool:
+    """Whether it is visible and a commit won, and no record is gone that could tell of another winner."""
+    return case.is_visible and case.is_decided(COMMIT) and case.is_winner_known
+
+
+def _is_stuck(case: Case) -> bool:
+    if case.pending_state not in {fates.UNDECIDED, fates.RESUMED} or not case.is_overdue:
+        return False
+    # An open entry proves that it waits. Without one, all records that could disprove that must be there.
+    return case.parked is not None or (case.is_history_known and case.are_parked_known)
+
+
+def _is_expired(case: Case) -> bool:
+    half = case.transaction.half
+    return (
+        not case.is_present
+        and half is not None
+        and half < case.about.log_start
+        and case.parked in _OPEN_STATES
+        and case.about.op_settled
+        and not case.is_recorded
+    )
+
+
+def _is_overdue(case: Case) -> bool:
+    waits = case.pending_state == fates.SCHEDULED and case.is_undelivered
+    return waits and case.about.op_settled and not case.is_recorded
+
+
+ALTERED = Kind(
+    "ALTERED",
+    Sort.VIOLATION,
+    "a visible copy differs from its half message",
+    "consumers have read something else than was sent: find who wrote the copy",
+)
+MISPLACED = Kind(
+    "MISPLACED",
+    Sort.VIOLATION,
+    "a visible copy is in another partition than asked for",
+    "consumers that rely on the order of a key have lost it: compare the partitioners",
+)
+BEFORE_DECISION = Kind(
+    "BEFORE_DECISION",
+    Sort.VIOLATION,
+    "delivered before its decision",
+    "consumers saw it before the sender had committed: report it as an error of the worker",
+    _in_turn_needs,
+)
+OVERTAKEN = Kind(
+    "OVERTAKEN",
+    Sort.VIOLATION,
+    "delivered behind what was decided later",
+    "consumers that rely on the order of decisions have lost it: report it as an error of the worker",
+    _in_turn_needs,
+)
+OUT_OF_ORDER = Kind(
+    "OUT_OF_ORDER",
+    Sort.VIOLATION,
+    "messages of one transaction have changed places",
+    "consumers that rely on their order have lost it: report it as an error of the worker",
+)
+STUCK = Kind(
+    "STUCK",
+    Sort.VIOLATION,
+    "undecided for too long",
+    "`txbridge pending` says why; is a worker serving the partition, and is the group alive?",
+    _stuck_needs,
+)
+EXPIRED = Kind(
+    "EXPIRED",
+    Sort.VIOLATION,
+    "open, and HALF no longer has its half message",
+    "it cannot be delivered any more: keep HALF longer than a message may wait",
+)
+EARLY = Kind(
+    "EARLY",
+    Sort.VIOLATION,
+    "delivered before its time",
+    "compare the clocks of the brokers",
+    _early_needs,
+)
+OVERDUE = Kind(
+    "OVERDUE",
+    Sort.VIOLATION,
+    "scheduled, and not delivered when its time had come",
+    "is a worker serving the partition?",
+    _overdue_needs,
+)
+CHECKED_AFTER_DECISION = Kind(
+    "CHECKED_AFTER_DECISION",
+    Sort.VIOLATION,
+    "checked although decided",
+    "harmless for consumers: report it as an error of the worker",
+    _checked_needs,
+)
+PROGRESS_AHEAD = Kind(
+    "PROGRESS_AHEAD",
+    Sort.VIOLATION,
+    "passed by the checkpoint without a trace",
+    "no worker will look at it again: compare it with the sender's database",
+    _ahead_needs,
+)
+PHANTOM = Kind(
+    "PHANTOM",
+    Sort.VIOLATION,
+    "visible without a half message (records)",
+    "nobody has sent it through txbridge: find who wrote it",
+)
+
+#: All of them, in the order in which they are counted and shown. PHANTOM comes before those of transactions.
+KINDS = (
+    *(PHANTOM, ALTERED, MISPLACED, BEFORE_DECISION, OVERTAKEN, OUT_OF_ORDER, STUCK, EXPIRED, EARLY, OVERDUE),
+    *(CHECKED_AFTER_DECISION, PROGRESS_AHEAD),
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        ALTERED,
+        "key, value, timestamp or a header of a visible copy is not that of the half message",
+        lambda case: case.message is not None and case.altered_at is not None,
+        "At any cut: the two compared records are there, and equal contents have equal hashes.",
+    ),
+    Rule(
+        MISPLACED,
+        "a visible copy is in another partition than REAL_QID says, or without it the key",
+        lambda case: case.message is not None and case.misplaced_at is not None,
+        "At any cut: the half message names the partition, and the copy is in another one. If the key decides, it "
+        "belongs to that partition for no number of partitions that the topic can have had.",
+    ),
+    Rule(
+        BEFORE_DECISION,
+        "delivered by a Kafka transaction that had not come to its decision in END",
+        lambda case: case.is_not_yet_decided and _is_delivered_by_decision(case),
+        "At any cut: the Kafka transaction that delivered it states which part of END it has applied. The first valid "
+        "decision lies behind that part, and never changes. No clock is compared.",
+    ),
+    Rule(
+        OVERTAKEN,
+        "delivered by a later Kafka transaction than the one that applied its decision, and it was not held",
+        lambda case: case.is_passed_before and _is_delivered_by_decision(case),
+        "At any cut for the same reason. Messages that were held rightly come late. OP names them in records that "
+        "state no part of END.",
+    ),
+    Rule(
+        OUT_OF_ORDER,
+        "the messages of one transaction have changed places in a partition of their real topic",
+        lambda case: case.out_of_order_at is not None,
+        "At any cut: offsets tell in which order the messages of one transaction were written. If one of them is there "
+        "twice, the first of its copies is unknown, and the rule does not hold.",
+    ),
+    Rule(
+        STUCK,
+        "undecided beyond its greatest age, or an interval after its last check and not discarded",
+        _is_stuck,
+        "Clocks may differ by an hour without making anything overdue, and END, OP and discard are cut after OFFSET. A "
+        "record that ended the wait by then is known, and such a transaction is not pending undecided.",
+    ),
+    Rule(
+        EXPIRED,
+        "still open, but its half message is no longer in the log",
+        _is_expired,
+        "The log start of HALF is requested before OFFSET is cut, where the entry is still open. OP, which would name "
+        "its end, is cut after OFFSET. Resumed ones are left out: OP has an outcome of theirs.",
+    ),
+    Rule(
+        EARLY,
+        "delivered before the time that the half message names",
+        lambda case: case.message is not None and case.is_early,
+        "At any cut: the half message names the time, and OP names the message in the Kafka transaction that delivers "
+        "it. Clocks of brokers may differ by a minute.",
+    ),
+    Rule(
+        OVERDUE,
+        "scheduled, and not delivered though its time has come",
+        _is_overdue,
+        "Clocks may differ by an hour without making anything overdue. OP, which would name its end, is cut after "
+        "OFFSET, where the entry is still open.",
+    ),
+    Rule(
+        CHECKED_AFTER_DECISION,
+        "a check was sent although the decision had been applied",
+        lambda case: case.is_checked_late and case.message is not None and case.is_winner_known,
+        "Every END below the position that a check states was applied before the worker sent the check, and the first "
+        "valid decision never changes. Check topics are cut before discard, so that a discard which makes the decision "
+        "late is known. No clock is compared.",
+    ),
+    Rule(
+        PROGRESS_AHEAD,
+        "the checkpoint has passed it, but OP names no outcome and it is not parked",
+        lambda case: case.fate != "LOST" and is_passed_without_trace(case),
+        "OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the checkpoint past a message "
+        "also names it in OP or parks it.",
+    ),
+)

@@ -1,0 +1,191 @@
+"""The records that clients write: half messages and decisions.
+
+Bad data raises no error: a record that cannot be read has a `fault`. Breaches that change no meaning, such as a long
+remark, are no fault. The discard topic tells which records the worker has found malformed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from txbridge.core import names as headers
+from txbridge_audit.protocol.mentions import EndMention, HalfMention, MessagePart, UnreadableMention
+from txbridge_audit.protocol.message_frames import content_of, parts_of
+from txbridge_audit.protocol.record import DIGITS, MOST_PARTITIONS, KafkaRecord, number_of
+
+MAX_ENTRIES = 1_000
+
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_BARRIER = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ID = re.compile(r"[0-9A-F]{32}")
+_ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},(?:0|8|12)(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
+_COMMAND_ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},0(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
+_EXACT_ENTRY = re.compile(r"[^,]*,[^,]*,[^,]*(?:,[^,]*(?:,[^,]{0,2048})?)?")
+_SOURCES = frozenset({"client", "check", "operator", "resume", "abandon"})
+_COMMANDS = frozenset({"resume", "abandon"})
+_OF_AN_END = (headers.VERSION, headers.PGROUP, headers.SOURCE, headers.CLIENT_ID)
+#: Header names that are not the user's.
+_RESERVED = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
+_INTERNAL_NAMES = ("TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC")
+
+
+def half_mention(record: KafkaRecord) -> HalfMention:
+    """The half message of a record of HALF."""
+    text = record.text
+    messages = text(headers.MESSAGES)
+    count = number_of(messages)
+    parts = None if count is None else parts_of(record.value, count)
+    fixed, stamp, time = text(headers.REAL_QID), text(headers.BORN_TIMESTAMP), text(headers.DELIVER_AT)
+    identity, group, topic = text(headers.UNIQ_KEY), text(headers.PGROUP), text(headers.REAL_TOPIC)
+    users = [header for header in record.headers if not _is_reserved(header[0])]
+    return HalfMention(
+        partition=record.partition,
+        half=record.offset,
+        at=record.offset,
+        born=record.timestamp,
+        fault=_fault_of_half(record, messages, parts),
+        id=identity,
+        group=group,
+        real_topic=topic,
+        fixed_partition=number_of(fixed, MOST_PARTITIONS),
+        deliver_at=number_of(time),
+        content=content_of(record.key, record.value, users),
+        # 0 counts as absent.
+        dated=number_of(stamp) or record.timestamp,
+        parts=parts,
+    )
+
+
+def _is_reserved(name: str) -> bool:
+    return name in _RESERVED or name.startswith("TXB_")
+
+
+def _fault_of_half(record: KafkaRecord, messages: str | None, parts: tuple[MessagePart, ...] | None) -> str | None:
+    text = record.text
+    topic, fixed, stamp = text(headers.REAL_TOPIC), text(headers.REAL_QID), text(headers.BORN_TIMESTAMP)
+    time, barrier = text(headers.DELIVER_AT), text(headers.BARRIER)
+    if text(headers.VERSION) != "1":
+        return "TXB_V is not 1"
+    if text(headers.TRAN_MSG) != "true":
+        return "TRAN_MSG is not true"
+    if not _fits(_ID, text(headers.UNIQ_KEY)):
+        return "UNIQ_KEY is not a transaction id"
+    if not _fits(_GROUP, text(headers.PGROUP)):
+        return "PGROUP is not a producer group"
+    if topic is None or not _is_topic(topic):
+        return "REAL_TOPIC is not a topic name"
+    if _is_forbidden(topic):
+        return "REAL_TOPIC is forbidden"
+    if fixed is not None and not _fits(DIGITS, fixed):
+        return "REAL_QID is not a partition"
+    if stamp is not None and not _fits(DIGITS, stamp):
+        return "BORN_TIMESTAMP is not a time"
+    if messages is not None:
+        if parts is None:
+            return "the message frames cannot be read"
+        if parts[0].topic != topic:
+            return "REAL_TOPIC is not that of the first message"
+        if not all(_is_topic(part.topic) and not _is_forbidden(part.topic) for part in parts):
+            return "a message has no topic that it may go to"
+        if fixed is not None or stamp is not None:
+            return "a header that each of several messages has itself"
+    if time is not None and not _fits(DIGITS, time):
+        return "TXB_DELIVER_AT is not a time"
+    if barrier is not None and not _fits(_BARRIER, barrier):
+        return "TXB_BARRIER is not the identity of a table"
+    return None
+
+
+def _fits(pattern: re.Pattern[str], text: str | None) -> bool:
+    return text is not None and pattern.fullmatch(text) is not None
+
+
+def _is_topic(name: str) -> bool:
+    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def _is_forbidden(topic: str) -> bool:
+    """Whether a topic is Kafka's own, or an internal one of any namespace."""
+    return topic.startswith(("__", "RMQ_SYS_")) or ".RMQ_SYS_" in topic or topic.rpartition(".")[2] in _INTERNAL_NAMES
+
+
+def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMention] | UnreadableMention:
+    """The entries of a record of END, or the mention of a record that cannot be read.
+
+    With `exactly` breaches that only the worker looks for are faults, too. That is for a discard topic that no longer
+    tells all of them.
+    """
+    source, group = record.text(headers.SOURCE), record.text(headers.PGROUP)
+    lines = [] if record.value is None else record.value.decode("utf-8", "replace").split("\n")
+    fault = _fault_of_end(record, source, group, lines) or (_exact_fault(record, lines) if exactly else None)
+    if fault is not None or group is None or source is None:
+        return UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")
+    client = record.text(headers.CLIENT_ID)
+    mentions = []
+    for number, line in enumerate(lines):
+        half, identity, decision, *rest = line.split(",", 4)
+        mentions.append(
+            EndMention(
+                partition=record.partition,
+                # More digits than an offset can have: no half message is there.
+                half=number_of(half),
+                at=record.offset,
+                line=number,
+                id=identity,
+                group=group,
+                decision=int(decision),
+                source=source,
+                stamp=record.timestamp,
+                client=client,
+                checks=number_of(rest[0]) if rest else None,
+                remark=rest[1] if len(rest) > 1 else None,
+            )
+        )
+    return mentions
+
+
+def _fault_of_end(record: KafkaRecord, source: str | None, group: str | None, lines: list[str]) -> str | None:
+    if record.text(headers.VERSION) != "1":
+        return "TXB_V is not 1"
+    if not _fits(_GROUP, group):
+        return "PGROUP is not a producer group"
+    if source not in _SOURCES:
+        return "SOURCE is unknown"
+    if not 1 <= len(lines) <= MAX_ENTRIES:
+        return "not 1 to 1,000 entries"
+    shape = _COMMAND_ENTRY if source in _COMMANDS else _ENTRY
+    if not all(shape.fullmatch(line) for line in lines):
+        return "an entry cannot be read"
+    return None
+
+
+def _exact_fault(record: KafkaRecord, lines: list[str]) -> str | None:
+    """The rest of the protocol's rules for END."""
+    if not _is_utf8(record.value):
+        return "the value is not UTF-8"
+    if not all(_is_utf8(value) for name, value in record.headers if name == headers.CLIENT_ID):
+        return "CLIENT_ID is not UTF-8"
+    ours = [name for name, _ in record.headers if name in _OF_AN_END]
+    if len(ours) > len(set(ours)):
+        return "a header of ours is there twice"
+    if not all(_EXACT_ENTRY.fullmatch(line) for line in lines):
+        return "an entry has too many fields or a remark too long"
+    if not all(_has_numbers(line) for line in lines):
+        return "a number is too large"
+    return None
+
+
+def _is_utf8(data: bytes | None) -> bool:
+    try:
+        (data or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _has_numbers(line: str) -> bool:
+    """Whether the numbers of an entry have at most 19 digits, and fit into 64 bits."""
+    half, _, _, *rest = line.split(",")
+    numbers = [half, *(text for text in rest[:1] if text)]
+    return all(len(text) <= 19 and number_of(text) is not None for text in numbers)

@@ -1,0 +1,80 @@
+"""Message frames: the messages of a half message with several, and the hash of a user's content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from txbridge_audit.protocol.mentions import MessagePart
+
+MOST_MESSAGES = 1_000
+_LAYOUT = b"\x01"
+
+
+def content_of(
+    key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]], surplus: int = 0
+) -> int:
+    """A hash of the user's key, value and headers, in their order. `surplus` is the number of headers of ours too many.
+
+    Two contents share a hash once in 2^64. Each part is preceded by its length, so that null and empty differ.
+    """
+    told = [_told(key), _told(value)]
+    for name, text in headers:
+        told += (_told(name.encode()), _told(text))
+    told.append(b"%d" % surplus)
+    return int.from_bytes(blake2b(b"".join(told), digest_size=8).digest(), "big")
+
+
+def _told(data: bytes | None) -> bytes:
+    return b"-" if data is None else b"%d:%b" % (len(data), data)
+
+
+def parts_of(value: bytes | None, count: int) -> tuple[MessagePart, ...] | None:
+    """The messages; None when the value is not `count` whole frames."""
+    if value is None or not 1 <= count <= MOST_MESSAGES or value[:1] != _LAYOUT:
+        return None
+    reader = _FrameReader(value)
+    try:
+        parts = tuple(reader.read_part() for _ in range(count))
+    except (EOFError, UnicodeDecodeError):
+        return None
+    return parts if reader.is_at_end else None
+
+
+class _FrameReader:
+    """Reads fields one after the other. Every method raises EOFError when the field is not whole."""
+
+    def __init__(self, value: bytes) -> None:
+        self._value, self._at = value, len(_LAYOUT)
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._at == len(self._value)
+
+    def read_part(self) -> MessagePart:
+        topic, place, dated = self._read_text(), self._read_number(4), self._read_number(8)
+        key, body = self._read_data(), self._read_data()
+        count = self._read_number(4)
+        if count < 0:
+            raise EOFError
+        headers = [(self._read_text(), self._read_data()) for _ in range(count)]
+        # Its copy has one more header of ours than that of a single message: its number.
+        content = content_of(key, body, headers, 1)
+        return MessagePart(topic, place if place >= 0 else None, dated if dated > 0 else None, content)
+
+    def _read_number(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "big", signed=True)
+
+    def _read_data(self) -> bytes | None:
+        length = self._read_number(4)
+        return None if length == -1 else self._take(length)
+
+    def _read_text(self) -> str:
+        return self._take(self._read_number(4)).decode()
+
+    def _take(self, size: int) -> bytes:
+        taken = self._value[self._at : self._at + size]
+        if size < 0 or len(taken) < size:
+            raise EOFError
+        self._at += size
+        return taken

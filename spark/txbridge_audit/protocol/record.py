@@ -1,0 +1,53 @@
+"""A Kafka record as either engine's client gives it, and the look-up of its headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+#: A number of the protocol fits into 64 bits, one of Kafka's partitions into 32.
+MOST, MOST_PARTITIONS = 2**63 - 1, 2**31 - 1
+DIGITS = re.compile(r"[0-9]+")
+_COORDINATES = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
+
+RecordHeaders = Sequence[tuple[str, bytes | None]]
+
+
+class KafkaRecord(NamedTuple):
+    """One record. A tuple, because an audit makes millions of them."""
+
+    topic: str
+    partition: int
+    offset: int
+    #: Milliseconds since 1970-01-01 UTC.
+    timestamp: int
+    #: Whether its writer gave the timestamp; otherwise the broker did (`message.timestamp.type=LogAppendTime`).
+    is_dated: bool
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders
+
+    def text(self, name: str) -> str | None:
+        """A header as text; of a repeated one the last; None if there is none, or if it has no value.
+
+        Bytes that are no UTF-8 become characters that no rule accepts.
+        """
+        for key, value in reversed(self.headers):
+            if key == name:
+                return None if value is None else value.decode("utf-8", "replace")
+        return None
+
+
+def number_of(text: str | None, most: int = MOST) -> int | None:
+    """The number, or None if the text is none, or too large for its field."""
+    if text is None or DIGITS.fullmatch(text) is None or len(text) > 30:
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
+def coordinates_of(text: str | None) -> tuple[int, int] | tuple[None, None]:
+    """Partition and offset of `<partition>:<offset>`; twice None if it cannot be read."""
+    found = None if text is None else _COORDINATES.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else (None, None)

@@ -1,0 +1,254 @@
+"""The records that only workers write: OP, OFFSET, discard, check requests, and the visible records of real topics."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from txbridge.core import names as headers
+from txbridge.core.names import SYSTEM_GROUP, Names
+from txbridge_audit.protocol.mentions import (
+    AsideMention,
+    CheckMention,
+    CopyMention,
+    DiscardMention,
+    OutcomeMention,
+    ParkedMention,
+    UnreadableMention,
+    position_of,
+)
+from txbridge_audit.protocol.message_frames import content_of
+from txbridge_audit.protocol.murmur2 import misplaced
+from txbridge_audit.protocol.record import DIGITS, MOST, KafkaRecord, coordinates_of, number_of
+
+_OUTCOMES = frozenset({"commit", "rollback", "discard", "abandon"})
+_STATES = frozenset({"pending", "held", "scheduled", "discarded"})
+_HALVES = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*")
+#: TXB_ENDS of an OP record.
+_ENDS = re.compile(r"([0-9]{1,15}):([0-9]{1,4})-([0-9]{1,15}):([0-9]{1,4})")
+_SOURCE = re.compile(r"([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})")
+_NUMBER = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
+#: The headers that the worker adds to a visible record.
+_ADDED = frozenset({headers.UNIQ_KEY, headers.HALF_COORDINATES, headers.MESSAGE_NUMBER})
+
+
+# OP
+
+
+def outcome_mentions(record: KafkaRecord) -> list[OutcomeMention] | UnreadableMention:
+    """The half messages that a record of OP names, or the mention of a record that cannot be read."""
+    outcome = record.text(headers.OUTCOME)
+    value = None if record.value is None else record.value.decode("utf-8", "replace")
+    fault = _fault_of_op(record, outcome, value)
+    if fault is not None or outcome is None or value is None:
+        return UnreadableMention(
+            record.partition, None, record.offset, record.topic, fault or "", unknown_version(record)
+        )
+    ends = _ENDS.fullmatch(record.text(headers.ENDS_APPLIED) or "") if outcome == "commit" else None
+    since, until = (position_of(int(ends[at]), int(ends[at + 1])) if ends else None for at in (1, 3))
+    return [
+        OutcomeMention(record.partition, int(half), record.offset, outcome, record.timestamp, since, until)
+        for half in value.split(",")
+    ]
+
+
+def _fault_of_op(record: KafkaRecord, outcome: str | None, value: str | None) -> str | None:
+    if record.text(headers.VERSION) != "1":
+        return "TXB_V is not 1"
+    if record.text(headers.TAGS) != headers.REMOVE_TAG.decode():
+        return "TAGS is not d"
+    if outcome not in _OUTCOMES:
+        return "OUTCOME is unknown"
+    if value is None or _HALVES.fullmatch(value) is None:
+        return "not a list of half offsets"
+    return None
+
+
+def unknown_version(record: KafkaRecord) -> str | None:
+    """The version of the protocol, if it is a number and not ours: a newer worker wrote the record."""
+    version = record.text(headers.VERSION)
+    is_other = version is not None and DIGITS.fullmatch(version) and version != headers.PROTOCOL_VERSION.decode()
+    return version if is_other else None
+
+
+# OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCheckpoint:
+    """A checkpoint of a partition: END is applied up to `applied_to`; `low` is the low watermark.
+
+    The first `applied_entry` entries of the END record at `applied_to` are applied, too.
+    """
+
+    applied_to: int | None = None
+    low: int | None = None
+    applied_entry: int = 0
+    #: Append time, ms.
+    stamp: int | None = None
+    #: Topic ids by short names.
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def least_end(self) -> int | None:
+        """The least end that END can have after this checkpoint."""
+        return None if self.applied_to is None else self.applied_to + (self.applied_entry > 0)
+
+
+def offset_mention(record: KafkaRecord, names: Names) -> ParkedMention | AuditCheckpoint | None:
+    """The checkpoint or the parked entry of a record of OFFSET.
+
+    None for one that is not about its own partition, has not our version or cannot be read: a worker ignores it, too.
+    """
+    key = _key_pattern(names.half).fullmatch((record.key or b"").decode("utf-8", "replace"))
+    if key is None or int(key[1]) != record.partition or record.text(headers.VERSION) != "1":
+        return None
+    told = _json_object(record.value)
+    if key[2] is None:
+        return None if told is None else _checkpoint(record, told)
+    if record.value is None:
+        return ParkedMention(record.partition, int(key[2]), record.offset, None, record.timestamp)
+    return None if told is None else _parked(record, int(key[2]), told)
+
+
+@lru_cache
+def _key_pattern(half: str) -> re.Pattern[str]:
+    return re.compile(rf"{re.escape(half)}@{SYSTEM_GROUP}/([0-9]{{1,9}})(?:/([0-9]{{1,18}}))?")
+
+
+def _json_object(value: bytes | None) -> dict[str, Any] | None:
+    try:
+        told = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _checkpoint(record: KafkaRecord, told: dict[str, Any]) -> AuditCheckpoint | None:
+    low, applied_to, entry = _whole(told, "half"), _whole(told, "end"), told.get("entry", 0)
+    topics = told.get("topics") or {}
+    if low is None or applied_to is None or not isinstance(entry, int) or not isinstance(topics, dict):
+        return None
+    return AuditCheckpoint(applied_to, low, entry, record.timestamp, {str(name): str(topics[name]) for name in topics})
+
+
+def _parked(record: KafkaRecord, half: int, told: dict[str, Any]) -> ParkedMention | None:
+    """The parked entry. A field that breaks a rule counts as missing."""
+    state = told.get("state")
+    if state not in _STATES:
+        return None
+
+    def text(name: str) -> str | None:
+        value = told.get(name)
+        return value if isinstance(value, str) else None
+
+    return ParkedMention(
+        partition=record.partition,
+        half=half,
+        at=record.offset,
+        state=state,
+        stamp=record.timestamp,
+        id=text("id"),
+        group=text("group"),
+        topic=text("topic"),
+        born=_whole(told, "born"),
+        due=_whole(told, "next"),
+        resumed=_whole(told, "resumed"),
+        checks=_whole(told, "checks"),
+        error=text("error"),
+    )
+
+
+def _whole(told: dict[str, Any], name: str) -> int | None:
+    value = told.get(name)
+    return value if type(value) is int and 0 <= value <= MOST else None
+
+
+# Discard and check topics
+
+
+def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None:
+    """A record of the discard topic; None when it names no coordinates.
+
+    A malformed record and a copy are named by the coordinates where they were found. All others are half messages.
+    """
+    reason = record.text(headers.REASON)
+    where = record.text(headers.HALF_COORDINATES)
+    partition, half = coordinates_of(where)
+    if reason in {"MALFORMED", "COPY"}:
+        source = _SOURCE.fullmatch(record.text(headers.RECORD_SOURCE) or "")
+        if source is None:
+            return None
+        is_copy = reason == "COPY"
+        return AsideMention(
+            partition=int(source[2]),
+            half=int(source[3]),
+            at=record.offset,
+            source_topic=source[1],
+            place=record.partition,
+            error=record.text(headers.ERROR),
+            first=half if is_copy else None,
+            is_copy=is_copy,
+        )
+    if partition is None:
+        return None
+    return DiscardMention(
+        partition=partition,
+        half=half,
+        at=record.offset,
+        place=record.partition,
+        reason=reason,
+        stamp=record.timestamp,
+        end_position=number_of(record.text(headers.END_POSITION)),
+        checks=number_of(record.text(headers.CHECK_TIMES)),
+    )
+
+
+def check_mention(record: KafkaRecord) -> CheckMention | None:
+    """A check request; None when it names no coordinates: it proves nothing."""
+    partition, half = coordinates_of(record.text(headers.HALF_COORDINATES))
+    if partition is None:
+        return None
+    return CheckMention(
+        partition=partition,
+        half=half,
+        at=record.offset,
+        topic=record.topic,
+        place=record.partition,
+        id=record.text(headers.UNIQ_KEY),
+        checks=number_of(record.text(headers.CHECK_TIMES)),
+        end_position=number_of(record.text(headers.END_POSITION)),
+    )
+
+
+# Real topics
+
+
+def copy_mention(record: KafkaRecord, partitions: int) -> CopyMention | None:
+    """A visible record that carries TXB_HALF; None for any other, which is not txbridge's.
+
+    `partitions` says how many its topic has. The content includes headers of ours that should not be there.
+    """
+    if not any(name == headers.HALF_COORDINATES for name, _ in record.headers):
+        return None
+    partition, half = coordinates_of(record.text(headers.HALF_COORDINATES))
+    users = [header for header in record.headers if header[0] not in _ADDED]
+    told = _NUMBER.fullmatch(record.text(headers.MESSAGE_NUMBER) or "")
+    return CopyMention(
+        partition=-1 if partition is None else partition,
+        half=half,
+        at=record.offset,
+        topic=record.topic,
+        place=record.partition,
+        id=record.text(headers.UNIQ_KEY),
+        # The worker adds two headers, each once.
+        content=content_of(record.key, record.value, users, len(record.headers) - len(users) - 2),
+        dated=record.timestamp if record.is_dated else None,
+        by_key=misplaced(record.key, record.partition, partitions) if record.key else None,
+        number=int(told[1]) if told else None,
+        numbers=int(told[2]) if told else None,
+    )

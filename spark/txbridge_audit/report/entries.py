@@ -1,0 +1,148 @@
+"""The entries of a report: each violation and finding with the coordinates of every record that is evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from txbridge.core.names import Names, short_id
+from txbridge_audit.judge import findings, violations
+from txbridge_audit.judge.case import Case
+from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.findings import HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
+from txbridge_audit.judge.table import says_of
+from txbridge_audit.judge.verdict import Verdict
+from txbridge_audit.protocol.mentions import CopyMention
+from txbridge_audit.report.model import Entry, Place
+
+#: Violations that a parked entry is evidence of.
+_OF_PARKED = frozenset({violations.STUCK.name, violations.EXPIRED.name, violations.OVERDUE.name})
+
+
+def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
+    """The entry of a violation or finding of a transaction."""
+    case = verdict.case
+    # The parked entry describes a half message that is gone.
+    own = case.last_parked if kind == violations.EXPIRED.name else case.message
+    return Entry(
+        kind,
+        verdict.says if kind == verdict.fate else says_of(kind),
+        transaction=None if own is None or own.id is None else short_id(own.id),
+        group=None if own is None else own.group,
+        real_topic=None if case.message is None else case.message.real_topic,
+        evidence=tuple(_evidence(names, case, kind)),
+    )
+
+
+def _evidence(names: Names, case: Case, kind: str) -> Iterator[Place]:
+    """Every record that the verdict rests on. Of refused ENDs it is the one that the kind is about."""
+    partition, half = case.transaction.partition, case.transaction.half
+    if half is not None:
+        if case.is_present:
+            yield Place("half", names.half, partition, half)
+        if kind == violations.EXPIRED.name:
+            yield Place("gone", names.half, partition, half)
+    ends = {end.at for end in (case.winner, case.contrary) if end is not None}
+    ends |= {at for at in (_refused(case, kind), case.abandoned_at) if at is not None}
+    yield from (Place("end", names.end, partition, at) for at in sorted(ends))
+    outcomes = (case.op(name) for name in ("commit", "rollback", "discard", "abandon"))
+    yield from (Place("op", names.op, partition, at) for at in sorted(at for at in outcomes if at is not None))
+    discards = sorted((discard.place, discard.at) for discard in case.discards)
+    yield from (Place("discard", names.discard, *place) for place in discards)
+    if kind in _OF_PARKED and case.last_parked is not None:
+        yield Place("parked", names.offset, partition, case.last_parked.at)
+    if kind == violations.CHECKED_AFTER_DECISION.name and case.checked is not None:
+        yield Place("check", case.checked.topic, case.checked.place, case.checked.at)
+    yield from (Place("copy", *place) for place in sorted(_copies(case, kind)))
+
+
+def _refused(case: Case, kind: str) -> int | None:
+    """The END offset that a refusal is about."""
+    if kind == findings.LATE.name:
+        return case.late[0].at
+    if kind == findings.REPEAT.name:
+        return case.decisions[-1].at
+    if kind == findings.WRONG_TRANSACTION_ID.name:
+        return min(end.at for end in case.wrong_ids)
+    if kind == findings.WRONG_GROUP.name:
+        return min(end.at for end in case.wrong_groups)
+    if kind == findings.NO_HALF_MESSAGE.name:
+        return min(end.at for end in case.transaction.ends)
+    return None
+
+
+def _copies(case: Case, kind: str) -> set[tuple[str, int, int]]:
+    """The first and the last copy at home and elsewhere: of more than two these are enough evidence."""
+    places: set[tuple[str, int, int]] = set()
+    for copies in (case.home, case.foreign):
+        there = [(copy.topic, copy.place, copy.at) for copy in copies]
+        if there:
+            places |= {min(there), max(there)}
+    special = {
+        violations.ALTERED.name: case.altered_at,
+        violations.MISPLACED.name: case.misplaced_at,
+        violations.OUT_OF_ORDER.name: case.out_of_order_at,
+    }.get(kind)
+    return places if special is None else places | {special}
+
+
+def stray_entry(names: Names, copy: CopyMention, kind: str) -> Entry:
+    """The entry of a visible record without a half message."""
+    claimed = () if copy.half is None else (Place("claims", names.half, copy.partition, copy.half),)
+    return Entry(
+        kind,
+        "visible without a half message" if kind == violations.PHANTOM.name else says_of_any(kind),
+        transaction=None if copy.id is None else short_id(copy.id),
+        real_topic=copy.topic,
+        evidence=(Place("copy", copy.topic, copy.place, copy.at), *claimed),
+    )
+
+
+def says_of_any(kind: str) -> str:
+    """What a finding says that does not come from a transaction."""
+    return next(one.means for one in findings.KINDS if one.name == kind)
+
+
+# Findings that come from cuts and log starts
+
+
+def open_transactions(names: Iterable[str], stayed: Iterable[tuple[TopicPartition, tuple[int, int]]]) -> list[Entry]:
+    """Kafka transactions that `stayed` open: stable offset and high watermark of each partition.
+
+    `names` are those of the internal topics.
+    """
+    internal = set(names)
+    return [
+        Entry(
+            OPEN_TRANSACTION.name,
+            f"{OPEN_TRANSACTION.means}: {topic}/{partition} from {stable} to {target}",
+            real_topic=None if topic in internal else topic,
+            evidence=(Place("open", topic, partition, stable),),
+        )
+        for (topic, partition), (stable, target) in sorted(stayed)
+    ]
+
+
+def ranges_gone(names: Names, facts: Facts) -> list[Entry]:
+    """Half partitions whose HALF begins above the low watermark: what was between them is not known."""
+    return [
+        Entry(
+            HALF_RANGE_GONE.name,
+            f"{HALF_RANGE_GONE.means}: {names.half}/{fact.partition} from {fact.low} to {fact.log_start}",
+            evidence=(Place("half", names.half, fact.partition, fact.log_start),),
+        )
+        for fact in facts.partitions
+        if fact.low is not None and fact.low < fact.log_start
+    ]
+
+
+def missing_rights(facts: Facts) -> list[Entry]:
+    """Real topics whose `cleanup.policy` we may not see."""
+    return [
+        Entry(
+            RIGHT_MISSING.name,
+            f"{RIGHT_MISSING.means}: DESCRIBE_CONFIGS on {fact.topic}",
+            real_topic=fact.topic,
+        )
+        for fact in facts.topics
+        if not fact.policy_known
+    ]

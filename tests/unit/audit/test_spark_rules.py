@@ -1,0 +1,718 @@
+"""Every rule of the audit on records in memory: it finds only what is planted, and all of it. With Spark, no Kafka."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from random import Random
+from typing import ClassVar
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+from txbridge_audit.cluster.cuts import AuditCut
+from txbridge_audit.cluster.facts import partition_facts
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.engines.spark.incremental.closing import with_closed
+from txbridge_audit.engines.spark.judge import fates as verdicts
+from txbridge_audit.engines.spark.judge import findings, ledger, loss_evidence, mentions, orphans, reach, summary
+from txbridge_audit.engines.spark.read import decode, literals, murmur2
+from txbridge_audit.judge.facts import Facts, HalfFacts, RealTopicFacts, TopicPartition
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
+
+from tests.corruption import writer
+from tests.support.audit_cases import CASES, TAIL, plant
+from tests.support.audit_memory import BORN, Memory
+from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record
+from tests.support.fuzz import VALID, Raw, Setting, damaged
+
+HOUR = 3_600_000
+
+
+def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothing(spark: SparkSession) -> None:
+    """Damaged records of every internal topic and the discard topic. A too large number would end an ANSI query."""
+    log, rng = Memory(), Random(11)
+    names, setting = log.names, Setting(names=log.names, partition=PLAIN, group="billing", real_topic=ORDERS)
+    half = log.half()
+    log.write(log.progress(PLAIN, 4, topics={}))
+    log.write(log.parked(half, "pending"))
+    topics = {"half": names.half, "end": names.end, "op": names.op, "discard": names.discard}
+    for kind in VALID:
+        for _ in range(60):
+            raw = damaged(kind, setting, rng)
+            if kind in {"checkpoint", "parked"}:
+                # The same keys as the good records, with values that no worker accepts.
+                key = names.checkpoint_key(PLAIN) if kind == "checkpoint" else names.parked_key(PLAIN, half.offset)
+                value = rng.choice([b"{", b"null", b"[" * 9_000, b'{"half":1e400,"end":"x"}', b'{"state":"odd"}'])
+                raw = Raw(key, value, [("TXB_V", b"1")])
+                log.write(Record(names.offset, PLAIN, key, None, [("TXB_V", b"2")]))
+            log.write(Record(topics.get(kind, names.offset), PLAIN, raw.key, raw.value, list(raw.headers)))
+    frames = log.frames(spark)
+    for frame in (frames.halves, frames.entries, frames.bad_ends, frames.outcomes):
+        assert frame.collect()
+    assert frames.discards.collect()
+    [progress] = decode.checkpoints(log.frame(spark, names.offset), names).collect()
+    assert (progress.low, progress.partition) == (4, PLAIN)
+    assert [(row.half, row.state) for row in frames.parked.collect()] == [(half.offset, "pending")]
+
+
+class Judged:
+    """The judged ledger of a log, in Python. Each part is a query, so only parts that a test needs are computed."""
+
+    #: Instances whose ledger Spark still has.
+    kept: ClassVar[list[Judged]] = []
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: Memory,
+        facts: Facts,
+        truncated: tuple[TopicPartition, ...] = (),
+        others: orphans.OtherNamespaces | None = None,
+    ) -> None:
+        self._spark, self._facts, self._others, self._names = spark, facts, others, log.names
+        self._frames = log.frames(spark, exactly=facts.discards_cut)
+        self._ledger = rows = ledger.build(spark, log.names, self._frames, facts).persist()
+        self.kept.append(self)
+        evidence = loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))
+        self._judged = findings.find(verdicts.assign(evidence))
+        self.rows = with_closed(self._judged).collect()
+        self.unreadable = sum(row.bad_ops for row in self.rows)
+
+    @cached_property
+    def counted(self) -> summary.Counts:
+        return summary.counts(self._judged)
+
+    @cached_property
+    def unjudged(self) -> dict[tuple[str, tuple[int, int]], str]:
+        """Rules and half messages that cannot be judged, and the reasons."""
+        found = {}
+        alike = self._judged.where("fate is not null").withColumns(reach.group_columns())
+        for row in alike.select("partition", "half", *reach.ALIKE).collect():
+            for key in reach.tell(reach.Alike(*row[2:]), 1):
+                rule, reason = key.split(" ")
+                if reason:
+                    found[rule, (row.partition, row.half)] = reason
+        return found
+
+    @cached_property
+    def strays(self) -> list[str]:
+        facts = self._facts
+        starts = {fact.partition: fact.log_start for fact in facts.partitions}
+        read_from = {fact.partition: fact.half_start for fact in facts.partitions}
+        copies = mentions.copies_before(self._spark, self._frames.copies, facts.before)
+        labelled = orphans.label(self._spark, orphans.candidates(copies, self._ledger), starts, read_from, self._others)
+        found = [row.kind for row in labelled.collect()]
+        assert len(found) == sum(row.strays for row in self.rows)
+        return found
+
+    @cached_property
+    def malformed(self) -> list[Row]:
+        frames, names = self._frames, self._names
+        return findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end).collect()
+
+    @classmethod
+    def let_go(cls) -> None:
+        """Make Spark delete the ledgers: it compares each new query with all that it keeps."""
+        while cls.kept:
+            cls.kept.pop()._ledger.unpersist()
+
+    def of(self, half: Half) -> Row:
+        (row,) = [row for row in self.rows if (row.partition, row.half) == (half.partition, half.offset)]
+        return row
+
+    def fate(self, half: Half) -> str:
+        return str(self.of(half).fate)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    yield
+    Judged.let_go()
+
+
+@pytest.fixture(scope="module")
+def planted(spark: SparkSession) -> tuple[dict[str, Half | None], Judged]:
+    log = Memory()
+    halves = plant(log)
+    progress = {
+        row.partition: row for row in decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
+    }
+    facts = log.facts(partitions=[HalfFacts(p, 0, row.applied_to, row.low) for p, row in progress.items()])
+    judged = Judged(spark, log, facts)
+    assert judged.strays
+    assert judged.malformed
+    return halves, judged
+
+
+@pytest.mark.parametrize("name", [*CASES, *TAIL])
+def test_fate_and_findings(planted: tuple[dict[str, Half | None], Judged], name: str) -> None:
+    halves, judged = planted
+    case, half = (CASES | TAIL)[name], halves[name]
+    if half is None:
+        assert case.fate is None
+        return
+    row = judged.of(half)
+    assert (row.fate, row.pending_state, {*row.breaches, *row.findings}) == (case.fate, case.state, case.findings)
+
+
+def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None], Judged]) -> None:
+    _, judged = planted
+    cases = [*CASES.values(), *TAIL.values()]
+    fates = Counter(row.fate for row in judged.rows if row.valid)
+    # The case with two entries has a second half message, which is rolled back.
+    assert fates == Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])
+    stray = Counter(kind for row in judged.rows if not row.valid for kind in row.findings) + Counter(judged.strays)
+    stray += Counter(UNREADABLE_OP=judged.unreadable) + Counter(row.kind for row in judged.malformed)
+    assert stray == Counter(kind for case in cases for kind in case.strays)
+
+
+@pytest.mark.long
+def test_what_is_kept_of_closed_transactions_is_enough_to_count_them(
+    planted: tuple[dict[str, Half | None], Judged],
+) -> None:
+    """When new records reopen closed transactions, a continued audit subtracts what it has counted for them."""
+    _, judged = planted
+    assert summary.counts(judged._judged.select(*summary.COUNTED)) == judged.counted
+
+
+@pytest.mark.long
+def test_evidence_names_every_record(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    first, second = log.end(half, ROLLBACK), log.end(half, COMMIT)
+    copy = log.deliver(half)
+    row = Judged(spark, log, log.facts()).of(half)
+    assert row.fate == "WRONG_WINNER"
+    assert (row.winner.end_at, row.winner.decision, row.contrary.end_at) == (first, ROLLBACK, second)
+    assert [tuple(place) for place in row.copied_to] == [(ORDERS, 0, copy.offset)]
+    assert row.op_commit == 0
+
+
+def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[str, Half | None], Judged]) -> None:
+    _, judged = planted
+    said = Counter(row.says for row in judged.malformed)
+    assert said["no good"] == 15
+    assert said["TXB_V is not 1"] == said["TRAN_MSG is not true"] == 1
+    assert said["REAL_TOPIC is forbidden"] == 4
+    assert said["an entry cannot be read"] == 1
+
+
+def test_nothing_is_judged_above_the_earlier_cut(spark: SparkSession) -> None:
+    """A copy and its END may both have come after END was cut: neither a leak nor a phantom."""
+    log = Memory()
+    moving, rolled_back, doubled, unread = log.half(), log.half(), log.half(), log.half()
+    log.end(rolled_back, ROLLBACK)
+    log.end(doubled, COMMIT)
+    log.end(unread, ROLLBACK)
+    log.transaction(log.copy(moving))
+    log.transaction(log.copy(rolled_back))
+    log.transaction(log.copy(doubled), log.copy(doubled), log.op("commit", doubled))
+    log.transaction(log.copy(Half(PLAIN, 99, "F" * 32, "billing", ORDERS)))
+    # The worker has not read it yet: a coming discard may make this rollback late.
+    log.transaction(log.copy(unread))
+    facts = log.facts(before={(ORDERS, 0): 0}, partitions=[HalfFacts(PLAIN, 0, applied_to=2, low=0)])
+    judged = Judged(spark, log, facts)
+    assert (judged.fate(moving), judged.of(moving).pending_state) == ("pending", "moving")
+    assert (judged.fate(unread), judged.of(unread).pending_state) == ("pending", "moving")
+    # A first decision never changes, and neither do existing copies: these need no cut.
+    assert judged.fate(rolled_back) == "LEAKED"
+    assert judged.fate(doubled) == "DUPLICATED"
+    assert judged.strays == []
+
+
+@pytest.mark.long
+def test_open_transactions_are_not_judged(spark: SparkSession) -> None:
+    log = Memory()
+    in_commit, unapplied = log.half(), log.half(partition=PASSED)
+    log.end(in_commit, COMMIT)
+    log.transaction(log.op("commit", in_commit))
+    log.end(unapplied, COMMIT)
+    partitions = [HalfFacts(PLAIN, 0, 1, 0), HalfFacts(PASSED, 0, 1, 0, op_settled=False)]
+    judged = Judged(spark, log, log.facts(partitions=partitions, topics=[RealTopicFacts(ORDERS, settled=False)]))
+    assert (judged.fate(in_commit), judged.of(in_commit).pending_state) == ("pending", "in_commit")
+    assert (judged.fate(unapplied), judged.of(unapplied).pending_state) == ("pending", "decision_unread")
+
+
+@pytest.mark.long
+def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> None:
+    log = Memory()
+    delivered, rolled_back, discarded, lost = log.half(), log.half(), log.half(), log.half()
+    tombstone_unread, unapplied, undecided, forgotten = log.half(), log.half(), log.half(), log.half()
+    for half, decision in ((delivered, COMMIT), (rolled_back, ROLLBACK), (lost, COMMIT), (tombstone_unread, COMMIT)):
+        log.end(half, decision)
+    log.deliver(delivered)
+    log.transaction(log.op("rollback", rolled_back), log.discard(discarded))
+    log.transaction(log.op("discard", discarded), log.parked(discarded, "discarded"))
+    log.transaction(log.parked(tombstone_unread, "held"))
+    log.deliver(tombstone_unread)
+    log.transaction(log.op("commit", lost))
+    log.end(unapplied, COMMIT)
+    log.deliver(unapplied)
+    repeated_at = log.end(unapplied, COMMIT)
+    assert undecided.offset < forgotten.offset
+    partitions = [HalfFacts(PLAIN, 0, applied_to=repeated_at, low=0)]
+    judged = Judged(spark, log, log.facts(partitions=partitions))
+    halves = {"delivered": delivered, "rolled back": rolled_back, "discarded": discarded, "lost": lost}
+    halves |= {"tombstone unread": tombstone_unread, "unapplied": unapplied, "undecided": undecided}
+    assert judged.fate(lost) == "LOST"
+    closed = {name for name, half in halves.items() if judged.of(half).closed}
+    assert closed == {"delivered", "rolled back", "discarded", "lost"}
+    # Records that an open Kafka transaction hides may still be evidence.
+    hidden = Judged(spark, log, log.facts(partitions=partitions, topics=[RealTopicFacts(ORDERS, settled=False)]))
+    assert not any(hidden.of(half).closed for half in halves.values())
+
+
+@pytest.mark.long
+def test_no_worker_ever_ran(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, COMMIT)
+    judged = Judged(spark, log, log.facts(partitions=[HalfFacts(PLAIN, 0)]))
+    assert (judged.fate(half), judged.of(half).pending_state) == ("pending", "decision_unread")
+
+
+@pytest.mark.long
+def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> None:
+    log = Memory()
+    winner_gone, all_gone, finished, forgotten = log.half(), log.half(), log.half(), log.half()
+    open_still, leaked = log.half(), log.half()
+    log.end(winner_gone, ROLLBACK)  # Refused: an earlier commit was removed.
+    log.deliver(winner_gone)
+    log.transaction(log.copy(all_gone))
+    log.transaction(log.op("rollback", finished))
+    log.transaction(log.op("rollback", leaked), log.copy(leaked))
+    log.transaction(log.parked(open_still, "pending"))
+    old = [HalfFacts(PLAIN, 0, applied_to=1, low=6, ends_since=BORN, outcomes_since=BORN)]
+    judged = Judged(spark, log, log.facts(partitions=old))
+    assert judged.fate(winner_gone) == "delivered"
+    # Visible, without any evidence of a commit.
+    assert judged.fate(all_gone) == "unverifiable"
+    assert judged.fate(finished) == "rolled_back"
+    assert judged.fate(forgotten) == "unverifiable"
+    assert judged.fate(open_still) == "pending"
+    # OP itself says that it was rolled back: no history is needed.
+    assert judged.fate(leaked) == "LEAKED"
+    assert not any(row.findings for row in judged.rows)
+
+
+@pytest.mark.long
+def test_history_is_known_for_those_born_later(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.deliver(half)
+    judged = Judged(
+        spark,
+        log,
+        log.facts(partitions=[HalfFacts(PLAIN, 0, 1, 0, ends_since=BORN - 1, outcomes_since=BORN - 1)]),
+    )
+    assert judged.fate(half) == "LEAKED"
+
+
+@pytest.mark.long
+def test_discard_whose_record_is_gone_makes_late_undecidable(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.op("discard", half))
+    assert Judged(spark, log, log.facts()).fate(half) == "discarded"
+
+
+@pytest.mark.long
+def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSession) -> None:
+    log = Memory()
+    gone, first, second, lost = log.half(), log.half(), log.half(), log.half()
+    other = log.half(partition=PASSED)
+    for half in (gone, first, second, lost, other):
+        log.end(half, COMMIT)
+    log.transaction(log.op("commit", gone))
+    log.deliver(first)
+    log.deliver(second)
+    log.transaction(log.op("commit", lost))
+    log.transaction(log.op("commit", other))
+    truncated = [RealTopicFacts(ORDERS, truncated=True)]
+    judged = Judged(spark, log, log.facts(topics=truncated), truncated=((ORDERS, 0),))
+    assert judged.fate(gone) == "unverifiable"
+    assert judged.fate(lost) == "LOST"
+    # Records of another half partition have an order of their own.
+    assert judged.fate(other) == "unverifiable"
+    # The missing record may have gone to the other partition of the topic, where there is no evidence.
+    both = Judged(spark, log, log.facts(topics=truncated), truncated=((ORDERS, 0), (ORDERS, 1)))
+    assert both.fate(lost) == "unverifiable"
+
+
+@pytest.mark.long
+def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> None:
+    """All earlier deliveries are gone. A missing record after an existing one is lost."""
+    log = Memory()
+    gone, there, next_one, lost = log.half(), log.half(), log.half(), log.half()
+    other = log.half(partition=PASSED)
+    for half in (gone, there, next_one, lost, other):
+        log.end(half, COMMIT)
+    log.transaction(log.op("commit", gone))
+    log.deliver(there)
+    log.deliver(next_one)
+    log.transaction(log.op("commit", lost))
+    log.transaction(log.op("commit", other))
+    judged = Judged(spark, log, log.facts())
+    assert [judged.fate(half) for half in (gone, there, lost)] == ["unverifiable", "delivered", "LOST"]
+    # Records of another half partition have an order of their own.
+    assert (judged.fate(other), judged.of(other).findings) == ("unverifiable", ["NOT_IN_TOPIC"])
+    assert judged.of(gone).findings == ["NOT_IN_TOPIC"]
+
+
+@pytest.mark.long
+def test_an_old_record_that_was_put_back_into_a_topic_created_again_proves_no_loss(spark: SparkSession) -> None:
+    log = Memory()
+    put_back, gone, also_gone, new = log.half(), log.half(), log.half(), log.half()
+    for half in (put_back, gone, also_gone, new):
+        log.end(half, COMMIT)
+    log.transaction(log.op("commit", put_back))
+    log.transaction(log.op("commit", gone))
+    log.transaction(log.op("commit", also_gone))
+    log.transaction(log.copy(put_back))
+    log.deliver(new)
+    judged = Judged(spark, log, log.facts())
+    assert [judged.fate(half) for half in (put_back, gone, also_gone, new)] == [
+        *("delivered", "unverifiable", "unverifiable", "delivered"),
+    ]
+
+
+@pytest.mark.long
+def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) -> None:
+    log = Memory()
+    expired = Half(PLAIN, 3, "F" * 32, "billing", ORDERS)
+    log.end(expired, COMMIT)
+    log.deliver(expired)
+    judged = Judged(
+        spark, log, log.facts(partitions=[HalfFacts(PLAIN, half_start=4, log_start=4, applied_to=1, low=4)])
+    )
+    assert judged.strays == ["HALF_GONE"]
+    assert not any(row.findings for row in judged.rows)
+
+
+@pytest.mark.long
+def test_undecided_for_too_long_is_stuck(spark: SparkSession) -> None:
+    """Greatest age 72 h, and an hour for clocks that differ."""
+    log = Memory()
+    old, decided, resumed, held = log.half(), log.half(), log.half(), log.half()
+    log.end(decided, COMMIT)
+    log.transaction(log.discard(resumed), log.op("discard", resumed), log.parked(resumed, "discarded"))
+    log.end(resumed, 0, source="resume")
+    log.transaction(log.parked(resumed, "pending", resumed=BORN + 10 * HOUR))
+    at = log.end(held, COMMIT)
+    log.transaction(log.parked(held, "held", decided=at))
+    unread = [HalfFacts(PLAIN, 0, applied_to=0, low=0)]
+    young = Judged(spark, log, log.facts(partitions=unread, now=BORN + 73 * HOUR))
+    assert not any(row.breaches for row in young.rows)
+    aged = Judged(spark, log, log.facts(partitions=unread, now=BORN + 73 * HOUR + 1))
+    assert {row.half: row.breaches for row in aged.rows if row.breaches} == {old.offset: ["STUCK"]}
+
+
+@pytest.mark.long
+def test_held_for_hours_although_its_topic_is_there_is_a_finding(spark: SparkSession) -> None:
+    log = Memory()
+    held, waits = log.half(), log.half(topic=ABSENT)
+    for half in (held, waits):
+        at = log.end(half, COMMIT)
+        log.transaction(log.parked(half, "held", decided=at))
+    young = Judged(spark, log, log.facts(now=BORN + 3 * HOUR))
+    assert not any(row.findings for row in young.rows)
+    aged = Judged(spark, log, log.facts(now=BORN + 3 * HOUR + 1))
+    assert {row.half: row.findings for row in aged.rows if row.findings} == {held.offset: ["HELD_LONG"]}
+
+
+@pytest.mark.long
+def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
+    """The progress names the entry: earlier ones are applied, it and later ones are not."""
+    log = Memory()
+    first, second, third = log.half(), log.half(), log.half()
+    log.decision_record("\n".join(half.entry(COMMIT) for half in (first, second, third)).encode())
+    progress = log.progress(PLAIN, half=0, end=0, entry=2)
+    log.transaction(log.copy(first), log.op("commit", first), progress)
+    (row,) = decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
+    assert (row.applied_to, row.applied_entry) == (0, 2)
+    facts = log.facts(partitions=[HalfFacts(PLAIN, 0, applied_to=0, applied_entry=2, low=0)])
+    judged = Judged(spark, log, facts)
+    assert [judged.fate(half) for half in (first, second, third)] == ["delivered", "LOST", "pending"]
+    assert not any(row.breaches for row in judged.rows)
+
+
+@pytest.mark.long
+def test_open_ones_whose_half_message_is_gone_have_expired(spark: SparkSession) -> None:
+    log = Memory()
+    pending, held, discarded, finished, resolved, there = (
+        Half(PLAIN, offset, f"{offset:032X}", "billing", ORDERS) for offset in (1, 2, 3, 4, 5, 6)
+    )
+    log.transaction(log.parked(pending, "pending"), log.parked(held, "held"), log.parked(discarded, "discarded"))
+    log.transaction(log.parked(finished, "pending"), log.op("rollback", finished))
+    log.transaction(log.parked(resolved, "pending"), log.parked(resolved, None), log.parked(there, "pending"))
+    judged = Judged(
+        spark, log, log.facts(partitions=[HalfFacts(PLAIN, half_start=6, log_start=6, applied_to=0, low=7)])
+    )
+    assert {row.half: row.breaches for row in judged.rows if row.breaches} == {1: ["EXPIRED"], 2: ["EXPIRED"]}
+
+
+@pytest.mark.long
+def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> None:
+    log, other = Memory(), Memory()
+    theirs = other.half()
+    log.transaction(log.copy(theirs), log.copy(Half(PLAIN, 0, "F" * 32, "billing", ORDERS)))
+    log.transaction(log.copy(Half(PASSED, 7, "F" * 32, "billing", ORDERS)))
+    halves = decode.halves(other.frame(spark, other.names.half))
+    nothing = decode.entries(decode.decision_records(other.frame(spark, other.names.end)))
+    others = orphans.OtherNamespaces(halves, nothing, {PASSED: 8})
+    # The last one may have been a message of theirs that retention has removed, with its END.
+    assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "OTHER_NAMESPACE", "PHANTOM"]
+
+
+@pytest.mark.long
+def test_a_phantom_below_the_log_start_of_another_namespace_is_one(spark: SparkSession) -> None:
+    """Their END is complete: it names each of their delivered half messages by id."""
+    log, other = Memory(), Memory()
+    gone = other.half()
+    other.end(gone, COMMIT)
+    log.transaction(log.copy(gone), log.copy(Half(PLAIN, gone.offset, "F" * 32, "billing", ORDERS)))
+    ends = decode.entries(decode.decision_records(other.frame(spark, other.names.end)))
+    others = orphans.OtherNamespaces(decode.halves(other.frame(spark)), ends, {})
+    assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "PHANTOM"]
+
+
+@pytest.mark.long
+def test_repeated_header_names_the_last_one_counts(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, COMMIT)
+    copy = log.copy(half)
+    copy.headers[:0] = [("UNIQ_KEY", b"the user's"), ("TXB_HALF", None)]
+    log.transaction(copy, log.op("commit", half))
+    assert Judged(spark, log, log.facts()).fate(half) == "delivered"
+
+
+def test_empty_topics(spark: SparkSession) -> None:
+    log = Memory()
+    judged = Judged(spark, log, log.facts())
+    assert (judged.rows, judged.strays, judged.malformed, judged.unreadable) == ([], [], [], 0)
+
+
+# Reach: what cannot be judged is told
+
+FOREVER = 2**62
+BOTH = (PLAIN, PASSED)
+
+
+def without(log: Memory, name: str, **gone: object) -> tuple[Memory, Facts]:
+    """The log after retention has emptied a topic, and the facts that are known then of each half partition."""
+    left = Memory()
+    left.records = [record for record in log.records if record.topic != name]
+    left.end_position = log.end_position
+    written = {
+        record.partition: json.loads(record.value or b"") for record in log.records if record.key in keys_of(log)
+    }
+    facts = log.facts(
+        partitions=[
+            HalfFacts(p, 0, **({"applied_to": end, "low": low} | gone))  # type: ignore[arg-type]
+            for p in BOTH
+            for end, low in [(written[p]["end"], written[p]["half"]) if p in written else (log.end_position[p], 0)]
+        ],
+        discards_cut=name == log.names.discard,
+        checks_since={"billing": FOREVER if name == log.names.check("billing") else -1, "shipping": -1},
+    )
+    return left, facts
+
+
+def keys_of(log: Memory) -> set[bytes]:
+    return {log.names.checkpoint_key(p) for p in BOTH}
+
+
+TAKEN_AWAY = {
+    "end": {"ends_since": FOREVER},
+    "op": {"outcomes_since": FOREVER},
+    "discard": {"discards_since": FOREVER},
+    "offset": {"parked_since": FOREVER, "checkpoint_gone": True, "applied_to": None, "low": None},
+    "check": {},
+}
+#: Reasons why a rule cannot judge a transaction then.
+REASONS = {
+    "end": {"END_GONE"},
+    "op": {"OP_GONE"},
+    "discard": {"DISCARD_GONE", "COPY_GONE"},
+    "offset": {"CHECKPOINT_GONE", "PARKED_GONE"},
+    "check": {"CHECKS_GONE", "CHECKS_AGED"},
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "op" else pytest.mark.long) for name in TAKEN_AWAY]
+)
+def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
+    spark: SparkSession, planted: tuple[dict[str, Half | None], Judged], name: str
+) -> None:
+    """The audit finds each planted violation, or its rule names the reason why it cannot judge this transaction."""
+    log = Memory()
+    plant(log)
+    topic = {"check": log.names.check("billing")}.get(name) or getattr(log.names, name)
+    found = violations_of(planted[1])
+    left, facts = without(log, topic, **TAKEN_AWAY[name])
+    judged = Judged(spark, left, facts)
+    now, unjudged = violations_of(judged), judged.unjudged
+    assert unjudged, "it says nothing at all"
+    for kind, halves in found.items():
+        for half in halves - now.get(kind, set()):
+            assert unjudged.get((kind, half)) in REASONS[name], f"{kind} of {half} is passed over without a word"
+    # The reported reach of each rule equals the counted one.
+    told = reach.with_records(judged.counted.reach, 0, facts)
+    each = Counter((kind, reason) for (kind, _), reason in unjudged.items())
+    counted = {
+        (kind, reason): count
+        for kind, reasons in reach.by_rule(told).items()
+        for reason, count in reasons.items()
+        if kind != "EXPIRED"  # Reasons about half messages that are gone.
+    }
+    assert each == counted
+    for kind, halves in now.items():
+        if kind not in {"LOST", "LEAKED", "WRONG_WINNER", "DUPLICATED"}:
+            assert halves <= found.get(kind, set()), f"{kind} was not planted"
+        # A violation of one kind may become another one: a delivered copy is a phantom once it is known as a copy.
+        first = planted[0]["both_copies_delivered"]
+        assert first is not None
+        assert halves <= set().union(*found.values(), {(PLAIN, first.offset + 1)}), f"{kind} was not planted"
+
+
+def violations_of(judged: Judged) -> dict[str, set[tuple[int, int]]]:
+    found: dict[str, set[tuple[int, int]]] = {}
+    for row in judged.rows:
+        if row.valid:
+            for kind in {row.fate} & set(verdicts.WRONG_FATES) | set(row.breaches):
+                found.setdefault(kind, set()).add((row.partition, row.half))
+    return found
+
+
+@pytest.mark.long
+def test_an_emptied_discard_topic_hides_only_what_was_discarded(spark: SparkSession) -> None:
+    log = Memory()
+    leaked, undecided, forgotten, discarded, delivered = (log.half() for _ in range(5))
+    log.end(leaked, ROLLBACK)
+    log.transaction(log.copy(leaked))
+    log.transaction(log.copy(undecided))
+    log.end(forgotten, COMMIT)
+    log.transaction(log.op("discard", discarded))
+    log.end(discarded, COMMIT)
+    log.end(delivered, COMMIT)
+    log.deliver(delivered)
+    _, facts = without(log, log.names.discard, discards_since=FOREVER)
+    judged = Judged(spark, log, facts)
+    assert [judged.fate(half) for half in (leaked, undecided, forgotten)] == ["LEAKED", "LEAKED", "LOST"]
+    assert (judged.fate(discarded), judged.fate(delivered)) == ("discarded", "delivered")
+    assert reach.by_rule(judged.counted.reach) == {
+        "CHECKED_AFTER_DECISION": {"DISCARD_GONE": 1},
+        "LOST": {"DISCARD_GONE": 1},
+        "WRONG_WINNER": {"DISCARD_GONE": 1},
+    }
+    assert reach.blind(judged.counted.reach) == []
+
+
+class LastDiscard(AuditedCluster):
+    """A cluster where retention has removed the first record of the discard topic. The next one is of `at` (ms)."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def first_timestamps(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return dict.fromkeys(partitions, self._at)
+
+
+@pytest.mark.long
+def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_before_it(spark: SparkSession) -> None:
+    """Only for the message whose own discard record was removed it is unknown which decisions came too late."""
+    log, day = Memory(), 24 * HOUR
+    leaked, undecided, forgotten, overruled, asked, recent, removed = (log.half() for _ in range(7))
+    log.end(leaked, ROLLBACK)
+    log.transaction(log.copy(leaked))
+    log.transaction(log.copy(undecided))
+    log.end(forgotten, COMMIT)
+    log.end(overruled, ROLLBACK)
+    log.end(overruled, COMMIT)
+    log.deliver(overruled)
+    decided = log.end(asked, COMMIT)
+    log.deliver(asked)
+    log.write(log.check(asked, decided + 1))
+    log.transaction(log.op("discard", removed))
+    log.transaction(log.op("discard", recent), log.discard(recent))
+    log.end(removed, COMMIT)
+    late = log.end(recent, COMMIT)
+    names = log.names
+    topics = (names.half, names.end, names.op, names.offset)
+    partitions = {name: [(name, PLAIN), (name, PASSED)] for name in topics} | {names.discard: [(names.discard, 0)]}
+    keys = [key for of in partitions.values() for key in of]
+    nothing = dict.fromkeys(keys, 0)
+    known = {PLAIN: AuditCheckpoint(log.end_position[PLAIN], 0), PASSED: AuditCheckpoint(0, 0)}
+    starts = nothing | {(names.discard, 0): 1}
+    told = partition_facts(names, LastDiscard(BORN + day), partitions, starts, known, AuditCut({}), nothing, nothing)
+    assert {fact.discards_since for fact in told} == {BORN + day + HOUR}
+    judged = Judged(spark, log, log.facts(partitions=told, discards_cut=True, now=BORN + 2 * day))
+    assert violations_of(judged) == {
+        "LEAKED": {(PLAIN, leaked.offset), (PLAIN, undecided.offset)},
+        "LOST": {(PLAIN, forgotten.offset)},
+        "WRONG_WINNER": {(PLAIN, overruled.offset)},
+        "CHECKED_AFTER_DECISION": {(PLAIN, asked.offset)},
+        # Its rollback is applied, and OP has no outcome for it.
+        "PROGRESS_AHEAD": {(PLAIN, leaked.offset)},
+    }
+    assert (judged.fate(recent), judged.of(recent).late_at) == ("discarded", late)
+    assert judged.fate(removed) == "discarded"
+    assert set(judged.unjudged.values()) == {"DISCARD_GONE"}
+    assert {half for _, half in judged.unjudged} == {(PLAIN, removed.offset)}
+
+
+@pytest.mark.long
+def test_a_copy_that_the_discard_topic_no_longer_tells_of_accuses_nobody(spark: SparkSession) -> None:
+    """The END names the copy, and decides the first one. Only the discard record shows which is which."""
+    log = Memory()
+    first = log.half()
+    again = log.half(UNIQ_KEY=first.id)
+    log.decision_record(f"{again.offset},{first.id},8".encode(), first.partition)
+    log.deliver(first, log.op("discard", again))
+    _, facts = without(log, log.names.discard, discards_since=FOREVER)
+    judged = Judged(spark, log, facts)
+    assert judged.fate(first) == "delivered"
+    assert not any(row.breaches or row.findings for row in judged.rows)
+    assert reach.by_rule(judged.counted.reach)["LEAKED"] == {"COPY_GONE": 1}
+
+
+def test_a_rule_that_judges_nothing_is_blind(spark: SparkSession) -> None:
+    log = Memory()
+    visible = log.half()
+    log.deliver(visible)
+    _, facts = without(log, "none", ends_since=FOREVER)
+    judged = Judged(spark, log, facts)
+    blind = ["BEFORE_DECISION", "CHECKED_AFTER_DECISION", "LEAKED", "OVERTAKEN", "WRONG_WINNER"]
+    assert reach.blind(judged.counted.reach) == blind
+    _, whole = without(log, "none")
+    assert reach.blind(Judged(spark, log, whole).counted.reach) == []
+
+
+def test_a_key_is_hashed_as_kafkas_java_producer_does(spark: SparkSession) -> None:
+    """The first values are those of Kafka's own UtilsTest (without the sign), the others are of its Python twin."""
+    known = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    rng = Random(5)
+    others = [rng.randbytes(size) for size in range(1, 40)]
+    keys = [*known, *others]
+    rows = [{"key": base64.b64encode(key).decode()} for key in keys]
+    found = (
+        literals.frame(spark, rows, "key: binary").select("key", murmur2.hashed(F.col("key")).alias("hash")).collect()
+    )
+    assert {bytes(row.key): row.hash for row in found} == (
+        {key: value & 0x7FFFFFFF for key, value in known.items()} | {key: writer.murmur2(key) for key in others}
+    )
