@@ -22,11 +22,11 @@ from txbridge_audit.cluster import facts, selection
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.spark.incremental.follow import follow
 from txbridge_audit.engines.spark.incremental.steps import Increments
 from txbridge_audit.engines.spark.incremental.store import Store
 from txbridge_audit.engines.spark.read import kafka_source
-from txbridge_audit.engines.spark.read.gather import Plan
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from rich.console import Console
-from txbridge_audit.audit import refuse_to_continue, run_audit
+from txbridge_audit.audit import run_audit
 from txbridge_audit.cluster.given import kafka_options, limits_of
 from txbridge_audit.cluster.selection import selection_of
 from txbridge_audit.engines.spark.incremental.follow import follow
@@ -19,7 +19,7 @@ from txbridge_audit.engines.spark.incremental.violations_topic import default_to
 from txbridge_audit.engines.spark.read.spark_session import kill_session
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.formats import LedgerFormat
+from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from txbridge.core.names import Names
+from txbridge.core.names import Names, is_topic
 from txbridge_audit.cluster.cuts import AuditCut
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.errors import CouldNotAuditError
@@ -12,6 +12,16 @@ from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, HalfFacts, RealTopicFact
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 _FOREVER = 2**62
+
+
+def named(namespace: str) -> Names:
+    """The names of a namespace. Raises CouldNotAuditError when the names of its topics would not be valid."""
+    names = Names(namespace)
+    if not is_topic(names.check("x")):
+        raise CouldNotAuditError(
+            f"{namespace!r} cannot be a namespace: letters, digits and . _ - name topics; check --namespace"
+        )
+    return names
 
 
 def internal_topics(cluster: AuditedCluster, names: Names) -> dict[str, list[TopicPartition]]:
@@ -157,3 +167,22 @@ def topic_facts(
         )
         for topic in sorted(topics)
     ]
+
+
+def existing(cluster: AuditedCluster, topics: Collection[str], chosen: Collection[str]) -> list[TopicPartition]:
+    """Partitions of the real topics that exist, of those `chosen` if any are.
+
+    For one that does not exist, the worker holds the messages. Raises CouldNotAuditError.
+    """
+    counts = cluster.partition_counts()
+    unknown = sorted(set(chosen) - set(topics) - set(counts))
+    if unknown:
+        raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
+    wanted = set(topics) & set(chosen) if chosen else set(topics)
+    hidden = cluster.forbidden_topics([topic for topic in wanted if topic not in counts])
+    if hidden:
+        raise CouldNotAuditError(
+            f"half messages go to {', '.join(hidden)}, which the audit's user may not see, so their fates are "
+            "not known; give it the right to read there, or audit others with --only-topic",
+        )
+    return [key for topic in sorted(wanted) if topic in counts for key in partitions_of(topic, counts[topic])]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txbridge_audit.protocol.mentions import HalfMention
+
 
 @dataclass(frozen=True, slots=True)
 class AuditSelection:
@@ -18,3 +20,13 @@ class AuditSelection:
     def to_dict(self) -> dict[str, object]:
         """For the JSON form."""
         return {"since": self.since, "until": self.until, "topics": sorted(self.topics)}
+
+    def takes(self, message: HalfMention) -> bool:
+        """Whether the transaction of a valid half message is audited."""
+        if self.since is not None and message.born < self.since:
+            return False
+        if self.until is not None and message.born >= self.until:
+            return False
+        # All of several messages must be in chosen topics. One in a topic that is not read would seem to be lost.
+        topics = {part.topic for part in message.parts} if message.parts is not None else {message.real_topic}
+        return not self.topics or topics <= self.topics

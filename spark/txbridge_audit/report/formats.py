@@ -7,8 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from txbridge_audit.engines.spark.read.filesystems import scheme_of
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.report.filesystems import refuse_without_rename, scheme_of
 
 #: The folder in which Delta Lake records the versions of a table.
 DELTA_LOG = "_delta_log"
@@ -30,6 +31,15 @@ def local_folder(path: str) -> Path | None:
     if scheme is None and not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
         return Path(path)
     return None
+
+
+def resolved(path: str) -> str:
+    """The path as the same place wherever it is opened: a relative one of this machine is one of our own folder.
+
+    Spark runs in another folder, which is deleted with it.
+    """
+    folder = local_folder(path)
+    return path if folder is None or scheme_of(path) is not None else str(folder.absolute())
 
 
 def refuse_existing_locally(path: str) -> None:
@@ -64,4 +74,26 @@ def refuse_other_format(path: str, form: LedgerFormat, names: list[str]) -> None
         raise CouldNotAuditError(
             f"the ledger in {path} is stored as Parquet: continue it without --ledger-format delta, "
             "or give --ledger a new folder"
+        )
+
+
+def refuse_to_continue(
+    selection: AuditSelection,
+    ledger_path: str | None,
+    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
+    *,
+    with_overview: bool,
+) -> None:
+    """Raise CouldNotAuditError for options that a continued audit does not take."""
+    if ledger_path is None:
+        raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
+    refuse_without_rename(scheme_of(ledger_path))
+    refuse_other_format_locally(ledger_path, ledger_format)
+    if selection != AuditSelection():
+        raise CouldNotAuditError(
+            "a continued audit is about all transactions: leave --since, --until and --only-topic out",
+        )
+    if with_overview:
+        raise CouldNotAuditError(
+            "a continued audit reads only what is new, and the page shows all: leave --html out, or audit in full",
         )

@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-from txbridge_audit.engines.spark.judge import fates, reach
+from txbridge_audit.judge import lacking, table
 from txbridge_audit.report import plots
 from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport
@@ -33,7 +33,7 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         report=report,
         overview=overview,
         verdict="No violations" if report.clean else f"{total:,} violation{'s' if total > 1 else ''}",
-        wrong=fates.WRONG_FATES,
+        wrong=table.WRONG_FATES,
         shown=some_of_each(report, SHOWN),
         advice=advice(report),
         says=says,
@@ -42,7 +42,7 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         over_time=Markup(plots.over_time(overview)),  # noqa: S704
         latencies=Markup(plots.latencies(overview)),  # noqa: S704
         quantiles=QUANTILES,
-        reasons=reach.SAYS,
+        reasons=lacking.SAYS,
         count=lambda number: f"{number:,}",
         duration=plots.duration,
         time=_time,

@@ -4,38 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-from txbridge_audit.engines.spark.judge import fates, violations
-from txbridge_audit.engines.spark.judge.findings import SAYS
+from txbridge_audit.judge import fates, table
 from txbridge_audit.report.model import AuditReport, Entry
 
 #: Every verdict has an anchor there, its name in lower case.
 DOCS = "https://github.com/txbridge/txbridge/blob/main/docs/audit.md"
-
-MEANING = {
-    fates.DELIVERED: "committed, one visible copy",
-    fates.ROLLED_BACK: "rolled back, not visible",
-    fates.PENDING: "waiting",
-    fates.DISCARDED: "undecided after the last check, can be resumed",
-    fates.ABANDONED: "committed, not deliverable, given up by an operator",
-    fates.UNVERIFIABLE: "the log no longer says",
-    fates.LOST: "committed, not visible",
-    fates.PARTIAL: "some of its messages visible, some lost",
-    fates.DUPLICATED: "more than one visible copy",
-    fates.LEAKED: "visible though rolled back, undecided, discarded or abandoned",
-    fates.WRONG_WINNER: "a later decision prevailed over the first",
-    fates.PHANTOM: "visible without a half message (records)",
-    violations.ALTERED: "a visible copy differs from its half message",
-    violations.MISPLACED: "a visible copy is in another partition than asked for",
-    violations.BEFORE_DECISION: "delivered before its decision",
-    violations.OVERTAKEN: "delivered behind what was decided later",
-    violations.OUT_OF_ORDER: "messages of one transaction have changed places",
-    violations.STUCK: "undecided for too long",
-    violations.EXPIRED: "open, and HALF no longer has its half message",
-    violations.EARLY: "delivered before its time",
-    violations.OVERDUE: "scheduled, and not delivered when its time had come",
-    violations.CHECKED_AFTER_DECISION: "checked although decided",
-    violations.PROGRESS_AHEAD: "passed by the checkpoint without a trace",
-}
 
 
 def rule_of(kind: str) -> str:
@@ -67,5 +40,5 @@ def some_of_each(report: AuditReport, number: int) -> list[tuple[str, list[Entry
 
 
 def says(kind: str) -> str:
-    """A violation or finding in a sentence."""
-    return MEANING.get(kind) or SAYS[kind]
+    """A verdict in a few words."""
+    return table.KINDS[kind].means

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txbridge.subject import Subject
+from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.table import NOTES
 from txbridge_audit.report.overview import AuditOverview
 
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1
 
 CLEAN, VIOLATED = 0, 1
-
-#: Findings that need no action. They come from other users' records, or from retention.
-NOTES = frozenset({"FOREIGN_COPY", "OTHER_NAMESPACE", "HALF_GONE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class AuditReport:
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
     seconds: float
-    #: By violation and reason (judge/reach.py): number of transactions that could not be judged, because evidence is
+    #: By violation and reason (judge/lacking.py): number of transactions that could not be judged, because evidence is
     #: gone. For PHANTOM and ALTERED it counts visible records, for EXPIRED the offsets that HALF has lost.
     unjudged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     selection: AuditSelection = field(default_factory=AuditSelection)
@@ -97,7 +96,8 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        return self.violations.total == 0
+        """Whether there is no violation, and no rule that could judge nothing: without evidence no audit is clean."""
+        return self.violations.total == 0 and not self.findings.by_kind.get(BLIND.name)
 
     @property
     def to_act_on(self) -> int:
@@ -106,7 +106,7 @@ class AuditReport:
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 violations."""
+        """0 clean, 1 violations, or rules that could judge nothing."""
         return CLEAN if self.clean else VIOLATED
 
     @property

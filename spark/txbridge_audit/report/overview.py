@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from txbridge.core.names import short_id
+from txbridge_audit.judge import fates
+from txbridge_audit.judge.verdict import Verdict
+
+#: Points of the plot over time: as many as a phone can show.
+INTERVALS = 60
+#: Rows of the tables: as many as a person can act on. The ledger has all of them.
+GROUPS, OLDEST = 20, 20
 QUANTILES = (0.5, 0.95, 0.99)
 
 
@@ -55,10 +64,94 @@ class AuditOverview:
     interval: int
     #: By start of an interval (ms) and fate, the number of transactions born in it.
     over_time: Mapping[int, Mapping[str, int]]
-    #: None when no transaction has it. See `derived.delivery_latency`.
+    #: None when no transaction has it. See `Case.delivery_latency`.
     prepare_to_decision: Latency | None
     decision_to_delivery: Latency | None
     #: The group with the most checks is first.
     groups: tuple[GroupOverview, ...]
     #: The oldest one is first.
     oldest_pending: tuple[Waiting, ...]
+
+
+@dataclass(slots=True)
+class OverviewSums:
+    """What an overview is made of, verdict by verdict."""
+
+    #: Time of birth and fate of each transaction.
+    births: list[tuple[int, str]] = field(default_factory=list)
+    to_decision: list[int] = field(default_factory=list)
+    to_delivery: list[int] = field(default_factory=list)
+    #: By group the counts of GroupOverview, in its order.
+    groups: dict[str, Counter[str]] = field(default_factory=dict)
+    waiting: list[Waiting] = field(default_factory=list)
+
+    def add(self, verdict: Verdict) -> None:
+        """Add a verdict."""
+        case, message = verdict.case, verdict.case.message
+        if message is None or verdict.fate is None:
+            return
+        group, winner, checks = str(message.group), case.winner, case.checks_sent
+        self.births.append((message.born, verdict.fate))
+        # The append times may come from two brokers, whose clocks may make a short latency look negative.
+        if winner is not None:
+            self.to_decision.append(max(0, winner.stamp - message.born))
+        if case.delivery_latency is not None:
+            self.to_delivery.append(max(0, case.delivery_latency))
+        self.groups.setdefault(group, Counter()).update(
+            transactions=1,
+            checked=int(checks > 0),
+            checks=checks,
+            answered=int(winner is not None and winner.source == "check"),
+            discarded=int(verdict.fate == fates.DISCARDED.name),
+        )
+        if verdict.pending_state is not None:
+            waits = Waiting(
+                *(short_id(str(message.id)), group, str(message.real_topic), message.partition, message.half),
+                *(verdict.pending_state, message.born, checks),
+            )
+            self.waiting.append(waits)
+            if len(self.waiting) > 2 * OLDEST:
+                self.waiting = _oldest(self.waiting)
+
+    def overview(self) -> AuditOverview:
+        """The overview of all verdicts that were added."""
+        interval, over_time = self._over_time()
+        ranked = sorted(self.groups.items(), key=lambda one: (-one[1]["checks"], one[0]))
+        return AuditOverview(
+            interval=interval,
+            over_time=over_time,
+            prepare_to_decision=_latency(self.to_decision),
+            decision_to_delivery=_latency(self.to_delivery),
+            groups=tuple(
+                GroupOverview(
+                    name,
+                    *(counts[what] for what in ("transactions", "checked", "checks", "answered", "discarded")),
+                )
+                for name, counts in ranked[:GROUPS]
+            ),
+            oldest_pending=tuple(_oldest(self.waiting)),
+        )
+
+    def _over_time(self) -> tuple[int, dict[int, dict[str, int]]]:
+        if not self.births:
+            return 1, {}
+        first, last = min(self.births)[0], max(self.births)[0]
+        interval = (last - first) // INTERVALS + 1
+        counted = Counter((first + (born - first) // interval * interval, fate) for born, fate in self.births)
+        found: dict[int, dict[str, int]] = {}
+        for (start, fate), number in sorted(counted.items()):
+            found.setdefault(start, {})[fate] = number
+        return interval, found
+
+
+def _oldest(waiting: Sequence[Waiting]) -> list[Waiting]:
+    return sorted(waiting, key=lambda one: (one.born, one.partition, one.half))[:OLDEST]
+
+
+def _latency(taken: Sequence[int]) -> Latency | None:
+    if not taken:
+        return None
+    ordered = sorted(taken)
+    by_power = Counter(ms.bit_length() for ms in ordered)
+    quantiles = tuple(ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in QUANTILES)
+    return Latency(dict(sorted(by_power.items())), quantiles, ordered[-1])

@@ -10,24 +10,24 @@ import matplotlib as mpl
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from txbridge_audit.engines.spark.judge import fates
+from txbridge_audit.judge import fates
 from txbridge_audit.report.overview import AuditOverview, Latency
 
 #: Width and height, inches. The page scales a plot to its width. At this size the text is readable on a phone.
 _SIZE = (7.2, 3.2)
 #: Okabe and Ito's colours, which people who do not see red and green can distinguish. Wrong fates have reddish ones.
 _COLOURS = {
-    fates.DELIVERED: "#0072b2",
-    fates.ROLLED_BACK: "#56b4e9",
-    fates.PENDING: "#f0e442",
-    fates.DISCARDED: "#999999",
-    fates.ABANDONED: "#666666",
-    fates.UNVERIFIABLE: "#cccccc",
-    fates.LOST: "#7a0000",
-    fates.PARTIAL: "#aa4400",
-    fates.DUPLICATED: "#d55e00",
-    fates.LEAKED: "#cc0000",
-    fates.WRONG_WINNER: "#cc79a7",
+    fates.DELIVERED.name: "#0072b2",
+    fates.ROLLED_BACK.name: "#56b4e9",
+    fates.PENDING.name: "#f0e442",
+    fates.DISCARDED.name: "#999999",
+    fates.ABANDONED.name: "#666666",
+    fates.UNVERIFIABLE.name: "#cccccc",
+    fates.LOST.name: "#7a0000",
+    fates.PARTIAL.name: "#aa4400",
+    fates.DUPLICATED.name: "#d55e00",
+    fates.LEAKED.name: "#cc0000",
+    fates.WRONG_WINNER.name: "#cc79a7",
 }
 #: Text stays text, which can be searched and needs no embedded font. The same data make the same file.
 _STYLE: dict[Any, Any] = {

@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from txbridge.text import counted
-from txbridge_audit.engines.spark.judge import fates, reach
-from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
-from txbridge_audit.report.meaning import MEANING, advice, rule_of, says, some_of_each
+from txbridge.text import counted, one_line
+from txbridge_audit.judge import lacking
+from txbridge_audit.judge.findings import BLIND
+from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
+from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
@@ -40,6 +41,9 @@ def _verdict(report: AuditReport) -> Text:
     scope = f"{counted(report.transactions, 'transaction')} in {report.seconds:.1f} s"
     if report.clean:
         return Text.assemble(("clean", "bold green"), f": {scope}")
+    if not report.violations.total:
+        blind = "; ".join(entry.says for entry in report.findings.listed if entry.kind == BLIND.name)
+        return Text.assemble(("not clean", "bold red"), f": {scope}: {blind}")
     return Text.assemble((counted(report.violations.total, "violation"), "bold red"), f": {scope}")
 
 
@@ -49,15 +53,18 @@ def _fates(report: AuditReport) -> Table:
     table.add_column("transactions", justify="right")
     table.add_column("meaning", style="dim")
     counts = dict.fromkeys(VIOLATIONS, 0) | dict(report.violations.by_kind) | dict(report.fates)
-    for fate in (*(f for f in fates.FATES if f not in VIOLATIONS), *VIOLATIONS):
+    for fate in (*(f for f in FATES if f not in VIOLATIONS), *VIOLATIONS):
         wrong = fate in VIOLATIONS and counts[fate]
-        table.add_row(fate, f"{counts[fate]:,}", MEANING[fate], style="bold red" if wrong else None)
+        table.add_row(fate, f"{counts[fate]:,}", KINDS[fate].means, style="bold red" if wrong else None)
     return table
 
 
 def _line(console: Console, text: str) -> None:
-    """Print the text without wrapping or cutting it: a log keeps long lines, and evidence must be complete."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print the text without wrapping or cutting it: a log keeps long lines, and evidence must be complete.
+
+    Ids, names and errors come from records that others have written: what would control the terminal is escaped.
+    """
+    console.print(one_line(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def _violations(report: AuditReport, console: Console) -> None:
@@ -95,7 +102,7 @@ def _unjudged(unjudged: Mapping[str, Mapping[str, int]]) -> Table:
     table.add_column("because")
     for rule, reasons in unjudged.items():
         for reason, number in reasons.items():
-            table.add_row(rule, f"{number:,}", reach.SAYS[reason])
+            table.add_row(rule, f"{number:,}", lacking.SAYS[reason])
     return table
 
 

@@ -65,7 +65,7 @@ def test_a_short_audit_of_a_large_half_gets_a_spark_for_short_audits(
         high_watermarks=lambda keys: {key: ENDS[key] for key in keys},
     )
     monkeypatch.setattr("txbridge_audit.audit.AuditedCluster", lambda _: cluster)
-    monkeypatch.setattr("txbridge_audit.audit.spark_session", spark_session)
+    monkeypatch.setattr("txbridge_audit.engines.spark.run.spark_session", spark_session)
     with pytest.raises(SparkStartedError):
         run_audit("127.0.0.1:1", namespace="big", ledger_path=f"file://{tmp_path}", continued=continued)
     assert started == [small]

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
-from txbridge_audit.audit import refuse_to_continue, run_audit
+from txbridge_audit.audit import run_audit
 from txbridge_audit.cluster import kafka_admin
 from txbridge_audit.cluster.cuts import Range, ranges, settle
 from txbridge_audit.cluster.differences import differing
@@ -37,7 +37,7 @@ from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.formats import LedgerFormat
+from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
 from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.terminal import print_report

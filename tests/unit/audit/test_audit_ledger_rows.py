@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from txbridge_audit.engines.spark.judge import fates, findings, ledger, loss_evidence
 from txbridge_audit.engines.spark.judge.derived import delivery_latency
 from txbridge_audit.engines.spark.judge.overview import overview
+from txbridge_audit.engines.spark.ledger import parquet
 from txbridge_audit.judge.facts import HalfFacts
-from txbridge_audit.report import parquet
 from txbridge_audit.report.model import Entry, Place
 
 from tests.support.audit_cases import LONG_AGO

@@ -19,18 +19,18 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from txbridge_audit.audit import named, refuse_to_continue, until_leaders_stay
 from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.spark.incremental.steps import AuditStep, Increments
 from txbridge_audit.engines.spark.incremental.violations_topic import Alarms, existing_partitions
-from txbridge_audit.engines.spark.read.gather import Plan
 from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.engines.spark.read.spark_session import Progress, spark_session
+from txbridge_audit.engines.spark.run import until_leaders_stay
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.formats import LedgerFormat
+from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue, resolved
 from txbridge_audit.report.model import AuditReport
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise.
@@ -76,7 +76,8 @@ def follow(
     Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
     """
     refuse_to_continue(AuditSelection(), ledger_path, ledger_format, with_overview=False)
-    names = named(namespace)
+    names = facts.named(namespace)
+    ledger_path = resolved(ledger_path)
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = AuditedCluster(settings)
     topics = facts.internal_topics(cluster, names)  # before Spark, so that a missing topic is reported at once

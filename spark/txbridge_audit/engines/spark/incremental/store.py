@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.engines.spark.incremental.state import AuditState
-from txbridge_audit.engines.spark.read.filesystems import refuse_without_rename
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.report.filesystems import refuse_without_rename
 from txbridge_audit.report.formats import local_folder
 
 #: Kinds of folders that only the step itself needs.

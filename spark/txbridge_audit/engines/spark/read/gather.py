@@ -16,7 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
-from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.selection import begin
 from txbridge_audit.engines.spark.read import context, decode
 from txbridge_audit.engines.spark.read.frame_cache import FrameCache
@@ -24,22 +25,9 @@ from txbridge_audit.engines.spark.read.frames import Frames
 from txbridge_audit.engines.spark.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, AuditSource
 from txbridge_audit.engines.spark.read.spark_session import FEW, suit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import AuditLimits, Facts, HalfFacts, TopicPartition
+from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The parameters of an audit."""
-
-    #: Start of the audit, ms.
-    now: int
-    limits: AuditLimits
-    selection: AuditSelection
-    real_topics: frozenset[str]
-    settle_timeout: float
-
 
 #: Names of the facts about a half partition that a continued audit keeps from its first step.
 EDGES = ("ends_since", "outcomes_since", "discards_since", "parked_since")
@@ -142,7 +130,7 @@ def gather(source: AuditSource, cache: FrameCache, plan: Plan, seen: Seen | None
     named = plan.real_topics | (frozenset() if seen is None else seen.named)
     if _some(first, first_look):
         named |= _named_in(halves)
-    real = _existing(cluster, named, plan.selection)
+    real = facts.existing(cluster, named, plan.selection.topics)
 
     # Step 2: the earlier cut of the real topics.
     before = cluster.stable_offsets(real)
@@ -179,7 +167,7 @@ def gather(source: AuditSource, cache: FrameCache, plan: Plan, seen: Seen | None
         added = read_halves(first_look, half)
         named |= _named_in(added)
         halves = halves.unionByName(added)
-    real = _existing(cluster, named, plan.selection)
+    real = facts.existing(cluster, named, plan.selection.topics)
     after = settle(cluster, real, timeout=plan.settle_timeout)
     real_starts = cluster.log_starts(real)
     real_first = _resumed(seen, real, real_starts)
@@ -303,23 +291,6 @@ def _named_in(halves: DataFrame) -> frozenset[str]:
     named = halves.where(F.col("fault").isNull()).select("real_topic", topics.alias("topics")).distinct()
     rows = named.select(F.explode("topics").alias("topic")).distinct().collect()
     return frozenset(row.topic for row in rows)
-
-
-def _existing(cluster: AuditedCluster, topics: Collection[str], selection: AuditSelection) -> list[TopicPartition]:
-    """Partitions of the real topics that exist. For one that does not, the worker holds the messages."""
-    counts = cluster.partition_counts()
-    chosen = selection.topics
-    unknown = sorted(chosen - set(topics) - set(counts))
-    if unknown:
-        raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
-    topics = set(topics) & chosen if chosen else topics
-    hidden = cluster.forbidden_topics([topic for topic in topics if topic not in counts])
-    if hidden:
-        raise CouldNotAuditError(
-            f"half messages go to {', '.join(hidden)}, which the audit's user may not see, so their fates are "
-            "not known; give it the right to read there, or audit others with --only-topic",
-        )
-    return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 
 
 def _since_the_first_step(known: Collection[HalfFacts], seen: Seen) -> list[HalfFacts]:

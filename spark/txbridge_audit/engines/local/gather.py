@@ -1,0 +1,184 @@
+"""The reading of one audit: the cuts in their order (cluster/cuts.py), each record read once, and the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from txbridge.core.names import Names
+from txbridge_audit.cluster import facts
+from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
+from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
+from txbridge_audit.cluster.kafka_config import KafkaSettings
+from txbridge_audit.cluster.plan import Plan, Progress
+from txbridge_audit.cluster.reader import read
+from txbridge_audit.cluster.selection import begin
+from txbridge_audit.engines.local.intake import Intake, identities_of, named_identities_of
+from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """What one audit reads: the internal topics of a namespace, on a cluster."""
+
+    cluster: AuditedCluster
+    settings: KafkaSettings
+    names: Names
+    #: The partitions of each internal topic.
+    partitions: Mapping[str, Sequence[TopicPartition]]
+    #: Called with a short text for each phase.
+    say: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReading:
+    """What was read, besides the mentions."""
+
+    facts: Facts
+    #: Log starts of the internal and of the real topics.
+    starts: Ends
+    #: Partitions of real topics that have lost their beginning.
+    truncated: Sequence[TopicPartition]
+    checkpoints: Mapping[int, AuditCheckpoint]
+    #: The offsets that were read of each partition.
+    spans: Mapping[TopicPartition, Range]
+    #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
+    hidden: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+
+def gather(source: LocalSource, plan: Plan, intake: Intake) -> LocalReading:
+    """Take the cuts, and read up to them into the intake. The numbered steps are the order of the cuts (see cuts.py).
+
+    Raises CouldNotAuditError.
+    """
+    cluster, names, partitions, settings = source.cluster, source.names, source.partitions, source.settings
+    cluster.forget_leaders()
+    internal = [key for keys in partitions.values() for key in keys]
+    starts = cluster.log_starts(internal)
+    first = _begin(source, plan, starts)
+
+    # Step 1: the real topics that exist, from a first look at HALF.
+    source.say("reading half messages")
+    half_keys = partitions[names.half]
+    watermarks = cluster.high_watermarks(internal)
+    first_look = {key: watermarks[key] for key in half_keys}
+    intake.take_halves(read(settings, ranges(first, first_look), committed=False))
+    real = _existing(source, plan, intake)
+
+    # Step 2: the earlier cut of the real topics.
+    before = cluster.stable_offsets(real)
+
+    # Step 3: OFFSET, read at once, and then the records that were added meanwhile. Compaction may remove an entry below
+    # the first end because of a newer one above it: the second reading has that newer one.
+    source.say("reading checkpoints")
+    offset_keys = partitions[names.offset]
+    offset = cluster.stable_offsets(offset_keys)
+    intake.take_offsets(read(settings, ranges(first, offset), committed=True))
+    later = cluster.stable_offsets(offset_keys)
+    intake.take_offsets(read(settings, ranges(offset, later), committed=True))
+    checkpoints = intake.checkpoints
+    for checkpoint in checkpoints.values():
+        facts.check_ids(names, cluster, checkpoint.topics)
+
+    # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
+    # They keep records for an hour, so some may vanish while we read. No rule concludes from a missing one.
+    check_keys = facts.check_partitions(names, cluster.partition_counts())
+    check_starts = cluster.log_starts(check_keys)
+    checks_since = facts.checks_since(names, cluster, check_starts)
+    check = cluster.stable_offsets(check_keys)
+
+    # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
+    op = settle(cluster, partitions[names.op], timeout=plan.settle_timeout)
+    discard = settle(cluster, partitions[names.discard], timeout=plan.settle_timeout)
+    # END as the worker reads it: an aborted record decides nothing, and none behind an open transaction is applied.
+    end = settle(cluster, partitions[names.end], timeout=plan.settle_timeout)
+    half = cluster.high_watermarks(half_keys)
+    facts.check_ends(names, checkpoints, end.ends, half)
+
+    # Step 9: the real topics again, those named meanwhile included.
+    intake.take_halves(read(settings, ranges(first_look, half), committed=False))
+    real = _existing(source, plan, intake)
+    after = settle(cluster, real, timeout=plan.settle_timeout)
+    real_starts = cluster.log_starts(real)
+
+    # Step 10: everything is fixed; read the rest.
+    source.say("reading decisions, outcomes and real topics")
+    counts = {topic: sum(one == topic for one, _ in real) for topic in {topic for topic, _ in real}}
+    discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
+    intake.take_discards(read(settings, ranges(first, discard.ends), committed=True))
+    rest = ranges({**first, **real_starts}, {**end.ends, **op.ends, **after.ends})
+    intake.take_others(read(settings, rest, committed=True), counts, exactly=discards_cut)
+    asked = ranges(check_starts, check)
+    intake.take_others(read(settings, asked, committed=True, may_vanish=True), {}, exactly=discards_cut)
+
+    known = facts.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
+    return LocalReading(
+        facts=Facts(
+            partitions=known,
+            topics=facts.topic_facts(cluster, real, real_starts, after),
+            before=before,
+            now=plan.now,
+            limits=plan.limits,
+            checks_since=checks_since,
+            discards_cut=discards_cut,
+        ),
+        starts=starts | real_starts,
+        truncated=[key for key, start in real_starts.items() if start > 0],
+        checkpoints=checkpoints,
+        spans={**ranges(first, {**later, **half, **discard.ends}), **rest, **asked},
+        hidden=_hidden(op, discard, end, after),
+    )
+
+
+def _begin(source: LocalSource, plan: Plan, starts: Ends) -> dict[TopicPartition, int]:
+    """Start offsets: log starts, or where the selection's range of time begins."""
+    names, partitions = source.names, source.partitions
+    speaking = [*partitions[names.end], *partitions[names.op]]
+    return begin(source.cluster, plan.selection, partitions[names.half], speaking, starts) | {
+        key: starts[key] for key in (*partitions[names.offset], *partitions[names.discard])
+    }
+
+
+def _existing(source: LocalSource, plan: Plan, intake: Intake) -> list[TopicPartition]:
+    """Partitions of the real topics that exist. For one that does not, the worker holds the messages."""
+    return facts.existing(source.cluster, plan.real_topics | intake.named, plan.selection.topics)
+
+
+def _hidden(*cuts: AuditCut) -> dict[TopicPartition, tuple[int, int]]:
+    return {key: (cut.ends[key], target) for cut in cuts for key, target in cut.unsettled.items()}
+
+
+def other_namespaces(source: LocalSource, claimed: Collection[tuple[int, int]]) -> OtherNamespaces:
+    """The half messages of other namespaces at the claimed half coordinates."""
+    base = Names().half
+    counts = source.cluster.partition_counts()
+    topics = [name for name in counts if name == base or name.endswith(f".{base}")]
+    others = {name: Names(name.removesuffix(base).removesuffix(".")) for name in topics if name != source.names.half}
+    keys = [key for name in others for key in partitions_of(name, counts[name])]
+    if not keys or not claimed:
+        return OtherNamespaces()
+    starts, ends = source.cluster.log_starts(keys), source.cluster.high_watermarks(keys)
+    # Nothing is known of half messages that nobody claims: between the first and the last one all are read.
+    lowest: dict[int, int] = {}
+    highest: dict[int, int] = {}
+    for partition, half in claimed:
+        lowest[partition] = min(half, lowest.get(partition, half))
+        highest[partition] = max(half + 1, highest.get(partition, 0))
+    asked = {
+        key: Range(max(starts[key], lowest[key[1]]), min(ends[key], highest[key[1]]))
+        for key in keys
+        if key[1] in lowest
+    }
+    halves = identities_of(read(source.settings, asked, committed=False))
+    # Their ENDs are needed only where half messages are gone.
+    end_of = {key: (others[key[0]].end, key[1]) for key in keys if starts[key] > 0}
+    there = [key for key in end_of.values() if key[1] < counts.get(key[0], 0)]
+    end_starts, end_ends = source.cluster.log_starts(there), source.cluster.stable_offsets(there)
+    edges: dict[int, int] = {}
+    for key, end in end_of.items():
+        if end_starts.get(end, 1) > 0:
+            edges[key[1]] = max(starts[key], edges.get(key[1], 0))
+    named: set[HalfIdentity] = named_identities_of(read(source.settings, ranges(end_starts, end_ends), committed=True))
+    return OtherNamespaces(halves, named, edges)

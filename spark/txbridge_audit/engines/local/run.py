@@ -1,0 +1,108 @@
+"""One audit by the local engine: gather, see the evidence of all transactions, judge each, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from txbridge_audit.cluster.plan import Plan, Progress
+from txbridge_audit.engines.local.gather import LocalReading, LocalSource, gather, other_namespaces
+from txbridge_audit.engines.local.intake import Intake
+from txbridge_audit.engines.local.store import MentionStore, store_for
+from txbridge_audit.errors import ElectionError
+from txbridge_audit.judge.evidence import Evidence
+from txbridge_audit.judge.verdict import Verdict, judge
+from txbridge_audit.report.build import report_of
+from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.overview import OverviewSums
+from txbridge_audit.report.sums import Sums
+
+#: Number of times in all that an audit is made while leaders change. A rolling restart of three brokers changes each
+#: leader twice.
+TRIES = 4
+
+_T = TypeVar("_T")
+
+#: Called with each verdict that is part of the report.
+OnVerdict = Callable[[Verdict], None]
+
+
+def audit(source: LocalSource, plan: Plan, *, on_verdict: OnVerdict = lambda _: None) -> AuditReport:
+    """Make one audit of everything that the topics hold. Raises CouldNotAuditError.
+
+    The report has 0 for `started_at` and `seconds`. `on_verdict` is also called by an attempt that fails in the end,
+    because a leader has changed (ElectionError).
+    """
+    records = sum(source.cluster.high_watermarks(source.partitions[source.names.half]).values())
+    store = store_for(records * _RECORDS_EACH)
+    try:
+        intake = Intake(source.names, store.add)
+        reading = gather(source, plan, intake)
+        source.say("judging")
+        return _judge(source, plan, store, intake, reading, on_verdict)
+    finally:
+        store.close()
+
+
+#: Records of a transaction: half message, END, OP and a visible copy.
+_RECORDS_EACH = 4
+
+
+def _judge(
+    source: LocalSource,
+    plan: Plan,
+    store: MentionStore,
+    intake: Intake,
+    reading: LocalReading,
+    on_verdict: OnVerdict,
+) -> AuditReport:
+    evidence = Evidence()
+    for transaction in store.transactions():
+        evidence.see(transaction, reading.facts)
+    facts = evidence.add_to(reading.facts, reading.truncated)
+    sums = Sums(source.names)
+    for transaction in store.transactions():
+        verdict = judge(transaction, facts)
+        message = verdict.case.message
+        if message is None or plan.selection.takes(message):
+            sums.add(verdict)
+            on_verdict(verdict)
+        else:
+            sums.strays += verdict.case.strays
+    claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
+    sums.add_strays(facts, other_namespaces(source, claimed))
+    # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut off
+    # from the controllers.
+    source.cluster.refuse_moved({*reading.spans, *facts.before})
+    return report_of(
+        source.names,
+        sums,
+        intake.odd,
+        facts,
+        selection=plan.selection,
+        starts=reading.starts,
+        cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
+        hidden=reading.hidden,
+        started_at=0,
+        seconds=0.0,
+    )
+
+
+def until_leaders_stay(say: Progress, attempt: Callable[[], _T]) -> _T:
+    """Make an audit or a step, and repeat it when a leader changed meanwhile."""
+    for _ in range(TRIES - 1):
+        try:
+            return attempt()
+        except ElectionError as error:
+            say(f"once more: {error}")
+    return attempt()
+
+
+def audit_with_overview(source: LocalSource, plan: Plan, *, with_overview: bool) -> AuditReport:
+    """`audit`, with the summaries that the page shows if they are asked for."""
+    if not with_overview:
+        return audit(source, plan)
+    sums = OverviewSums()
+    report = audit(source, plan, on_verdict=sums.add)
+    return replace(report, overview=sums.overview())

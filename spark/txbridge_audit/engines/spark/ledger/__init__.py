@@ -1,0 +1,1 @@
+"""The ledger as Spark writes it."""
