@@ -21,8 +21,8 @@ from txbridge_audit.protocol.record import KafkaRecord
 #: Seconds without any record before the end of all partitions. An election takes up to ten (broker.session.timeout.ms
 #: is 9 s), and librdkafka's own requests time out in a minute; a cluster that is silent for longer is named.
 SILENCE = 40.0
-#: Records of one call, and the longest wait for them, seconds.
-_BATCH, _WAIT = 2_000, 1.0
+#: Records of one call, and the wait for so many, seconds. librdkafka returns fewer only when the time is over.
+_BATCH, _WAIT = 2_000, 0.02
 #: KiB fetched ahead of each partition. librdkafka's default is 64 MiB, too much for a thousand real topics.
 _FETCH_AHEAD_KIB = 4_096
 #: Pause of librdkafka when so much is fetched, ms (its default is 1,000), and the time for which a broker delays an

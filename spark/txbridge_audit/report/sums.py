@@ -102,7 +102,8 @@ class Sums:
 
     def add_records(self, facts: Facts) -> None:
         """Add what has no transaction to the reach of the rules: visible records, and entries of half messages gone."""
-        visible = self.judged["LEAKED"]
+        # LEAKED asks about every visible transaction, whether it can judge it or not.
+        visible = self.judged["LEAKED"] + sum(n for (kind, _), n in self.unjudged.items() if kind == "LEAKED")
         gone = self.entries.by_kind[HALF_GONE] + self.entries.by_kind["HALF_GONE_ELSEWHERE"]
         for kind in ("PHANTOM", "ALTERED"):
             # The records of visible transactions were judged. There are hardly more records than transactions.
