@@ -19,6 +19,13 @@ class LedgerForm(StrEnum):
     DELTA = "delta"
 
 
+class EngineName(StrEnum):
+    """The engines of an audit, as in txbridge_audit/audit.py, which is not imported here."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
     """The options of one run. Each field is a flag of the command line, declared only here."""
@@ -30,6 +37,13 @@ class AuditOptions:
     ] = None
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the report to this file, as JSON.")
+    ] = None
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(
+            help="What reads the topics: this process, without Java, or Spark. By default what suits their size. The "
+            "verdicts are the same."
+        ),
     ] = None
     ledger: Annotated[
         str | None,

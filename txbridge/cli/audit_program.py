@@ -8,15 +8,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from txbridge_audit.audit import run_audit
+from txbridge_audit.audit import AuditEngine, run_audit
 from txbridge_audit.cluster.given import kafka_options, limits_of
 from txbridge_audit.cluster.selection import selection_of
-from txbridge_audit.engines.spark.incremental.follow import follow
-from txbridge_audit.engines.spark.incremental.steps import AuditStep
-from txbridge_audit.engines.spark.incremental.violations_topic import default_topic
-from txbridge_audit.engines.spark.read.spark_session import kill_session
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
@@ -27,8 +24,12 @@ from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.options import Format
 from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
+from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
 from txbridge.interrupts import hand_over, if_interrupted
+
+if TYPE_CHECKING:  # only Spark has it
+    from txbridge_audit.engines.spark.incremental.steps import AuditStep
 
 
 def run(options: AuditOptions, settings: WorkerSettings) -> int:
@@ -57,7 +58,7 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ
     # A spinner on a terminal, plain lines in a log.
-    with notes.status("connecting") as status, if_interrupted(status.stop), if_interrupted(kill_session):
+    with notes.status("connecting") as status, if_interrupted(status.stop), if_interrupted(_kill_spark):
 
         def progress(text: str) -> None:
             status.update(text)
@@ -74,6 +75,7 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
                 real_topics=options.real_topic or (),
                 selection=selection,
                 limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
+                engine=None if options.engine is None else AuditEngine(options.engine.value),
                 ledger_path=options.ledger,
                 continued=options.continued,
                 ledger_format=form,
@@ -98,6 +100,9 @@ def _follow(
 ) -> AuditReport:
     """Audit step by step until SIGINT or SIGTERM. A new violation is a line on stderr; each step rewrites the files."""
     refuse_to_continue(selection, options.ledger, form, with_overview=options.html is not None)
+    # Only here: it loads Spark.
+    from txbridge_audit.engines.spark.incremental.follow import follow  # noqa: PLC0415
+
     stop = threading.Event()
 
     def on_ready() -> None:
@@ -113,7 +118,7 @@ def _follow(
             where = f"{place.role} {place.topic}/{place.partition}@{place.offset}"
             notes.print(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}")
 
-    topic = default_topic(settings.namespace) if options.violations_topic is None else options.violations_topic
+    topic = Names(settings.namespace).violations if options.violations_topic is None else options.violations_topic
     return follow(
         settings.bootstrap_servers,
         str(options.ledger),
@@ -130,6 +135,13 @@ def _follow(
         on_ready=on_ready,
         on_step=on_step,
     )
+
+
+def _kill_spark() -> None:
+    """End Spark, if an audit has loaded it."""
+    session = sys.modules.get("txbridge_audit.engines.spark.read.spark_session")
+    if session is not None:
+        session.kill_session()
 
 
 def _once(progress: Callable[[str], None]) -> Callable[[str], None]:
