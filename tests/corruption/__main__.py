@@ -10,6 +10,7 @@ import sys
 import time
 
 from txbridge_audit import run_audit
+from txbridge_audit.audit import AuditEngine
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
@@ -20,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.corruption", description=__doc__)
     parser.add_argument("--transactions", type=int, default=1_000_000, help="how many (default 1,000,000)")
     parser.add_argument("--each", type=int, default=200, help="of every kind that is not plain (default 200)")
+    parser.add_argument("--engine", type=AuditEngine, choices=list(AuditEngine), help="by default what suits the size")
     parser.add_argument("--seed", type=int, default=1, help="where they are planted (default 1)")
     options = parser.parse_args()
     with EmbeddedKafka(jvm_profile="throughput", heap="2g") as kafka:
@@ -27,7 +29,7 @@ def main() -> int:
         writer = Writer(kafka.bootstrap_servers, f"seed{options.seed}", options.seed)
         writer.plant(options.transactions, options.each)
         print(f"planted in {time.monotonic() - started:.0f} s", flush=True)
-        report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, progress=print)
+        report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, engine=options.engine, progress=print)
     lines = compare(writer.truth, report)
     print(table(lines))
     print(f"{report.transactions:,} transactions audited in {report.seconds:.0f} s, seed {options.seed}")

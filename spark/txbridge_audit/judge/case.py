@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import pairwise
 
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, Facts, HalfFacts
@@ -26,6 +25,7 @@ from txbridge_audit.judge.lacking import (
     OPEN,
     PARKED,
 )
+from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import Transaction
 from txbridge_audit.protocol.mentions import (
     COMMIT,
@@ -66,7 +66,7 @@ class Case:
 
     # The half message
 
-    @cached_property
+    @lazy
     def half(self) -> HalfMention | None:
         """The record at the half coordinates, well formed or not."""
         return self.transaction.halves[0] if self.transaction.halves else None
@@ -75,18 +75,18 @@ class Case:
     def is_present(self) -> bool:
         return bool(self.transaction.halves)
 
-    @cached_property
+    @lazy
     def own(self) -> HalfMention | None:
         """The half message if we can read it. The worker may have found it malformed all the same."""
         half = self.half
         return half if half is not None and half.fault is None else None
 
-    @cached_property
+    @lazy
     def message(self) -> HalfMention | None:
         """The half message if it is valid. Only then there is a transaction, with a fate."""
         return None if self.is_set_aside else self.own
 
-    @cached_property
+    @lazy
     def is_set_aside(self) -> bool:
         """Whether the worker has found it malformed, or to be a copy."""
         return bool(self.transaction.asides)
@@ -97,7 +97,7 @@ class Case:
 
     # Decisions
 
-    @cached_property
+    @lazy
     def ours(self) -> list[EndMention]:
         """The entries of END with the right id and group, in any order."""
         own = self.own
@@ -105,30 +105,30 @@ class Case:
             return []
         return [end for end in self.transaction.ends if end.id == own.id and end.group == own.group]
 
-    @cached_property
+    @lazy
     def wrong_ids(self) -> list[EndMention]:
         own = self.own
         return [] if own is None else [end for end in self.transaction.ends if end.id != own.id]
 
-    @cached_property
+    @lazy
     def wrong_groups(self) -> list[EndMention]:
         own = self.own
         if own is None:
             return []
         return [end for end in self.transaction.ends if end.id == own.id and end.group != own.group]
 
-    @cached_property
+    @lazy
     def discard_ends(self) -> list[int]:
         """The END positions of its discards."""
         positions = (discard.end_position for discard in self.discards)
         return sorted(position for position in positions if position is not None)
 
-    @cached_property
+    @lazy
     def discards(self) -> list[DiscardMention]:
         """Its discards; an abandoned message was never discarded."""
         return [discard for discard in self.transaction.discards if not discard.is_abandon]
 
-    @cached_property
+    @lazy
     def _decided(self) -> tuple[list[EndMention], list[EndMention]]:
         """The commits and rollbacks in their order: those that came in time, and those that came after a discard."""
         in_time: list[EndMention] = []
@@ -137,7 +137,7 @@ class Case:
             (in_time if self._is_open(end) else late).append(end)
         return in_time, late
 
-    @cached_property
+    @lazy
     def _resumes(self) -> list[tuple[int, int]]:
         return sorted(end.place for end in self.ours if end.source == "resume")
 
@@ -160,12 +160,12 @@ class Case:
         """Those that came after a discard, in their order."""
         return self._decided[1]
 
-    @cached_property
+    @lazy
     def winner(self) -> EndMention | None:
         """The first valid decision."""
         return self.decisions[0] if self.decisions else None
 
-    @cached_property
+    @lazy
     def contrary(self) -> EndMention | None:
         """The first decision that says the opposite of the winner."""
         winner = self.winner
@@ -174,17 +174,17 @@ class Case:
     def is_decided(self, decision: int) -> bool:
         return self.winner is not None and self.winner.decision == decision
 
-    @cached_property
+    @lazy
     def resumed_at(self) -> int | None:
         """The END offset of its last resume."""
         return self._resumes[-1][0] if self._resumes else None
 
-    @cached_property
+    @lazy
     def abandoned_at(self) -> int | None:
         """The END offset of the last request of its group to abandon it."""
         return max((end.at for end in self.ours if end.source == "abandon"), default=None)
 
-    @cached_property
+    @lazy
     def last_named_at(self) -> int | None:
         """The END offset of the last entry that names it, right or wrong."""
         return max((end.at for end in self.transaction.ends), default=None)
@@ -195,7 +195,7 @@ class Case:
         winner, asked = self.winner, self.abandoned_at
         return winner is not None and winner.decision == COMMIT and asked is not None and asked >= winner.at
 
-    @cached_property
+    @lazy
     def is_applied(self) -> bool:
         """Whether the worker's checkpoint is past the END entry that decided. An END not read yet is no fault."""
         winner, to = self.winner, self.about.applied_to
@@ -203,7 +203,7 @@ class Case:
             return False
         return winner.at < to or (winner.at == to and winner.line < self.about.applied_entry)
 
-    @cached_property
+    @lazy
     def is_reopened(self) -> bool:
         """Whether it was resumed after its last discard, and the worker has applied the resume.
 
@@ -221,7 +221,7 @@ class Case:
 
     # Records that are gone
 
-    @cached_property
+    @lazy
     def lacking(self) -> int:
         """The bits (lacking.py) of the evidence about this transaction that is gone."""
         about, born = self.about, self.half.born if self.half else None
@@ -261,7 +261,7 @@ class Case:
             return 0
         return CHECKS_AGED if winner.stamp <= self.facts.now - CHECKS_KEPT_MS else CHECKS
 
-    @cached_property
+    @lazy
     def has_twin(self) -> bool:
         """Whether another half message has the same id, and its discard record is gone.
 
@@ -274,7 +274,7 @@ class Case:
         others = self.facts.unexplained.get((self.transaction.partition, half.id), ())
         return any(other != half.half for other in others)
 
-    @cached_property
+    @lazy
     def is_winner_known(self) -> bool:
         """Whether no decision is missing, and none is counted that came after a discard."""
         return not self.lacking & (END | COPY | DISCARD)
@@ -298,7 +298,7 @@ class Case:
 
     # Outcomes
 
-    @cached_property
+    @lazy
     def _op(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for outcome in self.transaction.outcomes:
@@ -318,13 +318,13 @@ class Case:
         """Whether OP names any outcome."""
         return bool(self._op)
 
-    @cached_property
+    @lazy
     def committed_at(self) -> int | None:
         """The append time of the first OP record that names it as committed, ms."""
         stamps = (outcome.stamp for outcome in self.transaction.outcomes if outcome.outcome == "commit")
         return min(stamps, default=None)
 
-    @cached_property
+    @lazy
     def _applied_span(self) -> tuple[int | None, int | None]:
         commits = [outcome for outcome in self.transaction.outcomes if outcome.outcome == "commit"]
         first = min(commits, key=lambda outcome: outcome.at, default=None)
@@ -351,7 +351,7 @@ class Case:
             return None
         return parts[copy.number - 1]
 
-    @cached_property
+    @lazy
     def _sorted(self) -> tuple[list[CopyMention], list[CopyMention]]:
         own = self.own
         if own is None:
@@ -383,7 +383,7 @@ class Case:
         """Whether the copy lies below the earlier cut."""
         return copy.at < self.facts.before.get((copy.topic, copy.place), 0)
 
-    @cached_property
+    @lazy
     def copies(self) -> int:
         """Number of visible copies. Of several messages: 1 if none of them is there twice, even if some are missing."""
         home = self.home
@@ -395,16 +395,16 @@ class Case:
     def is_visible(self) -> bool:
         return self.copies > 0
 
-    @cached_property
+    @lazy
     def is_visible_before(self) -> bool:
         """Whether a copy lies below the earlier cut."""
         return any(map(self.is_before, self.home))
 
-    @cached_property
+    @lazy
     def _visible_numbers(self) -> set[int | None]:
         return {copy.number for copy in self.home}
 
-    @cached_property
+    @lazy
     def missing_topics(self) -> set[str]:
         """Of several messages: the topics of those that are not visible."""
         parts = self.own.parts if self.own is not None else None
@@ -415,7 +415,7 @@ class Case:
         """Of several messages: whether some are not visible."""
         return bool(self.missing_topics)
 
-    @cached_property
+    @lazy
     def strays(self) -> list[CopyMention]:
         """The records below the earlier cut that claim these coordinates, and match no valid half message."""
         message = self.message
@@ -434,7 +434,7 @@ class Case:
             return part.content, part.place, part.dated or own.born
         return own.content, own.fixed_partition, own.dated
 
-    @cached_property
+    @lazy
     def altered_at(self) -> Place | None:
         """The first copy whose key, value, headers or timestamp differ."""
         return _first(copy for copy in self.home if self._is_altered(copy))
@@ -443,7 +443,7 @@ class Case:
         content, _, dated = self._asks(copy)
         return copy.content != content or (copy.dated is not None and copy.dated != dated)
 
-    @cached_property
+    @lazy
     def misplaced_at(self) -> Place | None:
         """The first copy in a wrong partition. A partition that the user fixed wins over the key."""
         return _first(copy for copy in self.home if self._is_misplaced(copy))
@@ -455,7 +455,7 @@ class Case:
         # An altered key does not tell the right partition.
         return copy.by_key is not None and copy.content == content
 
-    @cached_property
+    @lazy
     def out_of_order_at(self) -> Place | None:
         """Of several messages, the first copy that lies behind the copy of a later one in its partition.
 
@@ -479,12 +479,12 @@ class Case:
             return []
         return [part.topic for part in message.parts] if message.parts is not None else [str(message.real_topic)]
 
-    @cached_property
+    @lazy
     def is_topic_there(self) -> bool:
         """Whether its real topics exist."""
         return all(self.facts.topic(topic) is not None for topic in self.topics)
 
-    @cached_property
+    @lazy
     def is_settled(self) -> bool:
         """Whether no open Kafka transaction hides records of its real topics."""
         known = (self.facts.topic(topic) for topic in self.topics)
@@ -496,7 +496,7 @@ class Case:
         known = (self.facts.topic(topic) for topic in sorted(missed))
         return [topic.topic for topic in known if topic and not topic.compacted and not (whole and topic.truncated)]
 
-    @cached_property
+    @lazy
     def is_loss_proved(self) -> bool:
         """Whether a committed record that is not in its real topic is proved to be lost (see evidence.py)."""
         op = self.op("commit")
@@ -505,7 +505,7 @@ class Case:
 
     # OFFSET and the check topics
 
-    @cached_property
+    @lazy
     def last_parked(self) -> ParkedMention | None:
         return max(self.transaction.parked, key=lambda parked: parked.at, default=None)
 
@@ -514,7 +514,7 @@ class Case:
         """The state of the last parked entry; None without one, or when it is removed."""
         return self.last_parked.state if self.last_parked else None
 
-    @cached_property
+    @lazy
     def checked(self) -> CheckMention | None:
         """The check request with the highest END position."""
         own = self.own
@@ -531,7 +531,7 @@ class Case:
         checked, winner = self.checked, self.winner
         return checked is not None and winner is not None and (checked.end_position or 0) > winner.at
 
-    @cached_property
+    @lazy
     def checks_sent(self) -> int:
         """The highest number of a check that the topics still show."""
         own = self.own
@@ -543,7 +543,7 @@ class Case:
 
     # Time
 
-    @cached_property
+    @lazy
     def is_overdue(self) -> bool:
         """Whether it is older than an undecided message may become, or was not discarded after its last check."""
         parked, limits = self.last_parked, self.facts.limits

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+
+from txbridge_audit.judge.lazy import lazy
 
 #: (topic, partition)
 TopicPartition = tuple[str, int]
@@ -94,11 +95,11 @@ class Facts:
     #: of the discard topic explains. Each may be a copy of another one with its id.
     unexplained: Mapping[tuple[int, str], Collection[int]] = dataclasses.field(default_factory=dict)
 
-    @cached_property
+    @lazy
     def _by_partition(self) -> Mapping[int, HalfFacts]:
         return {fact.partition: fact for fact in self.partitions}
 
-    @cached_property
+    @lazy
     def _by_topic(self) -> Mapping[str, RealTopicFacts]:
         return {fact.topic: fact for fact in self.topics}
 

@@ -16,6 +16,8 @@ from txbridge_audit.judge import fates, findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.lacking import Traits, reason_for
+from txbridge_audit.judge.plain import plain_fate
+from txbridge_audit.judge.rule import Kind
 from txbridge_audit.judge.table import NEEDING
 from txbridge_audit.judge.transaction import Transaction
 from txbridge_audit.protocol.mentions import COMMIT
@@ -74,6 +76,35 @@ class Verdict:
 
 def judge(transaction: Transaction, facts: Facts) -> Verdict:
     """Judge one transaction."""
+    plain = plain_fate(transaction)
+    return judge_by_rules(transaction, facts) if plain is None else _judge_plain(transaction, facts, plain)
+
+
+def _judge_plain(transaction: Transaction, facts: Facts, fate: Kind) -> Verdict:
+    case = Case(transaction, facts)
+    case.fate, case.winner = fate.name, transaction.ends[0]
+    is_commit = fate is fates.DELIVERED
+    traits = Traits(
+        fate=fate.name,
+        pending_state=None,
+        is_visible=is_commit,
+        is_committed=is_commit,
+        is_recorded=True,
+        is_decided=True,
+        is_commit=is_commit,
+        is_resumed=False,
+        parked=None,
+        is_stuck=False,
+        is_several=False,
+        is_incomplete=False,
+        is_timed=False,
+        lacking=case.lacking,
+    )
+    return Verdict(case, fate.name, "", None, (), (), reach_of(traits))
+
+
+def judge_by_rules(transaction: Transaction, facts: Facts) -> Verdict:
+    """Judge one transaction by all the rules, plain or not."""
     case = Case(transaction, facts)
     says = ""
     if case.message is not None:
