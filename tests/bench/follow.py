@@ -23,7 +23,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from txbridge_audit.engines.spark.incremental.follow import INTERVAL, follow
-from txbridge_audit.engines.spark.incremental.steps import AuditStep
+from txbridge_audit.report.alarms import AuditStep
 
 from tests.bench.audit import spark_pid
 from tests.bench.beside import beside

@@ -29,7 +29,9 @@ def main() -> int:
         writer = Writer(kafka.bootstrap_servers, f"seed{options.seed}", options.seed)
         writer.plant(options.transactions, options.each)
         print(f"planted in {time.monotonic() - started:.0f} s", flush=True)
-        report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, engine=options.engine, progress=print)
+        report = run_audit(
+            kafka.bootstrap_servers, namespace=writer.names.namespace, engine=options.engine, progress=print
+        )
     lines = compare(writer.truth, report)
     print(table(lines))
     print(f"{report.transactions:,} transactions audited in {report.seconds:.0f} s, seed {options.seed}")

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
 from txbridge_audit.engines.spark.incremental.follow import follow
-from txbridge_audit.engines.spark.incremental.steps import AuditStep
 from txbridge_audit.engines.spark.incremental.store import Store
+from txbridge_audit.report.alarms import AuditStep
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer

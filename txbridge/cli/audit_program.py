@@ -29,7 +29,7 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.interrupts import hand_over, if_interrupted
 
 if TYPE_CHECKING:  # only Spark has it
-    from txbridge_audit.engines.spark.incremental.steps import AuditStep
+    from txbridge_audit.report.alarms import AuditStep
 
 
 def run(options: AuditOptions, settings: WorkerSettings) -> int:

@@ -8,8 +8,8 @@ import sys
 from contextlib import suppress
 
 import pytest
-from txbridge_audit.engines.spark.incremental.steps import Alarm, AuditStep
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.report.alarms import Alarm, AuditStep
 from txbridge_audit.report.model import Entry, Place
 
 from txbridge.cli import audit_program, topics

@@ -23,13 +23,14 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.engines.spark.incremental.steps import AuditStep, Increments
-from txbridge_audit.engines.spark.incremental.violations_topic import Alarms, existing_partitions
+from txbridge_audit.engines.spark.incremental.steps import Increments
 from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.engines.spark.read.spark_session import Progress, spark_session
 from txbridge_audit.engines.spark.run import until_leaders_stay
+from txbridge_audit.engines.violations_topic import Alarms, existing_partitions
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue, resolved
 from txbridge_audit.report.model import AuditReport
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import attrgetter
@@ -41,33 +41,9 @@ from txbridge_audit.engines.spark.read.gather import Gathered, edges_of, gather
 from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.engines.spark.read.spark_session import FEW
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import TopicPartition
+from txbridge_audit.report.alarms import Alarm, AuditStep, Raise
 from txbridge_audit.report.formats import LedgerFormat, refuse_other_format
-from txbridge_audit.report.model import AuditReport, Entry
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """A violation that no earlier step has found."""
-
-    #: Identifies the violation: every step that finds it gives it the same id.
-    id: str
-    entry: Entry
-
-
-#: Raises the alarms of a step, given its number, before the step counts. Returns offsets below which no later one lies.
-Raise = Callable[[int, Sequence[Alarm]], Mapping[TopicPartition, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class AuditStep:
-    """The result of a step."""
-
-    #: About all records that this and earlier steps have read.
-    report: AuditReport
-    alarms: Sequence[Alarm]
-    #: Number of transactions that it judged: those not closed before, and those that new records name.
-    carried: int
+from txbridge_audit.report.model import AuditReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from txbridge.core.names import READER_GROUP, Names
 from txbridge.kafka.denied import named
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.engines.spark.incremental.steps import Alarm
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
+from txbridge_audit.report.alarms import Alarm
 
 #: Version of the records. It is raised when a key changes its meaning or is removed.
 FORMAT = 1
