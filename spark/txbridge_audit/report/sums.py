@@ -5,9 +5,11 @@ Every verdict is added exactly once, whatever the options of an audit are. So no
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from txbridge.core.names import Names
 from txbridge_audit.judge import table
@@ -51,6 +53,47 @@ class Entries:
             self.add(entry)
 
 
+class Contribution(NamedTuple):
+    """What one verdict adds to the sums. Millions of transactions share some dozens."""
+
+    fate: str | None
+    pending_state: str | None
+    is_doubled: bool
+    is_rolled_back_but_visible: bool
+    is_answered_by_check: bool
+    #: Violations and findings.
+    kinds: tuple[str, ...]
+    #: See Verdict.reach.
+    reach: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Contribution:
+        """The contribution of a verdict."""
+        case = verdict.case
+        if verdict.fate is None:
+            return cls(None, None, False, False, False, verdict.kinds, ())
+        rolled_back = case.is_decided(ROLLBACK) or (case.is_named("rollback") and not case.is_named("commit"))
+        return cls(
+            verdict.fate,
+            verdict.pending_state,
+            case.copies > 1,
+            rolled_back and case.is_visible,
+            case.winner is not None and case.winner.source == "check",
+            verdict.kinds,
+            tuple(verdict.reach.items()),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Contribution:
+        """The contribution of `to_json`."""
+        fate, state, doubled, visible, by_check, kinds, reach = json.loads(text)
+        return cls(fate, state, doubled, visible, by_check, tuple(kinds), tuple((kind, why) for kind, why in reach))
+
+    def to_json(self) -> str:
+        """The same text for equal contributions."""
+        return json.dumps(self)
+
+
 @dataclass(slots=True)
 class Sums:
     """Sums over verdicts. They are added in the order of half coordinates, so that the first ones are listed."""
@@ -70,27 +113,27 @@ class Sums:
 
     def add(self, verdict: Verdict) -> None:
         """Add a verdict."""
-        case = verdict.case
-        if verdict.fate is not None:
-            self.fates[verdict.fate] += 1
-            if verdict.pending_state is not None:
-                self.pending_states[verdict.pending_state] += 1
-            if case.is_visible:
-                rolled_back = case.is_decided(ROLLBACK) or (case.is_named("rollback") and not case.is_named("commit"))
-                self.delivered_more_than_once += case.copies > 1
-                self.rolled_back_but_visible += rolled_back
-            self.answered_by_check += case.winner is not None and case.winner.source == "check"
-            for kind, reason in verdict.reach.items():
-                if reason:
-                    self.unjudged[kind, reason] += 1
-                else:
-                    self.judged[kind] += 1
-        for kind in verdict.kinds:
+        told = Contribution.of(verdict)
+        self.count(told)
+        for kind in told.kinds:
+            # Evidence is only put together for what is listed.
             if self.entries.has_room(kind):
-                self.entries.add(entry_of(self.names, verdict, kind))
-            else:
-                self.entries.by_kind[kind] += 1
-        self.strays += case.strays
+                self.entries.listed.setdefault(kind, []).append(entry_of(self.names, verdict, kind))
+        self.strays += verdict.case.strays
+
+    def count(self, told: Contribution, number: int = 1) -> None:
+        """Add the contribution of so many verdicts."""
+        self.entries.by_kind.update(dict.fromkeys(told.kinds, number))
+        if told.fate is None:
+            return
+        self.fates[told.fate] += number
+        if told.pending_state is not None:
+            self.pending_states[told.pending_state] += number
+        self.delivered_more_than_once += number * told.is_doubled
+        self.rolled_back_but_visible += number * told.is_rolled_back_but_visible
+        self.answered_by_check += number * told.is_answered_by_check
+        for kind, reason in told.reach:
+            self._count(kind, reason, number)
 
     def add_strays(self, facts: Facts, others: OtherNamespaces) -> None:
         """Label the strays, and add them."""

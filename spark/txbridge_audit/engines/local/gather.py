@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.cluster.reader import read
+from txbridge_audit.cluster.seen import Seen, refuse_shorter, since_the_first_step
+from txbridge_audit.cluster.seen import checks_since as checks_since_of
 from txbridge_audit.cluster.selection import begin
 from txbridge_audit.engines.local.intake import Intake, identities_of, named_identities_of
 from txbridge_audit.judge.facts import Facts, TopicPartition
@@ -48,8 +51,10 @@ class LocalReading:
     hidden: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
-def gather(source: LocalSource, plan: Plan, intake: Intake) -> LocalReading:
+def gather(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None = None) -> LocalReading:
     """Take the cuts, and read up to them into the intake. The numbered steps are the order of the cuts (see cuts.py).
+
+    With `seen` only records are read that are newer than the last step of a continued audit.
 
     Raises CouldNotAuditError.
     """
@@ -57,7 +62,7 @@ def gather(source: LocalSource, plan: Plan, intake: Intake) -> LocalReading:
     cluster.forget_leaders()
     internal = [key for keys in partitions.values() for key in keys]
     starts = cluster.log_starts(internal)
-    first = _begin(source, plan, starts)
+    first = _begin(source, plan, starts) if seen is None else seen.start_of(internal, starts, whole=True)
 
     # Step 1: the real topics that exist, from a first look at HALF.
     source.say("reading half messages")
@@ -65,7 +70,7 @@ def gather(source: LocalSource, plan: Plan, intake: Intake) -> LocalReading:
     watermarks = cluster.high_watermarks(internal)
     first_look = {key: watermarks[key] for key in half_keys}
     intake.take_halves(read(settings, ranges(first, first_look), committed=False))
-    real = _existing(source, plan, intake)
+    real = _existing(source, plan, intake, seen)
 
     # Step 2: the earlier cut of the real topics.
     before = cluster.stable_offsets(real)
@@ -78,15 +83,16 @@ def gather(source: LocalSource, plan: Plan, intake: Intake) -> LocalReading:
     intake.take_offsets(read(settings, ranges(first, offset), committed=True))
     later = cluster.stable_offsets(offset_keys)
     intake.take_offsets(read(settings, ranges(offset, later), committed=True))
-    checkpoints = intake.checkpoints
-    for checkpoint in checkpoints.values():
+    checkpoints = {**(seen.checkpoints if seen else {}), **intake.checkpoints}
+    for checkpoint in intake.checkpoints.values():
         facts.check_ids(names, cluster, checkpoint.topics)
 
     # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
     # They keep records for an hour, so some may vanish while we read. No rule concludes from a missing one.
     check_keys = facts.check_partitions(names, cluster.partition_counts())
     check_starts = cluster.log_starts(check_keys)
-    checks_since = facts.checks_since(names, cluster, check_starts)
+    check_first = check_starts if seen is None else seen.start_of(check_keys, check_starts, whole=False)
+    checks_since = checks_since_of(names, cluster, check_starts, seen)
     check = cluster.stable_offsets(check_keys)
 
     # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
@@ -99,24 +105,27 @@ def gather(source: LocalSource, plan: Plan, intake: Intake) -> LocalReading:
 
     # Step 9: the real topics again, those named meanwhile included.
     intake.take_halves(read(settings, ranges(first_look, half), committed=False))
-    real = _existing(source, plan, intake)
+    real = _existing(source, plan, intake, seen)
     after = settle(cluster, real, timeout=plan.settle_timeout)
     real_starts = cluster.log_starts(real)
+    real_first = real_starts if seen is None else seen.start_of(real, real_starts, whole=False)
+    if seen is not None:
+        refuse_shorter(first, offset, op.ends, discard.ends, end.ends, half)
 
     # Step 10: everything is fixed; read the rest.
     source.say("reading decisions, outcomes and real topics")
-    counts = {topic: sum(one == topic for one, _ in real) for topic in {topic for topic, _ in real}}
+    counts = Counter(topic for topic, _ in real)
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
     intake.take_discards(read(settings, ranges(first, discard.ends), committed=True))
-    rest = ranges({**first, **real_starts}, {**end.ends, **op.ends, **after.ends})
+    rest = ranges({**first, **real_first}, {**end.ends, **op.ends, **after.ends})
     intake.take_others(read(settings, rest, committed=True), counts, exactly=discards_cut)
-    asked = ranges(check_starts, check)
+    asked = ranges(check_first, check)
     intake.take_others(read(settings, asked, committed=True, may_vanish=True), {}, exactly=discards_cut)
 
     known = facts.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
     return LocalReading(
         facts=Facts(
-            partitions=known,
+            partitions=known if seen is None else since_the_first_step(known, seen),
             topics=facts.topic_facts(cluster, real, real_starts, after),
             before=before,
             now=plan.now,
@@ -141,9 +150,10 @@ def _begin(source: LocalSource, plan: Plan, starts: Ends) -> dict[TopicPartition
     }
 
 
-def _existing(source: LocalSource, plan: Plan, intake: Intake) -> list[TopicPartition]:
+def _existing(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None) -> list[TopicPartition]:
     """Partitions of the real topics that exist. For one that does not, the worker holds the messages."""
-    return facts.existing(source.cluster, plan.real_topics | intake.named, plan.selection.topics)
+    named = plan.real_topics | intake.named | (seen.named if seen else frozenset())
+    return facts.existing(source.cluster, named, plan.selection.topics)
 
 
 def _hidden(*cuts: AuditCut) -> dict[TopicPartition, tuple[int, int]]:

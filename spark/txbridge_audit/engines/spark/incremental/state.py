@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txbridge_audit.cluster.seen import Edges, Seen
 from txbridge_audit.engines.spark.judge.loss_evidence import Anchor
 from txbridge_audit.engines.spark.judge.summary import Counts, Key, Listed
-from txbridge_audit.engines.spark.read.gather import Edges, Seen
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.protocol.worker_records import AuditCheckpoint

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.cluster.facts import check_partitions
 from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.cluster.seen import edges_of
 from txbridge_audit.engines.spark.incremental import working_set
 from txbridge_audit.engines.spark.incremental.between import FEW_IN_MEMORY, Carried, Materialise, reader
 from txbridge_audit.engines.spark.incremental.closing import with_closed
@@ -37,7 +38,7 @@ from txbridge_audit.engines.spark.ledger import delta, parquet
 from txbridge_audit.engines.spark.read.beside import beside
 from txbridge_audit.engines.spark.read.frame_cache import FrameCache
 from txbridge_audit.engines.spark.read.frames import TABLES, Frames, pack, unpack
-from txbridge_audit.engines.spark.read.gather import Gathered, edges_of, gather
+from txbridge_audit.engines.spark.read.gather import Gathered, gather
 from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.engines.spark.read.spark_session import FEW
 from txbridge_audit.errors import CouldNotAuditError

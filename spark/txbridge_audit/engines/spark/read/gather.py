@@ -6,7 +6,6 @@ records, or those for a selection.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,54 +14,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.cluster import facts
+from txbridge_audit.cluster import seen as seen_facts
 from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.cluster.seen import Seen
 from txbridge_audit.cluster.selection import begin
 from txbridge_audit.engines.spark.read import context, decode
 from txbridge_audit.engines.spark.read.frame_cache import FrameCache
 from txbridge_audit.engines.spark.read.frames import Frames
 from txbridge_audit.engines.spark.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, AuditSource
 from txbridge_audit.engines.spark.read.spark_session import FEW, suit
-from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
+from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-
-#: Names of the facts about a half partition that a continued audit keeps from its first step.
-EDGES = ("ends_since", "outcomes_since", "discards_since", "parked_since")
-Edges = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The progress of a continued audit, and facts that its steps have read."""
-
-    #: Offset up to which each partition was read.
-    positions: Ends
-    checkpoints: Mapping[int, AuditCheckpoint]
-    #: By half partition, the edges of removed records at the first step (`edges_of`). Later records were read.
-    edges: Mapping[int, Edges]
-    #: `checks_since` of judge.facts.Facts at the last step.
-    checks_since: Mapping[str, int]
-    #: Real topics that half messages name.
-    named: frozenset[str]
-
-    def start_of(
-        self, partitions: Collection[TopicPartition], starts: Ends, *, whole: bool
-    ) -> dict[TopicPartition, int]:
-        """Offsets to read from. With `whole` raises CouldNotAuditError where retention has removed unread records."""
-        chosen = {}
-        for key in partitions:
-            position = self.positions.get(key, starts[key])
-            if whole and starts[key] > position:
-                raise CouldNotAuditError(
-                    f"retention has removed {key[0]}/{key[1]} from {position} to {starts[key]}, which no audit has "
-                    "read: the fate of these transactions is not known; begin a new ledger, and audit "
-                    "more often than records expire",
-                )
-            chosen[key] = max(position, starts[key])
-        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +115,7 @@ def gather(source: AuditSource, cache: FrameCache, plan: Plan, seen: Seen | None
     check_keys = facts.check_partitions(names, cluster.partition_counts())
     check_starts = cluster.log_starts(check_keys)
     check_first = _resumed(seen, check_keys, check_starts)
-    checks_since = _checks_since(source, check_starts, seen)
+    checks_since = seen_facts.checks_since(names, cluster, check_starts, seen)
     check = cluster.stable_offsets(check_keys)
 
     # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
@@ -172,7 +137,7 @@ def gather(source: AuditSource, cache: FrameCache, plan: Plan, seen: Seen | None
     real_starts = cluster.log_starts(real)
     real_first = _resumed(seen, real, real_starts)
     if seen is not None:
-        _refuse_shorter(first, offset, op.ends, discard.ends, end.ends, half)
+        seen_facts.refuse_shorter(first, offset, op.ends, discard.ends, end.ends, half)
 
     # Step 10: everything is fixed; read the rest.
     source.say("reading decisions, outcomes and real topics")
@@ -212,7 +177,7 @@ def gather(source: AuditSource, cache: FrameCache, plan: Plan, seen: Seen | None
             checks=table("checks", check_first, check, read_checks, keep=False),
         ),
         facts=Facts(
-            partitions=known if seen is None else _since_the_first_step(known, seen),
+            partitions=known if seen is None else seen_facts.since_the_first_step(known, seen),
             topics=facts.topic_facts(cluster, real, real_starts, after),
             before=before,
             now=plan.now,
@@ -293,32 +258,6 @@ def _named_in(halves: DataFrame) -> frozenset[str]:
     return frozenset(row.topic for row in rows)
 
 
-def _since_the_first_step(known: Collection[HalfFacts], seen: Seen) -> list[HalfFacts]:
-    """The facts of a continued audit. Records that a step has read count, although retention may have removed them."""
-    return [
-        dataclasses.replace(
-            fact,
-            half_start=fact.log_start,
-            **dict(zip(EDGES, seen.edges.get(fact.partition, edges_of(fact)), strict=True)),  # type: ignore[arg-type]
-        )
-        for fact in known
-    ]
-
-
-def edges_of(fact: HalfFacts) -> Edges:
-    """The facts that EDGES names, in its order."""
-    return tuple(getattr(fact, name) for name in EDGES)
-
-
-def _checks_since(source: AuditSource, starts: Ends, seen: Seen | None) -> dict[str, int]:
-    """See judge.facts.Facts. In a continued audit only records that no step has read are missing."""
-    if seen is None:
-        return facts.checks_since(source.names, source.cluster, starts)
-    unread = {key: start if start > seen.positions.get(key, 0) else 0 for key, start in starts.items()}
-    found = facts.checks_since(source.names, source.cluster, unread)
-    return {group: max(edge, seen.checks_since.get(group, -1)) for group, edge in found.items()}
-
-
 def _hidden(*cuts: AuditCut) -> dict[TopicPartition, tuple[int, int]]:
     """See Gathered.hidden."""
     return {key: (cut.ends[key], target) for cut in cuts for key, target in cut.unsettled.items()}
@@ -332,13 +271,3 @@ def _some(starts: Ends, ends: Ends) -> bool:
 def _size(starts: Ends, ends: Ends) -> int:
     """Number of offsets between `starts` and `ends`, which is about the number of records (see `suit`)."""
     return sum(end - starts[key] for key, end in ends.items())
-
-
-def _refuse_shorter(begin: Ends, *cuts: Ends) -> None:
-    """Raise CouldNotAuditError when a partition ends below an offset that was read: its records are others now."""
-    for (topic, partition), end in (item for cut in cuts for item in cut.items()):
-        if end < begin[topic, partition]:
-            raise CouldNotAuditError(
-                f"{topic}/{partition} ends at {end}, but the last audit has read it up to {begin[topic, partition]}: "
-                "its records were lost or the topic was created again; begin a new ledger",
-            )
