@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -13,8 +14,10 @@ from txbridge_audit.cluster.cuts import SETTLE_TIMEOUT
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan, Progress
+from txbridge_audit.engines.local.follow import continue_once
 from txbridge_audit.engines.local.gather import LocalSource
-from txbridge_audit.engines.local.run import audit_with_overview, until_leaders_stay
+from txbridge_audit.engines.local.run import audit_in_full, until_leaders_stay
+from txbridge_audit.engines.local.state import FILE, FOLDER
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
@@ -104,11 +107,21 @@ def run_audit(
             cluster_id=cluster.cluster_id,
         )
 
-    if spark is None and _chosen(engine, cluster, half, ledger_path, progress) is AuditEngine.LOCAL:
+    chosen = AuditEngine.SPARK if spark else chosen_engine(engine, ledger_path, ledger_format)
+    if (chosen or fitting_engine(cluster, half, progress)) is AuditEngine.LOCAL:
         source = LocalSource(cluster, settings, names, topics, progress)
-        return about_it(
-            until_leaders_stay(progress, lambda: audit_with_overview(source, plan, with_overview=with_overview))
-        )
+        folder = None if ledger_path is None else formats.local_folder(ledger_path)
+        if continued and folder is not None:
+            report = about_it(continue_once(source, folder, plan))
+        else:
+            report = about_it(
+                until_leaders_stay(
+                    progress, lambda: audit_in_full(source, plan, ledger=folder, with_overview=with_overview)
+                )
+            )
+        if folder is not None:
+            formats.write_summary(report.to_json(), folder)
+        return report
     # Only here: Spark takes a second to load.
     from txbridge_audit.engines.spark.run import spark_audit  # noqa: PLC0415
 
@@ -128,20 +141,33 @@ def run_audit(
     )
 
 
-def _chosen(
-    engine: AuditEngine | None,
-    cluster: AuditedCluster,
-    half: Collection[TopicPartition],
-    ledger_path: str | None,
-    progress: Progress,
-) -> AuditEngine:
-    """The engine that was asked for, or the one that fits."""
-    if ledger_path is not None:
-        if engine is AuditEngine.LOCAL:
-            raise CouldNotAuditError("a ledger is written by Spark: leave --engine local out")
-        return AuditEngine.SPARK
-    if engine is not None:
+def chosen_engine(
+    engine: AuditEngine | None, ledger_path: str | None, ledger_format: LedgerFormat
+) -> AuditEngine | None:
+    """The engine that was asked for, or the one that the ledger needs; None if either would do.
+
+    Raises CouldNotAuditError when the one that was asked for cannot write the ledger.
+    """
+    if ledger_path is None:
         return engine
+    folder = formats.local_folder(ledger_path)
+    lacking = None
+    if ledger_format is not LedgerFormat.PARQUET:
+        lacking = "it writes Parquet files: leave --ledger-format out"
+    elif folder is None:
+        lacking = "it writes a ledger into a folder of this machine: give --ledger one, as file:///... if need be"
+    elif importlib.util.find_spec("pyarrow") is None:
+        lacking = "it writes the ledger with pyarrow: install that"
+    if lacking is not None and engine is AuditEngine.LOCAL:
+        raise CouldNotAuditError(f"the local engine cannot write this ledger, because {lacking}; or use --engine spark")
+    if engine is None and folder is not None and (folder / FOLDER / FILE).is_file():
+        return AuditEngine.LOCAL
+    begun_by_spark = folder is not None and any((folder / FOLDER).glob("*.json"))
+    return AuditEngine.SPARK if lacking is not None or (engine is None and begun_by_spark) else engine
+
+
+def fitting_engine(cluster: AuditedCluster, half: Collection[TopicPartition], progress: Progress) -> AuditEngine:
+    """The engine that fits the number of half messages."""
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
     number = sum(ends[key] - starts[key] for key in half)
     chosen = AuditEngine.LOCAL if number <= LOCAL_MOST else AuditEngine.SPARK

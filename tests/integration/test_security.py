@@ -25,8 +25,8 @@ from structlog.testing import capture_logs
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
-from txbridge_audit.engines.spark.incremental.follow import follow
 from txbridge_audit.engines.violations_topic import Alarms
+from txbridge_audit.following import follow
 from txbridge_audit.report.alarms import Alarm
 from txbridge_audit.report.model import Entry
 from txbridge_sqlalchemy import create_table, transactions

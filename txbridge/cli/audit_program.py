@@ -8,14 +8,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from txbridge_audit.audit import AuditEngine, run_audit
 from txbridge_audit.cluster.given import kafka_options, limits_of
 from txbridge_audit.cluster.selection import selection_of
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.following import follow
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
@@ -27,9 +28,6 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
 from txbridge.interrupts import hand_over, if_interrupted
-
-if TYPE_CHECKING:  # only Spark has it
-    from txbridge_audit.report.alarms import AuditStep
 
 
 def run(options: AuditOptions, settings: WorkerSettings) -> int:
@@ -75,7 +73,7 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
                 real_topics=options.real_topic or (),
                 selection=selection,
                 limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
-                engine=None if options.engine is None else AuditEngine(options.engine.value),
+                engine=_engine(options),
                 ledger_path=options.ledger,
                 continued=options.continued,
                 ledger_format=form,
@@ -100,9 +98,6 @@ def _follow(
 ) -> AuditReport:
     """Audit step by step until SIGINT or SIGTERM. A new violation is a line on stderr; each step rewrites the files."""
     refuse_to_continue(selection, options.ledger, form, with_overview=options.html is not None)
-    # Only here: it loads Spark.
-    from txbridge_audit.engines.spark.incremental.follow import follow  # noqa: PLC0415
-
     stop = threading.Event()
 
     def on_ready() -> None:
@@ -128,6 +123,7 @@ def _follow(
         namespace=settings.namespace,
         kafka_options=kafka_options(settings),
         real_topics=options.real_topic or (),
+        engine=_engine(options),
         limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
         ledger_format=form,
         # The texts repeat every few seconds, with each step: print each one once.
@@ -135,6 +131,10 @@ def _follow(
         on_ready=on_ready,
         on_step=on_step,
     )
+
+
+def _engine(options: AuditOptions) -> AuditEngine | None:
+    return None if options.engine is None else AuditEngine(options.engine.value)
 
 
 def _kill_spark() -> None:

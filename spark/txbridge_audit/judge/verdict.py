@@ -59,8 +59,10 @@ class Verdict:
     def is_closed(self) -> bool:
         """Whether only a new record could change it."""
         case = self.case
-        if case.message is None or not case.is_recorded or not (case.is_settled and case.about.op_settled):
-            # Records that an open Kafka transaction hides may prove a loss, or explain one.
+        if case.message is None or not case.is_recorded or case.about.checkpoint_gone:
+            return False
+        # Records that an open Kafka transaction hides may prove a loss, or explain one.
+        if not (case.is_settled and case.about.op_settled):
             return False
         # The worker may find an END that it has not reached malformed. Its copy in the discard topic does not name the
         # half message. For an END below the checkpoint there is no such doubt: one Kafka transaction wrote checkpoint

@@ -13,6 +13,8 @@ from txbridge_audit.report.filesystems import refuse_without_rename, scheme_of
 
 #: The folder in which Delta Lake records the versions of a table.
 DELTA_LOG = "_delta_log"
+#: Folder beside the data. Readers of Parquet ignore names that begin with an underscore.
+SUMMARY = "_audit"
 
 
 class LedgerFormat(StrEnum):
@@ -40,6 +42,15 @@ def resolved(path: str) -> str:
     """
     folder = local_folder(path)
     return path if folder is None or scheme_of(path) is not None else str(folder.absolute())
+
+
+def write_summary(text: str, folder: Path) -> None:
+    """Write the JSON form of the report beside the ledger, atomically. A ledger without it is not complete."""
+    summary = folder / SUMMARY
+    summary.mkdir(parents=True, exist_ok=True)
+    unfinished = summary / ".report.json"
+    unfinished.write_text(text.replace("\n", " ") + "\n", encoding="utf-8")
+    unfinished.replace(summary / "report.json")
 
 
 def refuse_existing_locally(path: str) -> None:

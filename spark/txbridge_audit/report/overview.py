@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from txbridge.core.names import short_id
 from txbridge_audit.judge import fates
 from txbridge_audit.judge.verdict import Verdict
+from txbridge_audit.protocol.mentions import CopyMention
 
 #: Points of the plot over time: as many as a phone can show.
 INTERVALS = 60
@@ -85,7 +86,10 @@ class OverviewSums:
     groups: dict[str, Counter[str]] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
 
-    def add(self, verdict: Verdict) -> None:
+    def take_stray(self, copy: CopyMention, kind: str) -> None:
+        """Nothing is summed up of records without a transaction."""
+
+    def take(self, verdict: Verdict) -> None:
         """Add a verdict."""
         case, message = verdict.case, verdict.case.message
         if message is None or verdict.fate is None:

@@ -135,13 +135,13 @@ class Sums:
         for kind, reason in told.reach:
             self._count(kind, reason, number)
 
-    def add_strays(self, facts: Facts, others: OtherNamespaces) -> None:
-        """Label the strays, and add them."""
-        for copy in sorted(self.strays, key=lambda copy: (copy.topic, copy.place, copy.at)):
-            kind = label(copy, facts, others)
-            if kind is not None:
-                self.entries.add(stray_entry(self.names, copy, kind))
+    def add_strays(self, facts: Facts, others: OtherNamespaces) -> list[tuple[CopyMention, str]]:
+        """Label the strays, and add them. Returns them with their kinds."""
+        ordered = sorted(self.strays, key=lambda copy: (copy.topic, copy.place, copy.at))
+        found = [(copy, kind) for copy in ordered if (kind := label(copy, facts, others)) is not None]
+        self.entries.add_all(stray_entry(self.names, copy, kind) for copy, kind in found)
         self.strays.clear()
+        return found
 
     def add_records(self, facts: Facts) -> None:
         """Add what has no transaction to the reach of the rules: visible records, and entries of half messages gone."""

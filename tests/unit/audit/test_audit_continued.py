@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 from txbridge_audit.audit import run_audit
-from txbridge_audit.engines.spark.incremental.follow import follow
 from txbridge_audit.engines.spark.incremental.state import AuditState
 from txbridge_audit.engines.spark.incremental.steps import Increments
 from txbridge_audit.engines.spark.incremental.store import Store
 from txbridge_audit.engines.spark.judge.summary import FINDINGS_LISTED, first_of_each
 from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.following import follow
 
 from txbridge.core.names import Names
 

@@ -23,7 +23,6 @@ from txbridge_audit.cluster.differences import differing
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.selection import selection_of
-from txbridge_audit.engines.spark.incremental.follow import follow
 from txbridge_audit.engines.spark.incremental.state import Archive, AuditState, thinned
 from txbridge_audit.engines.spark.incremental.steps import Increments
 from txbridge_audit.engines.spark.incremental.store import Store
@@ -34,6 +33,7 @@ from txbridge_audit.engines.spark.judge.summary import VIOLATIONS, Counts, Liste
 from txbridge_audit.engines.spark.read import delta_lake
 from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
+from txbridge_audit.following import follow
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.protocol.worker_records import AuditCheckpoint

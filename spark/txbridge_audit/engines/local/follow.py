@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from txbridge_audit.cluster.kafka_admin import AuditedCluster
-from txbridge_audit.cluster.plan import Plan, Progress
+from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.local.gather import LocalSource
 from txbridge_audit.engines.local.run import until_leaders_stay
 from txbridge_audit.engines.local.state import StateStore
@@ -25,6 +24,8 @@ LOOK = 0.25
 #: Seconds that a cut waits for open Kafka transactions. A worker's take milliseconds. One that is open longer must not
 #: delay the step: a later step judges the records that it hides.
 SETTLE_TIMEOUT = 2.0
+#: Seconds between two writes of the ledger: each makes a file for every day and real topic.
+LEDGER_EVERY = 600.0
 #: Seconds between two steps while nothing is written. Time makes transactions overdue, and retention removes records.
 QUIET = 30.0
 
@@ -34,7 +35,7 @@ def continue_once(source: LocalSource, ledger: Path, plan: Plan) -> AuditReport:
     state = StateStore(ledger)
     try:
         steps = LocalSteps(source, state)
-        return until_leaders_stay(source.say, lambda: steps.step(plan)).report
+        return until_leaders_stay(source.say, lambda: steps.step(plan, ledger=ledger)).report
     finally:
         state.close()
 
@@ -76,7 +77,8 @@ def follow(source: LocalSource, ledger: Path, how: Following, bootstrap_servers:
             began = now
             plan = how.plan(int(now * 1000))
             raising = alarms.send if alarms else None
-            step = _timed(source.cluster, source.say, steps, plan, raising, bootstrap_servers)
+            closing = last or now - steps.written_at > LEDGER_EVERY
+            step = _timed(source, steps, plan, raising, ledger if closing else None, bootstrap_servers)
             how.on_step(step)
             if last:
                 return step.report
@@ -86,19 +88,19 @@ def follow(source: LocalSource, ledger: Path, how: Following, bootstrap_servers:
 
 
 def _timed(
-    cluster: AuditedCluster,
-    say: Progress,
+    source: LocalSource,
     steps: LocalSteps,
     plan: Plan,
     raising: Raise | None,
+    ledger: Path | None,
     bootstrap_servers: str,
 ) -> AuditStep:
-    step = until_leaders_stay(say, lambda: steps.step(plan, raising))
+    step = until_leaders_stay(source.say, lambda: steps.step(plan, raising, ledger=ledger))
     report = replace(
         step.report,
         started_at=plan.now,
         seconds=time.time() - plan.now / 1000,
         bootstrap_servers=bootstrap_servers,
-        cluster_id=cluster.cluster_id,
+        cluster_id=source.cluster.cluster_id,
     )
     return replace(step, report=report)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines.local.gather import LocalReading, LocalSource, gather, other_namespaces
@@ -13,6 +14,7 @@ from txbridge_audit.engines.local.store import MentionStore, store_for
 from txbridge_audit.errors import ElectionError
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.verdict import Verdict, judge
+from txbridge_audit.protocol.mentions import CopyMention
 from txbridge_audit.report.build import report_of
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import OverviewSums
@@ -24,15 +26,21 @@ TRIES = 4
 
 _T = TypeVar("_T")
 
-#: Called with each verdict that is part of the report.
-OnVerdict = Callable[[Verdict], None]
+
+class Listener(Protocol):
+    """Takes everything that is part of the report. An attempt that fails in the end calls it, too."""
+
+    def take(self, verdict: Verdict) -> None:
+        """Take a verdict."""
+
+    def take_stray(self, copy: CopyMention, kind: str) -> None:
+        """Take a visible record without a half message."""
 
 
-def audit(source: LocalSource, plan: Plan, *, on_verdict: OnVerdict = lambda _: None) -> AuditReport:
+def audit(source: LocalSource, plan: Plan, listeners: Sequence[Listener] = ()) -> AuditReport:
     """Make one audit of everything that the topics hold. Raises CouldNotAuditError.
 
-    The report has 0 for `started_at` and `seconds`. `on_verdict` is also called by an attempt that fails in the end,
-    because a leader has changed (ElectionError).
+    The report has 0 for `started_at` and `seconds`.
     """
     records = sum(source.cluster.high_watermarks(source.partitions[source.names.half]).values())
     store = store_for(records * _RECORDS_EACH)
@@ -40,7 +48,7 @@ def audit(source: LocalSource, plan: Plan, *, on_verdict: OnVerdict = lambda _: 
         intake = Intake(source.names, store.add)
         reading = gather(source, plan, intake)
         source.say("judging")
-        return _judge(source, plan, store, intake, reading, on_verdict)
+        return _judge(source, plan, store, intake, reading, listeners)
     finally:
         store.close()
 
@@ -55,7 +63,7 @@ def _judge(
     store: MentionStore,
     intake: Intake,
     reading: LocalReading,
-    on_verdict: OnVerdict,
+    listeners: Sequence[Listener],
 ) -> AuditReport:
     evidence = Evidence()
     for transaction in store.transactions():
@@ -67,11 +75,14 @@ def _judge(
         message = verdict.case.message
         if message is None or plan.selection.takes(message):
             sums.add(verdict)
-            on_verdict(verdict)
+            for listener in listeners:
+                listener.take(verdict)
         else:
             sums.strays += verdict.case.strays
     claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
-    sums.add_strays(facts, other_namespaces(source, claimed))
+    for copy, kind in sums.add_strays(facts, other_namespaces(source, claimed)):
+        for listener in listeners:
+            listener.take_stray(copy, kind)
     # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut off
     # from the controllers.
     source.cluster.refuse_moved({*reading.spans, *facts.before})
@@ -99,10 +110,19 @@ def until_leaders_stay(say: Progress, attempt: Callable[[], _T]) -> _T:
     return attempt()
 
 
-def audit_with_overview(source: LocalSource, plan: Plan, *, with_overview: bool) -> AuditReport:
-    """`audit`, with the summaries that the page shows if they are asked for."""
-    if not with_overview:
-        return audit(source, plan)
-    sums = OverviewSums()
-    report = audit(source, plan, on_verdict=sums.add)
-    return replace(report, overview=sums.overview())
+def audit_in_full(source: LocalSource, plan: Plan, *, ledger: Path | None, with_overview: bool) -> AuditReport:
+    """`audit`, with a ledger in a new folder, and with the summaries that the page shows, if they are asked for."""
+    overview, written = OverviewSums(), None
+    listeners: list[Listener] = [overview] if with_overview else []
+    if ledger is not None:
+        # Only here: it loads the library that writes Parquet.
+        from txbridge_audit.ledger.parquet import ParquetLedger  # noqa: PLC0415
+
+        written = ParquetLedger(ledger)
+        # There was no ledger at the start. One that is there now comes from an attempt that was repeated.
+        written.clear()
+        listeners.append(written)
+    report = audit(source, plan, listeners)
+    if written is not None:
+        written.flush()
+    return replace(report, overview=overview.overview()) if with_overview else report

@@ -19,7 +19,16 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.evidence import ENOUGH
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.transaction import Transaction
-from txbridge_audit.protocol.mentions import MENTIONS, AsideMention, EndMention, HalfMention, Mention, from_row, to_row
+from txbridge_audit.protocol.mentions import (
+    MENTIONS,
+    AsideMention,
+    CopyMention,
+    EndMention,
+    HalfMention,
+    Mention,
+    from_row,
+    to_row,
+)
 
 #: Version of the database: raised when an older audit could misread it.
 FORMAT = 1
@@ -47,8 +56,11 @@ CREATE INDEX unwritten ON verdict (partition, half) WHERE written = 0;
 CREATE TABLE entry (kind TEXT, partition INTEGER, half INTEGER, row TEXT, PRIMARY KEY (kind, partition, half))
 WITHOUT ROWID;
 CREATE INDEX entry_of ON entry (partition, half);
-CREATE TABLE stray (topic TEXT, place INTEGER, at INTEGER, kind TEXT, row TEXT, PRIMARY KEY (topic, place, at))
-WITHOUT ROWID;
+CREATE TABLE stray (
+    topic TEXT, place INTEGER, at INTEGER, kind TEXT, row TEXT, mention TEXT, written INTEGER,
+    PRIMARY KEY (topic, place, at)
+) WITHOUT ROWID;
+CREATE INDEX unwritten_stray ON stray (topic, place, at) WHERE written = 0;
 CREATE INDEX stray_of ON stray (kind, topic, place, at);
 CREATE TABLE anchor (
     partition INTEGER, topic TEXT, place INTEGER, op INTEGER, at INTEGER, half INTEGER,
@@ -226,8 +238,17 @@ class StateStore:
         )
         return found.fetchone() is not None
 
-    def put_stray(self, topic: str, place: int, at: int, kind: str, row: str) -> None:
-        self._database.execute("INSERT INTO stray VALUES (?, ?, ?, ?, ?)", (topic, place, at, kind, row))
+    def put_stray(self, copy: CopyMention, kind: str, row: str) -> None:
+        """Remember one with its kind and its entry."""
+        values = (copy.topic, copy.place, copy.at, kind, row, json.dumps(to_row(copy)))
+        self._database.execute("INSERT INTO stray VALUES (?, ?, ?, ?, ?, ?, 0)", values)
+
+    def unwritten_strays(self) -> list[tuple[CopyMention, str]]:
+        """Those found since the ledger was written, with their kinds. From now on they count as written."""
+        rows = self._database.execute("SELECT mention, kind FROM stray WHERE written = 0 ORDER BY topic, place, at")
+        found = [(from_row(json.loads(row)), kind) for row, kind in rows.fetchall()]
+        self._database.execute("UPDATE stray SET written = 1 WHERE written = 0")
+        return [(copy, kind) for copy, kind in found if isinstance(copy, CopyMention)]
 
     def strays(self) -> dict[str, int]:
         """The number of each kind."""

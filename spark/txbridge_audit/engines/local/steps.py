@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from txbridge_audit.cluster.cuts import Ends
@@ -103,18 +104,21 @@ class LocalSteps:
         # Not the stable offsets: records that an open Kafka transaction hides are news, too.
         return any(known.get(key) != end for key, end in source.cluster.high_watermarks(keys).items())
 
-    def step(self, plan: Plan, alarm: Raise | None = None) -> AuditStep:
-        """Make one step. Raises CouldNotAuditError. Then the step does not count."""
+    def step(self, plan: Plan, alarm: Raise | None = None, *, ledger: Path | None = None) -> AuditStep:
+        """Make one step. With `ledger` it writes the rows that have changed into a folder there.
+
+        Raises CouldNotAuditError. Then the step does not count.
+        """
         self.state.begin()
         try:
-            step = self._make_step(plan, alarm)
+            step = self._make_step(plan, alarm, ledger)
         except BaseException:
             self.state.rollback()
             raise
         self.state.commit()
         return step
 
-    def _make_step(self, plan: Plan, alarm: Raise | None) -> AuditStep:
+    def _make_step(self, plan: Plan, alarm: Raise | None, ledger: Path | None) -> AuditStep:
         source, state = self._source, self.state
         number = state.read_fact("step", 0) + 1
         self._forget_topics_created_again()
@@ -145,6 +149,10 @@ class LocalSteps:
         # Alarms come before the step counts. A step that is repeated raises none twice.
         raised_to = dict(self._alarms()) if alarm is None else dict(alarm(number, found.alarms))
         self._remember(number, reading, intake, raised_to)
+        if ledger is not None:
+            source.say("writing the ledger")
+            self._write(ledger / f"step={number}", facts)
+            state.keep_fact("written_at", plan.now / 1000)
         return AuditStep(self._report(plan, reading, facts), found.alarms, found.judged)
 
     # What was read
@@ -154,6 +162,11 @@ class LocalSteps:
 
     def _alarms(self) -> dict[TopicPartition, int]:
         return _flat(self.state.read_fact("alarms", {}))
+
+    @property
+    def written_at(self) -> float:
+        """When the ledger was last written, seconds since 1970."""
+        return float(self.state.read_fact("written_at", 0.0))
 
     @property
     def alarms(self) -> Mapping[TopicPartition, int]:
@@ -285,10 +298,25 @@ class LocalSteps:
             if kind is None:
                 continue
             entry = stray_entry(self._source.names, copy, kind)
-            self.state.put_stray(copy.topic, copy.place, copy.at, kind, json.dumps(dataclasses.asdict(entry)))
+            self.state.put_stray(copy, kind, json.dumps(dataclasses.asdict(entry)))
             if kind in table.VIOLATIONS:
                 alarms.append(Alarm(f"{kind} {copy.topic}/{copy.place}@{copy.at}", entry))
         return alarms
+
+    def _write(self, folder: Path, facts: Facts) -> None:
+        """Write the rows that have changed since the last time. A step that is repeated writes to the same place."""
+        # Only here: it loads the library that writes Parquet.
+        from txbridge_audit.ledger.parquet import ParquetLedger  # noqa: PLC0415
+
+        ledger = ParquetLedger(folder)
+        ledger.clear()
+        for key in self.state.unwritten():
+            transaction = self.state.transaction(key)
+            if transaction is not None:
+                ledger.take(judge(transaction, facts))
+        for copy, kind in self.state.unwritten_strays():
+            ledger.take_stray(copy, kind)
+        ledger.flush()
 
     # The report
 

@@ -1,0 +1,190 @@
+"""The rows of the ledger, as plain values.
+
+Violations whose half message HALF does not hold (PHANTOM, EXPIRED) have rows without a fate.
+
+No row holds a whole transaction id, because the id is the right to decide an undecided transaction. `transaction` is
+the part of it that logs show. `id_sha256` finds the row of a known id.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from typing import Any
+from urllib.parse import unquote
+
+from txbridge.core.names import short_id
+from txbridge_audit.judge import violations
+from txbridge_audit.judge.case import Case
+from txbridge_audit.judge.verdict import Verdict
+from txbridge_audit.protocol.mentions import COMMIT, UNKNOWN, CopyMention, EndMention
+
+#: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
+#: decision a million times must not make a row that nobody can hold. `entries` and `copies` count all of them.
+KEPT = 100
+#: The last time (ms) that every reader takes as a timestamp (the year 9999). A parked entry may state any number.
+_LAST = 253_402_300_799_999
+
+LedgerRow = dict[str, Any]
+
+
+def row_of(verdict: Verdict) -> LedgerRow | None:
+    """The row of a verdict; None where there is no transaction and no violation."""
+    if verdict.fate is not None:
+        return _transaction_row(verdict)
+    return _expired_row(verdict) if violations.EXPIRED.name in verdict.violations else None
+
+
+def _transaction_row(verdict: Verdict) -> LedgerRow:
+    case = verdict.case
+    message, winner = case.message, case.winner
+    assert message is not None  # It has a fate.
+    held = [parked for parked in case.transaction.parked if parked.state == "held"]
+    held_since = min((parked.stamp for parked in held), default=None)
+    committed_at = case.committed_at
+    return {
+        "partition": message.partition,
+        "half": message.half,
+        **_named(message.id),
+        "group": message.group,
+        "real_partition": message.fixed_partition,
+        "prepared_at": _time(message.born),
+        "fate": verdict.fate,
+        "pending_state": verdict.pending_state,
+        "violations": list(verdict.violations),
+        "findings": list(verdict.findings),
+        "decision": None if winner is None else "commit" if winner.decision == COMMIT else "rollback",
+        "decided_by": None if winner is None else winner.source,
+        "decided_at": None if winner is None else _time(winner.stamp),
+        "decided_end": None if winner is None else winner.at,
+        "prepare_to_decision_ms": None if winner is None else winner.stamp - message.born,
+        "delivered_at": _time(committed_at),
+        "decision_to_delivery_ms": case.delivery_latency,
+        "entries": len(case.transaction.ends),
+        "decisions": [_decision(case, end) for end in sorted(case.transaction.ends, key=_place_of)[:KEPT]],
+        "checks_sent": case.checks_sent,
+        "held_since": _time(held_since),
+        "held_ms": None if committed_at is None or held_since is None else committed_at - held_since,
+        "held_why": max(held, key=lambda parked: parked.at).error if held else None,
+        "copies": case.copies,
+        "delivered": sorted(_delivered(copy) for copy in (*case.home, *case.foreign))[:KEPT],
+        **{f"op_{outcome}_offset": case.op(outcome) for outcome in ("commit", "rollback", "discard", "abandon")},
+        "discard_records": _discards(case),
+        "resumed_end": case.resumed_at,
+        "day": _day(message.born),
+        "real_topic": message.real_topic,
+    }
+
+
+def _named(identity: str | None) -> LedgerRow:
+    """The columns that may be shown instead of a transaction id."""
+    return {
+        "transaction": None if identity is None else short_id(identity),
+        "id_sha256": None if identity is None else hashlib.sha256(identity.encode()).hexdigest(),
+    }
+
+
+def _decision(case: Case, end: EndMention) -> LedgerRow:
+    """An entry of END with its ruling: `decided`, `unknown`, `resume`, `abandon` or a refusal of the protocol."""
+    return {
+        "end": end.at,
+        "line": end.line,
+        "at": _time(end.stamp),
+        "decision": end.decision,
+        "source": end.source,
+        "client": end.client,
+        "group": end.group,
+        "check": end.checks,
+        "remark": _decoded(end.remark),
+        "ruling": _ruling(case, end),
+    }
+
+
+def _ruling(case: Case, end: EndMention) -> str:
+    own, winner = case.message, case.winner
+    if own is None or end.id != own.id:
+        return "WRONG_TRANSACTION_ID"
+    if end.group != own.group:
+        return "WRONG_GROUP"
+    if end.source in {"resume", "abandon"}:
+        return end.source
+    if end.decision == UNKNOWN:
+        return "unknown"
+    if winner is None or end.place < winner.place:
+        return "LATE"
+    if end.place == winner.place:
+        return "decided"
+    return "REPEAT" if end.decision == winner.decision else "CONTRADICTION"
+
+
+def _decoded(remark: str | None) -> str | None:
+    try:
+        return None if remark is None else unquote(remark, errors="strict")
+    except UnicodeDecodeError:
+        return remark
+
+
+def _place_of(end: EndMention) -> tuple[int, int]:
+    return end.place
+
+
+def _delivered(copy: CopyMention) -> tuple[str, int, int]:
+    return copy.topic, copy.place, copy.at
+
+
+def _discards(case: Case) -> list[LedgerRow]:
+    discards = sorted(case.transaction.discards, key=lambda one: (one.stamp, one.place, one.at))
+    return [
+        {
+            "at": _time(discard.stamp),
+            "partition": discard.place,
+            "offset": discard.at,
+            "reason": discard.reason,
+            "end": discard.end_position,
+            "checks": discard.checks,
+        }
+        for discard in discards[:KEPT]
+    ]
+
+
+def _expired_row(verdict: Verdict) -> LedgerRow | None:
+    """The row of a message that HALF no longer holds although it is open, as its parked entry tells."""
+    case, parked = verdict.case, verdict.case.last_parked
+    if parked is None:
+        return None
+    born = parked.born if parked.born is not None and parked.born <= _LAST else None
+    return {
+        "partition": parked.partition,
+        "half": parked.half,
+        **_named(parked.id),
+        "group": parked.group,
+        "prepared_at": _time(born),
+        "violations": list(verdict.violations),
+        "findings": list(verdict.findings),
+        "checks_sent": case.checks_sent,
+        "day": _day(born),
+        "real_topic": parked.topic,
+    }
+
+
+def phantom_row(copy: CopyMention) -> LedgerRow:
+    """The row of a visible record without a half message, with the coordinates that it claims."""
+    return {
+        "partition": None if copy.half is None else copy.partition,
+        "half": copy.half,
+        "transaction": None if copy.id is None else short_id(copy.id),
+        "violations": [violations.PHANTOM.name],
+        "findings": [],
+        "copies": 1,
+        "delivered": [_delivered(copy)],
+        "real_topic": copy.topic,
+    }
+
+
+def _time(ms: int | None) -> dt.datetime | None:
+    return None if ms is None else dt.datetime.fromtimestamp(0, tz=dt.UTC) + dt.timedelta(milliseconds=ms)
+
+
+def _day(ms: int | None) -> dt.date | None:
+    time = _time(ms)
+    return None if time is None else time.date()

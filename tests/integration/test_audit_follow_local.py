@@ -1,0 +1,221 @@
+"""Continued audits and following by the local engine: the report after any step is that of a full audit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewTopic
+from txbridge_audit.audit import AuditEngine, run_audit
+from txbridge_audit.cluster import facts
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.engines.local import follow as local
+from txbridge_audit.engines.local.gather import LocalSource
+from txbridge_audit.engines.local.state import StateStore
+from txbridge_audit.engines.local.steps import LocalSteps
+from txbridge_audit.engines.violations_topic import Alarms
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.facts import AuditLimits
+from txbridge_audit.judge.facts import TopicPartition as Place
+from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.report.alarms import Alarm, AuditStep
+from txbridge_audit.report.model import AuditReport
+
+from tests.support.audit_cases import CASES, TAIL
+from tests.support.audit_log import VIOLATIONS, KafkaLog
+from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, Half
+from txbridge.embedded import EmbeddedKafka
+
+#: Fields of a report that differ from audit to audit.
+OF_ONE_RUN = {"started_at", "seconds", "cuts", "cluster_id", "bootstrap_servers"}
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+def source_of(log: KafkaLog) -> LocalSource:
+    settings = kafka_settings(log.servers)
+    cluster = AuditedCluster(settings)
+    return LocalSource(cluster, settings, log.names, facts.internal_topics(cluster, log.names), lambda _: None)
+
+
+def plan_of(log: KafkaLog) -> Plan:
+    topics = frozenset([log.real(FORWARDED)])
+    return Plan(int(time.time() * 1000), AuditLimits(), AuditSelection(), topics, settle_timeout=30)
+
+
+def in_full(log: KafkaLog) -> AuditReport:
+    return run_audit(
+        log.servers,
+        namespace=log.names.namespace,
+        engine=AuditEngine.LOCAL,
+        real_topics=[log.real(FORWARDED)],
+    )
+
+
+def told(report: AuditReport) -> dict[str, object]:
+    return {name: value for name, value in report.to_dict().items() if name not in OF_ONE_RUN}
+
+
+class KilledError(Exception):
+    """Stands for kill -9."""
+
+
+def test_any_steps_say_what_a_full_audit_says(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Cases are planted in portions. After some steps the process ends, before or after its step counted."""
+    log = KafkaLog(kafka.bootstrap_servers)
+    source, raised = source_of(log), Counter[str]()
+    state = StateStore(tmp_path)
+    steps = LocalSteps(source, state)
+
+    def killed(_: int, __: Sequence[Alarm]) -> Mapping[Place, int]:
+        raise KilledError
+
+    def step() -> AuditReport:
+        made = steps.step(plan_of(log))
+        raised.update(alarm.id for alarm in made.alarms)
+        return made.report
+
+    names = list(CASES)
+    for number in range(0, len(names), 60):
+        for name in names[number : number + 60]:
+            CASES[name].plant(log)
+        if number == 60:
+            with pytest.raises(KilledError):
+                steps.step(plan_of(log), killed)
+        step()
+        if number == 60:
+            state.close()
+            state = StateStore(tmp_path)
+            steps = LocalSteps(source, state)
+    log.transaction(log.progress(PLAIN, half=0))
+    log.transaction(log.progress(PASSED, half=3))
+    for case in TAIL.values():
+        case.plant(log)
+    step()
+    assert not steps.has_news()
+    report = step()
+    assert dict(report.violations.by_kind) == VIOLATIONS
+    assert told(report) == told(in_full(log))
+    assert set(raised.values()) == {1}
+    assert len(raised) == sum(VIOLATIONS.values())
+    state.close()
+
+
+def test_one_audit_at_a_time_continues_a_ledger(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    state = StateStore(tmp_path)
+    with pytest.raises(CouldNotAuditError, match="another audit continues the ledger"):
+        StateStore(tmp_path)
+    state.close()
+    state = StateStore(tmp_path)
+    LocalSteps(source_of(log), state).step(plan_of(log))
+    other = dataclasses.replace(source_of(log), names=KafkaLog(kafka.bootstrap_servers).names)
+    with pytest.raises(CouldNotAuditError, match="is about the namespace"):
+        LocalSteps(other, state)
+    state.close()
+    (tmp_path / "_state" / "000000001.json").touch()
+    with pytest.raises(CouldNotAuditError, match="was begun with Spark"):
+        StateStore(tmp_path)
+
+
+def test_what_retention_removes_is_forgotten_and_what_waits_has_expired(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    source, state = source_of(log), StateStore(tmp_path)
+    steps = LocalSteps(source, state)
+    lost, first, second, waiting, kept = (log.half() for _ in range(5))
+    for half in (lost, first, second, kept):
+        log.end(half, COMMIT)
+    for half in (first, second, kept):
+        log.deliver(half)
+    log.transaction(log.op("commit", lost), log.parked(waiting, "pending", checks=1))
+    log.transaction(log.progress(PLAIN, half=kept.offset + 1))
+    report = steps.step(plan_of(log)).report
+    assert (report.transactions, report.delivered, report.fates["LOST"], report.pending) == (5, 3, 1, 1)
+    log.delete_records(log.names.half, PLAIN, kept.offset)
+    report = steps.step(plan_of(log)).report
+    assert (report.transactions, report.delivered) == (1, 1)
+    assert +Counter(report.violations.by_kind) == {"EXPIRED": 1}
+    full = in_full(log)
+    assert (report.fates, report.violations) == (full.fates, full.violations)
+    # A full audit has not seen the half messages of these records.
+    assert (report.findings.total, dict(full.findings.by_kind)) == (0, {"HALF_GONE": 2})
+    # A record that names a closed transaction late is judged with it.
+    log.transaction(log.copy(kept))
+    made = steps.step(plan_of(log))
+    assert [alarm.entry.kind for alarm in made.alarms] == ["DUPLICATED"]
+    assert made.report.violations == in_full(log).violations
+    state.close()
+
+
+def test_following_raises_each_violation_once(
+    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower dies after its alarms were written, before the step counted, and is started again."""
+    log = KafkaLog(kafka.bootstrap_servers)
+    topic = f"{log.names.namespace}-violations"
+    log.create(NewTopic(topic, 1, 1))
+    stop = threading.Event()
+
+    def phantom(offset: int) -> None:
+        log.transaction(log.copy(Half(PLAIN, offset, "F" * 32, "billing", log.real(ORDERS))))
+
+    # Where no half message goes, nothing is looked for.
+    known = log.half()
+    log.end(known, COMMIT)
+    log.deliver(known)
+    phantom(90_000)
+
+    def followed(on_step: object = lambda _: None) -> AuditReport:
+        how = local.Following(stop, topic, 0.1, lambda _: plan_of(log), lambda: None, on_step)  # type: ignore[arg-type]
+        return local.follow(source_of(log), tmp_path, how, log.servers)
+
+    with monkeypatch.context() as patch:
+        sent = Alarms.send
+
+        def killed(alarms: Alarms, step: int, some: Sequence[Alarm]) -> Mapping[Place, int]:
+            sent(alarms, step, some)
+            raise KilledError
+
+        patch.setattr(Alarms, "send", killed)
+        with pytest.raises(KilledError):
+            followed()
+    seen: list[str] = []
+
+    def on_step(step: AuditStep) -> None:
+        seen.extend(alarm.entry.kind for alarm in step.alarms)
+        if len(seen) == 1:
+            phantom(90_001)
+        if len(seen) == 2:
+            stop.set()
+
+    # The last step writes the ledger, which needs pyarrow.
+    monkeypatch.setattr(LocalSteps, "_write", lambda *_: None)
+    report = followed(on_step)
+    assert report.violations.by_kind["PHANTOM"] == 2
+    assert seen == ["PHANTOM", "PHANTOM"]
+    assert [json.loads(value)["kind"] for value in values_in(log, topic)] == ["PHANTOM", "PHANTOM"]
+    assert len({json.loads(value)["id"] for value in values_in(log, topic)}) == 2
+
+
+def values_in(log: KafkaLog, topic: str) -> list[bytes]:
+    config = {"bootstrap.servers": log.servers, "group.id": "test", "enable.partition.eof": True}
+    consumer = Consumer(config | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        found.append(message.value() or b"")
+    consumer.close()
+    return found
