@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from txbridge_audit.audit import run_audit
     from txbridge_audit.errors import CouldNotAuditError
     from txbridge_audit.notebook import Audited, audited, transactions, violations
-    from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+    from txbridge_audit.report.entry import Entry, Place, Tally
+    from txbridge_audit.report.model import AuditReport
 
 __all__ = [
     "AuditReport",
@@ -36,9 +37,9 @@ _HOMES = {
     "AuditReport": "report.model",
     "Audited": "notebook",
     "CouldNotAuditError": "errors",
-    "Entry": "report.model",
-    "Place": "report.model",
-    "Tally": "report.model",
+    "Entry": "report.entry",
+    "Place": "report.entry",
+    "Tally": "report.entry",
     "audited": "notebook",
     "run_audit": "audit",
     "transactions": "notebook",

@@ -14,8 +14,8 @@ from txbridge_audit.cluster.cuts import SETTLE_TIMEOUT
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan, Progress
+from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.follow import continue_once
-from txbridge_audit.engines.local.gather import LocalSource
 from txbridge_audit.engines.local.run import audit_in_full, until_leaders_stay
 from txbridge_audit.engines.local.state import FILE, FOLDER
 from txbridge_audit.errors import CouldNotAuditError
@@ -109,7 +109,7 @@ def run_audit(
 
     chosen = AuditEngine.SPARK if spark else chosen_engine(engine, ledger_path, ledger_format)
     if (chosen or fitting_engine(cluster, half, progress)) is AuditEngine.LOCAL:
-        source = LocalSource(cluster, settings, names, topics, progress)
+        source = AuditedTopics(cluster, settings, names, topics, progress)
         folder = None if ledger_path is None else formats.local_folder(ledger_path)
         if continued and folder is not None:
             report = about_it(continue_once(source, folder, plan))

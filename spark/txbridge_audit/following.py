@@ -10,8 +10,8 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan, Progress
+from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local import follow as local
-from txbridge_audit.engines.local.gather import LocalSource
 from txbridge_audit.engines.violations_topic import existing_partitions
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
@@ -80,6 +80,6 @@ def follow(
         return Plan(now, limits or AuditLimits(), AuditSelection(), frozenset(real_topics), local.SETTLE_TIMEOUT)
 
     how = local.Following(stop, violations_topic, interval, plan, on_ready, on_step)
-    report = local.follow(LocalSource(cluster, settings, names, topics, progress), folder, how, bootstrap_servers)
+    report = local.follow(AuditedTopics(cluster, settings, names, topics, progress), folder, how, bootstrap_servers)
     formats.write_summary(report.to_json(), folder)
     return report

@@ -19,7 +19,8 @@ from txbridge_audit.engines.spark.read.literals import frame
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.model import AuditReport, Entry
+from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.model import AuditReport
 
 _PLACE = "topic: string, partition: int, offset: bigint"
 _DECISION = (

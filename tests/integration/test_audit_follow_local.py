@@ -18,8 +18,8 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local import follow as local
-from txbridge_audit.engines.local.gather import LocalSource
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.violations_topic import Alarms
@@ -45,10 +45,10 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-def source_of(log: KafkaLog) -> LocalSource:
+def source_of(log: KafkaLog) -> AuditedTopics:
     settings = kafka_settings(log.servers)
     cluster = AuditedCluster(settings)
-    return LocalSource(cluster, settings, log.names, facts.internal_topics(cluster, log.names), lambda _: None)
+    return AuditedTopics(cluster, settings, log.names, facts.internal_topics(cluster, log.names), lambda _: None)
 
 
 def plan_of(log: KafkaLog) -> Plan:

@@ -28,7 +28,7 @@ from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.engines.violations_topic import Alarms
 from txbridge_audit.following import follow
 from txbridge_audit.report.alarms import Alarm
-from txbridge_audit.report.model import Entry
+from txbridge_audit.report.entry import Entry
 from txbridge_sqlalchemy import create_table, transactions
 
 from tests.support import http

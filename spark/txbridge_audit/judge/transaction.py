@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from txbridge.core.names import Names
@@ -57,6 +57,14 @@ _LIST_OF: dict[type[Mention], str] = {
     DiscardMention: "discards",
     AsideMention: "asides",
 }
+
+
+def transaction_of(mentions: Sequence[Mention]) -> Transaction:
+    """The transaction of mentions that name the same half coordinates."""
+    transaction = Transaction(mentions[0].partition, mentions[0].half)
+    for mention in mentions:
+        transaction.add(mention)
+    return transaction
 
 
 @dataclass(slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.report.model import AuditReport, Entry
+from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.model import AuditReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.lacking import SAYS
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.report import entries
-from txbridge_audit.report.model import AuditReport, Entry, Tally
+from txbridge_audit.report.entry import Entry, Tally
+from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import Entries, OddRecords, Sums
 
 

@@ -12,7 +12,7 @@ from txbridge_audit.judge.findings import HALF_RANGE_GONE, OPEN_TRANSACTION, RIG
 from txbridge_audit.judge.table import says_of
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import CopyMention
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.entry import Entry, Place
 
 #: Violations that a parked entry is evidence of.
 _OF_PARKED = frozenset({violations.STUCK.name, violations.EXPIRED.name, violations.OVERDUE.name})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 from txbridge_audit.judge import fates, table
-from txbridge_audit.report.model import AuditReport, Entry
+from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.model import AuditReport
 
 #: Every verdict has an anchor there, its name in lower case.
 DOCS = "https://github.com/txbridge/txbridge/blob/main/docs/audit.md"

@@ -12,49 +12,13 @@ from txbridge.subject import Subject
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import NOTES
+from txbridge_audit.report.entry import Tally
 from txbridge_audit.report.overview import AuditOverview
 
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1
 
 CLEAN, VIOLATED = 0, 1
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Coordinates of one record that is evidence."""
-
-    #: Role of the record: half, end, op, copy, discard, parked, check, open, record. `claims` is the half message that
-    #: a copy names although there is none. `gone` is one that HALF no longer holds.
-    role: str
-    topic: str
-    partition: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One violation or finding."""
-
-    kind: str
-    says: str
-    #: First 8 characters of the transaction id; the whole id is the right to decide. None when there is none.
-    transaction: str | None = None
-    group: str | None = None
-    real_topic: str | None = None
-    evidence: tuple[Place, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """The number of entries by kind, and the first ones of each (`summary.VIOLATIONS_LISTED`, `FINDINGS_LISTED`)."""
-
-    by_kind: Mapping[str, int] = field(default_factory=dict)
-    listed: tuple[Entry, ...] = ()
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_kind.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from txbridge_audit.judge.strays import OtherNamespaces, label
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import ROLLBACK, AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.report.entries import entry_of, stray_entry
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.entry import Entry, Place
 
 #: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.
 VIOLATIONS_LISTED, FINDINGS_LISTED = 10_000, 1_000

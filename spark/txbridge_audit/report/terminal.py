@@ -12,8 +12,9 @@ from txbridge.text import counted, one_line
 from txbridge_audit.judge import lacking
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
+from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
-from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+from txbridge_audit.report.model import AuditReport
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
 SHOWN = 5

@@ -37,9 +37,10 @@ from txbridge_audit.following import follow
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
+from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
 from txbridge_audit.report.meaning import rule_of, says
-from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
 from txbridge.core.names import Names

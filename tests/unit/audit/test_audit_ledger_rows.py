@@ -11,7 +11,7 @@ from txbridge_audit.engines.spark.judge.derived import delivery_latency
 from txbridge_audit.engines.spark.judge.overview import overview
 from txbridge_audit.engines.spark.ledger import parquet
 from txbridge_audit.judge.facts import HalfFacts
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.entry import Entry, Place
 
 from tests.support.audit_cases import LONG_AGO
 from tests.support.audit_memory import Memory

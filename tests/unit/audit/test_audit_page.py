@@ -10,9 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from txbridge_audit.engines.spark.judge import fates as verdicts
 from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
+from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.html import html, write_prometheus
 from txbridge_audit.report.meaning import rule_of
-from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview, GroupOverview, Latency, Waiting
 from txbridge_audit.report.plots import duration
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.report.alarms import Alarm, AuditStep
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.entry import Entry, Place
 
 from txbridge.cli import audit_program, topics
 from txbridge.cli.audit_options import AuditOptions

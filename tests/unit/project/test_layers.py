@@ -64,7 +64,7 @@ EVERYWHERE = {"backoff", "deadline", "interrupts", "proof"}
 ROOMS = {
     "txbridge/worker": ("faust", "observe", "transaction", "gates", "ingest", "takeover", "turn", "http"),
     "txbridge/client": ("base", "kafka", "prepare", "decide", "checks", "flow"),
-    "spark/txbridge_audit": ("protocol", "judge", "cluster", "report", "engines"),
+    "spark/txbridge_audit": ("protocol", "judge", "cluster", "report", "ledger", "engines"),
 }
 #: Stages of the client: none knows another one. `flow` leads through them all.
 STAGES_OF_THE_CLIENT = {"prepare", "decide", "checks"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.engines.local.gather import LocalSource
+from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.run import until_leaders_stay
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
@@ -30,7 +30,7 @@ LEDGER_EVERY = 600.0
 QUIET = 30.0
 
 
-def continue_once(source: LocalSource, ledger: Path, plan: Plan) -> AuditReport:
+def continue_once(source: AuditedTopics, ledger: Path, plan: Plan) -> AuditReport:
     """Make one step of the ledger in this folder. Raises CouldNotAuditError."""
     state = StateStore(ledger)
     try:
@@ -55,7 +55,7 @@ class Following:
     on_step: Callable[[AuditStep], None]
 
 
-def follow(source: LocalSource, ledger: Path, how: Following, bootstrap_servers: str) -> AuditReport:
+def follow(source: AuditedTopics, ledger: Path, how: Following, bootstrap_servers: str) -> AuditReport:
     """Make steps until `stop` is set, then a last one. Returns the report of everything so far.
 
     Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
@@ -88,7 +88,7 @@ def follow(source: LocalSource, ledger: Path, how: Following, bootstrap_servers:
 
 
 def _timed(
-    source: LocalSource,
+    source: AuditedTopics,
     steps: LocalSteps,
     plan: Plan,
     raising: Raise | None,

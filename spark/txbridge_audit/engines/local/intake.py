@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from txbridge.core.names import Names
+from txbridge_audit.cluster.cuts import Range
+from txbridge_audit.cluster.kafka_config import KafkaSettings
+from txbridge_audit.cluster.reader import read
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol import client_records, worker_records
-from txbridge_audit.protocol.mentions import AsideMention, HalfMention, Mention, UnreadableMention
+from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.sums import OddRecords
 
+Spans = Mapping[TopicPartition, Range]
 
-class Intake:
-    """Takes records topic by topic. Those of the discard topic must come before those of END."""
 
-    def __init__(self, names: Names, put: Callable[[Mention], None]) -> None:
-        self._names, self._put = names, put
+class LocalIntake:
+    """Takes records topic by topic (see engines/gather.py), and puts each mention into a store."""
+
+    def __init__(self, settings: KafkaSettings, names: Names, put: Callable[[Mention], None]) -> None:
+        self._settings, self._names, self._put = settings, names, put
         self.odd = OddRecords(names)
         self.asides = SetAside(names)
         #: The last checkpoint of each partition.
@@ -26,8 +32,11 @@ class Intake:
         #: Real topics that well-formed half messages name.
         self.named: set[str] = set()
 
-    def take_halves(self, records: Iterable[KafkaRecord]) -> None:
-        for record in records:
+    def _read(self, spans: Spans, *, committed: bool = True, may_vanish: bool = False) -> Iterable[KafkaRecord]:
+        return read(self._settings, spans, committed=committed, may_vanish=may_vanish)
+
+    def take_halves(self, spans: Spans) -> None:
+        for record in self._read(spans, committed=False):
             half = client_records.half_mention(record)
             self._put(half)
             if half.fault is not None:
@@ -37,10 +46,10 @@ class Intake:
             else:
                 self.named.add(str(half.real_topic))
 
-    def take_offsets(self, records: Iterable[KafkaRecord]) -> None:
+    def take_offsets(self, spans: Spans) -> None:
         """Records of OFFSET. Raises CouldNotAuditError when one of a worker has a version that is not known."""
         ours = f"{self._names.half}@".encode()
-        for record in records:
+        for record in self._read(spans):
             if (record.key or b"").startswith(ours) and (version := worker_records.unknown_version(record)):
                 raise unknown_version(record.topic, record.partition, record.offset, version)
             told = worker_records.offset_mention(record, self._names)
@@ -49,8 +58,8 @@ class Intake:
             elif told is not None:
                 self._put(told)
 
-    def take_discards(self, records: Iterable[KafkaRecord]) -> None:
-        for record in records:
+    def take_discards(self, spans: Spans) -> None:
+        for record in self._read(spans):
             told = worker_records.discard_mention(record)
             if isinstance(told, AsideMention):
                 self.asides.add(told)
@@ -60,14 +69,13 @@ class Intake:
             elif told is not None:
                 self._put(told)
 
-    def take_others(self, records: Iterable[KafkaRecord], counts: Mapping[str, int], *, exactly: bool) -> None:
-        """Records of END, OP, real topics (`counts`: how many partitions each has) and check topics.
+    def take_others(self, spans: Spans, counts: Mapping[str, int], *, exactly: bool) -> None:
+        """Records of END, OP and real topics.
 
-        `exactly` is that of `client_records.end_mentions`. Raises CouldNotAuditError when a record of OP has a version
-        that is not known.
+        Raises CouldNotAuditError when a record of OP has a version that is not known.
         """
         names = self._names
-        for record in records:
+        for record in self._read(spans):
             found: Iterable[Mention | None] | UnreadableMention
             if record.topic == names.end:
                 found = client_records.end_mentions(record, exactly=exactly)
@@ -77,16 +85,20 @@ class Intake:
                 found = worker_records.outcome_mentions(record)
                 if isinstance(found, UnreadableMention) and found.version is not None:
                     raise unknown_version(record.topic, record.partition, record.offset, found.version)
-            elif record.topic in counts:
-                found = [worker_records.copy_mention(record, counts[record.topic])]
             else:
-                found = [worker_records.check_mention(record)]
+                found = [worker_records.copy_mention(record, counts[record.topic])]
             if isinstance(found, UnreadableMention):
                 self.odd.add(found)
-                continue
-            for mention in found:
-                if mention is not None:
-                    self._put(mention)
+            else:
+                self._put_all(found)
+
+    def take_checks(self, spans: Spans) -> None:
+        self._put_all(map(worker_records.check_mention, self._read(spans, may_vanish=True)))
+
+    def _put_all(self, found: Iterable[Mention | None]) -> None:
+        for mention in found:
+            if mention is not None:
+                self._put(mention)
 
 
 def unknown_version(topic: str, partition: int, offset: int, version: str) -> CouldNotAuditError:
@@ -95,23 +107,3 @@ def unknown_version(topic: str, partition: int, offset: int, version: str) -> Co
         f"{topic}/{partition}@{offset} has TXB_V={version[:20]}, which this audit does not know: a newer worker wrote "
         "it, and its meaning for the verdict is not known; use the audit of that version",
     )
-
-
-def identities_of(records: Iterable[KafkaRecord]) -> set[tuple[int, int, str]]:
-    """Half partition, offset and id of the half messages in these records of HALF."""
-    return {_identity(half) for half in map(client_records.half_mention, records) if half.id is not None}
-
-
-def _identity(half: HalfMention) -> tuple[int, int, str]:
-    return half.partition, half.half, str(half.id)
-
-
-def named_identities_of(records: Iterable[KafkaRecord]) -> set[tuple[int, int, str]]:
-    """Half partition, offset and id of the half messages that these records of END name."""
-    return {
-        (end.partition, end.half, end.id)
-        for found in map(client_records.end_mentions, records)
-        if not isinstance(found, UnreadableMention)
-        for end in found
-        if end.half is not None
-    }

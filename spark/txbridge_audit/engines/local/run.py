@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from txbridge_audit.cluster.plan import Plan, Progress
-from txbridge_audit.engines.local.gather import LocalReading, LocalSource, gather, other_namespaces
-from txbridge_audit.engines.local.intake import Intake
+from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
+from txbridge_audit.engines.local.intake import LocalIntake
 from txbridge_audit.engines.local.store import MentionStore, store_for
 from txbridge_audit.errors import ElectionError
 from txbridge_audit.judge.evidence import Evidence
@@ -37,7 +37,7 @@ class Listener(Protocol):
         """Take a visible record without a half message."""
 
 
-def audit(source: LocalSource, plan: Plan, listeners: Sequence[Listener] = ()) -> AuditReport:
+def audit(source: AuditedTopics, plan: Plan, listeners: Sequence[Listener] = ()) -> AuditReport:
     """Make one audit of everything that the topics hold. Raises CouldNotAuditError.
 
     The report has 0 for `started_at` and `seconds`.
@@ -45,7 +45,7 @@ def audit(source: LocalSource, plan: Plan, listeners: Sequence[Listener] = ()) -
     records = sum(source.cluster.high_watermarks(source.partitions[source.names.half]).values())
     store = store_for(records * _RECORDS_EACH)
     try:
-        intake = Intake(source.names, store.add)
+        intake = LocalIntake(source.settings, source.names, store.add)
         reading = gather(source, plan, intake)
         source.say("judging")
         return _judge(source, plan, store, intake, reading, listeners)
@@ -58,11 +58,11 @@ _RECORDS_EACH = 4
 
 
 def _judge(
-    source: LocalSource,
+    source: AuditedTopics,
     plan: Plan,
     store: MentionStore,
-    intake: Intake,
-    reading: LocalReading,
+    intake: LocalIntake,
+    reading: Reading,
     listeners: Sequence[Listener],
 ) -> AuditReport:
     evidence = Evidence()
@@ -110,7 +110,7 @@ def until_leaders_stay(say: Progress, attempt: Callable[[], _T]) -> _T:
     return attempt()
 
 
-def audit_in_full(source: LocalSource, plan: Plan, *, ledger: Path | None, with_overview: bool) -> AuditReport:
+def audit_in_full(source: AuditedTopics, plan: Plan, *, ledger: Path | None, with_overview: bool) -> AuditReport:
     """`audit`, with a ledger in a new folder, and with the summaries that the page shows, if they are asked for."""
     overview, written = OverviewSums(), None
     listeners: list[Listener] = [overview] if with_overview else []

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from txbridge_audit.engines.local.store import transaction_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.evidence import ENOUGH
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.judge.transaction import Transaction, transaction_of
 from txbridge_audit.protocol.mentions import (
     MENTIONS,
     AsideMention,

@@ -19,8 +19,8 @@ from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.cluster.facts import check_partitions
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.seen import Seen, edges_of
-from txbridge_audit.engines.local.gather import LocalReading, LocalSource, gather, other_namespaces
-from txbridge_audit.engines.local.intake import Intake
+from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
+from txbridge_audit.engines.local.intake import LocalIntake
 from txbridge_audit.engines.local.state import Key, StateStore
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import table
@@ -33,7 +33,8 @@ from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.alarms import Alarm, AuditStep, Raise
 from txbridge_audit.report.build import report_of
 from txbridge_audit.report.entries import entry_of, stray_entry
-from txbridge_audit.report.model import AuditReport, Entry, Place
+from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
 
 #: Mentions that are written to the database at once.
@@ -77,7 +78,7 @@ class _Found:
 class LocalSteps:
     """The steps of one ledger."""
 
-    def __init__(self, source: LocalSource, state: StateStore) -> None:
+    def __init__(self, source: AuditedTopics, state: StateStore) -> None:
         """Continue the ledger of this state. Raises CouldNotAuditError when it is about another namespace."""
         self._source, self.state = source, state
         namespace = state.read_fact("namespace", source.names.namespace)
@@ -134,7 +135,7 @@ class LocalSteps:
             touched.update(state.add(waiting))
             waiting.clear()
 
-        intake = Intake(source.names, put)
+        intake = LocalIntake(source.settings, source.names, put)
         for aside in state.asides():
             intake.asides.add(aside)
         reading = gather(source, plan, intake, self._seen() if number > 1 else None)
@@ -184,7 +185,7 @@ class LocalSteps:
         )
 
     def _remember(
-        self, number: int, reading: LocalReading, intake: Intake, alarms: Mapping[TopicPartition, int]
+        self, number: int, reading: Reading, intake: LocalIntake, alarms: Mapping[TopicPartition, int]
     ) -> None:
         state, facts = self.state, reading.facts
         positions = self._positions() | {key: span.end for key, span in reading.spans.items()}
@@ -237,7 +238,7 @@ class LocalSteps:
 
     # Evidence and verdicts
 
-    def _with_evidence(self, reading: LocalReading, touched: Iterable[Key]) -> Facts:
+    def _with_evidence(self, reading: Reading, touched: Iterable[Key]) -> Facts:
         """The facts with what all transactions prove. Only those that new records name can prove anything new."""
         state = self.state
         for key in touched:
@@ -320,17 +321,19 @@ class LocalSteps:
 
     # The report
 
-    def _report(self, plan: Plan, reading: LocalReading, facts: Facts) -> AuditReport:
+    def _report(self, plan: Plan, reading: Reading, facts: Facts) -> AuditReport:
         names, state = self._source.names, self.state
         sums, odd = Sums(names), OddRecords(names)
         for told, number in state.sums():
             sums.count(Contribution.from_json(told), number)
         for kind in sums.entries.by_kind:
-            sums.entries.listed[kind] = [_entry(row) for row in state.entries(kind, most_listed(kind))]
+            sums.entries.listed[kind] = [
+                Entry.from_dict(json.loads(row)) for row in state.entries(kind, most_listed(kind))
+            ]
         for kind, number in state.strays().items():
             sums.entries.by_kind[kind] += number
             listed = sums.entries.listed.setdefault(kind, [])
-            listed += (_entry(row) for row in state.stray_entries(kind, most_listed(kind)))
+            listed += (Entry.from_dict(json.loads(row)) for row in state.stray_entries(kind, most_listed(kind)))
         for fault in state.faults():
             if isinstance(fault, UnreadableMention):
                 odd.add(fault)
@@ -354,11 +357,6 @@ class LocalSteps:
 
 def _row(mention: Mention) -> str:
     return json.dumps(to_row(mention))
-
-
-def _entry(row: str) -> Entry:
-    told = json.loads(row)
-    return Entry(**(told | {"evidence": tuple(Place(**place) for place in told["evidence"])}))
 
 
 def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:

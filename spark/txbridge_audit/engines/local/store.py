@@ -9,7 +9,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.judge.transaction import Transaction, transaction_of
 from txbridge_audit.protocol.mentions import Mention, from_row, to_row
 
 #: Number of records up to which their mentions are kept in memory. One takes some 300 bytes there.
@@ -88,14 +88,6 @@ class SqliteStore(MentionStore):
     def close(self) -> None:
         self._database.close()
         self._folder.cleanup()
-
-
-def transaction_of(mentions: list[Mention]) -> Transaction:
-    """The transaction of mentions that name the same half coordinates."""
-    transaction = Transaction(mentions[0].partition, mentions[0].half)
-    for mention in mentions:
-        transaction.add(mention)
-    return transaction
 
 
 def store_for(records: int) -> MentionStore:

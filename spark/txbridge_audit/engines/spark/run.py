@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.spark.incremental.steps import Increments
 from txbridge_audit.engines.spark.incremental.store import positions_before_spark
 from txbridge_audit.engines.spark.judge import evaluate, ledger, loss_evidence, overview
@@ -58,6 +60,12 @@ def spark_audit(
     read = positions_before_spark(ledger_path) if continued and ledger_path is not None else {}
     small, in_delta = is_small(cluster, topics[names.half], read), ledger_format is LedgerFormat.DELTA
     with spark_session(spark, progress, small=small, with_delta=in_delta) as session:
+        if ledger_path is None and not with_overview and importlib.util.find_spec("pyarrow") is not None:
+            # Only here: it loads pyarrow.
+            from txbridge_audit.engines.spark import judging  # noqa: PLC0415
+
+            topics_of = AuditedTopics(cluster, settings, names, topics, progress)
+            return about_it(until_leaders_stay(session, progress, lambda: judging.audit(session, topics_of, plan)))
         source = AuditSource(session, cluster, settings, names, topics, progress)
         if continued and ledger_path is not None:
             increments = Increments.open(source, ledger_path, ledger_format)

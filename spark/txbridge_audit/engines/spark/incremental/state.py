@@ -17,7 +17,7 @@ from txbridge_audit.engines.spark.judge.summary import Counts, Key, Listed
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.entry import Entry, Place
 
 #: Version of the JSON form. It is raised when an older audit could misread the form.
 FORMAT = 4

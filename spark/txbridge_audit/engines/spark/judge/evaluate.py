@@ -29,7 +29,8 @@ from txbridge_audit.engines.spark.read.frames import Frames
 from txbridge_audit.engines.spark.read.gather import Gathered
 from txbridge_audit.engines.spark.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, AuditSource
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.model import AuditReport, Entry, Tally
+from txbridge_audit.report.entry import Entry, Tally
+from txbridge_audit.report.model import AuditReport
 
 #: Altered records that are read once more to name the differences. Each costs some milliseconds. They tend to be alike.
 _EXPLAINED = 50

@@ -8,7 +8,7 @@ from txbridge.core.names import Names
 from txbridge_audit.cluster.cuts import Ends, Range
 from txbridge_audit.engines.spark.judge import findings, reach
 from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.entry import Entry, Place
 
 
 def open_transactions(stayed: Mapping[TopicPartition, tuple[int, int]], internal: Collection[str]) -> list[Entry]:

@@ -14,7 +14,7 @@ from txbridge.core.names import Names, short_id
 from txbridge_audit.engines.spark.judge import fates, findings, reach, violations
 from txbridge_audit.engines.spark.read.decode import ROLLBACK
 from txbridge_audit.engines.spark.read.once import once
-from txbridge_audit.report.model import Entry, Place
+from txbridge_audit.report.entry import Entry, Place
 
 #: Kinds of violations: wrong fates, PHANTOM (of a visible record without a transaction), and those beside the fate.
 VIOLATIONS = (*fates.WRONG_FATES, fates.PHANTOM, *violations.KINDS)

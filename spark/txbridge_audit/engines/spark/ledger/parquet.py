@@ -21,8 +21,8 @@ from txbridge_audit.engines.spark.judge.mentions import KEY, decisions
 from txbridge_audit.engines.spark.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.engines.spark.read.frames import Frames
 from txbridge_audit.engines.spark.read.literals import frame
+from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.formats import ledger_exists
-from txbridge_audit.report.model import Entry
 
 #: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
 #: decision a million times must not make a row that no executor can hold. `entries` and `copies` count all of them.

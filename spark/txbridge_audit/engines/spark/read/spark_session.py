@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import warnings
@@ -380,6 +381,8 @@ def _start(
         # Spark leaves files in its working directory, which must not be the user's.
         with log.open("wb") as out, _interrupted_afterwards():
             gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
+        # The tasks run in this Python, which has pyarrow, not in the first one of the user's PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         context: Any = SparkContext(conf=conf, gateway=gateway)
         remember(context._jvm)  # noqa: SLF001
         # The last act of SparkContext's constructor is to set a handler of its own. That one sends the JVM a request

@@ -1,10 +1,11 @@
-"""The reading of one audit: the cuts in their order (cluster/cuts.py), each record read once, and the facts."""
+"""The reading of one audit, whatever engine makes it: the cuts in their order (cluster/cuts.py), and the facts."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from txbridge.core.names import Names
 from txbridge_audit.cluster import facts
@@ -16,14 +17,14 @@ from txbridge_audit.cluster.reader import read
 from txbridge_audit.cluster.seen import Seen, refuse_shorter, since_the_first_step
 from txbridge_audit.cluster.seen import checks_since as checks_since_of
 from txbridge_audit.cluster.selection import begin
-from txbridge_audit.engines.local.intake import Intake, identities_of, named_identities_of
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
+from txbridge_audit.protocol.other_namespaces import identities_of, named_identities_of
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class LocalSource:
+class AuditedTopics:
     """What one audit reads: the internal topics of a namespace, on a cluster."""
 
     cluster: AuditedCluster
@@ -35,8 +36,35 @@ class LocalSource:
     say: Progress
 
 
+class Intake(Protocol):
+    """Reads the records of spans as mentions. Everything is read once, the discard topic before END."""
+
+    #: Real topics that well-formed half messages name.
+    named: set[str]
+    #: The last checkpoint of each partition.
+    checkpoints: dict[int, AuditCheckpoint]
+
+    def take_halves(self, spans: Mapping[TopicPartition, Range]) -> None:
+        """Read HALF, as soon as it is called: then `named` is known."""
+
+    def take_offsets(self, spans: Mapping[TopicPartition, Range]) -> None:
+        """Read OFFSET, as soon as it is called: then `checkpoints` are known, and compaction takes nothing."""
+
+    def take_discards(self, spans: Mapping[TopicPartition, Range]) -> None:
+        """Read the discard topic."""
+
+    def take_others(self, spans: Mapping[TopicPartition, Range], counts: Mapping[str, int], *, exactly: bool) -> None:
+        """Read END, OP and the real topics. `counts` says how many partitions each real topic has.
+
+        `exactly` is that of `client_records.end_mentions`.
+        """
+
+    def take_checks(self, spans: Mapping[TopicPartition, Range]) -> None:
+        """Read the check topics. Retention may remove records meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
-class LocalReading:
+class Reading:
     """What was read, besides the mentions."""
 
     facts: Facts
@@ -51,14 +79,14 @@ class LocalReading:
     hidden: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
-def gather(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None = None) -> LocalReading:
+def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None = None) -> Reading:
     """Take the cuts, and read up to them into the intake. The numbered steps are the order of the cuts (see cuts.py).
 
     With `seen` only records are read that are newer than the last step of a continued audit.
 
     Raises CouldNotAuditError.
     """
-    cluster, names, partitions, settings = source.cluster, source.names, source.partitions, source.settings
+    cluster, names, partitions = source.cluster, source.names, source.partitions
     cluster.forget_leaders()
     internal = [key for keys in partitions.values() for key in keys]
     starts = cluster.log_starts(internal)
@@ -69,7 +97,7 @@ def gather(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None = 
     half_keys = partitions[names.half]
     watermarks = cluster.high_watermarks(internal)
     first_look = {key: watermarks[key] for key in half_keys}
-    intake.take_halves(read(settings, ranges(first, first_look), committed=False))
+    intake.take_halves(ranges(first, first_look))
     real = _existing(source, plan, intake, seen)
 
     # Step 2: the earlier cut of the real topics.
@@ -80,9 +108,9 @@ def gather(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None = 
     source.say("reading checkpoints")
     offset_keys = partitions[names.offset]
     offset = cluster.stable_offsets(offset_keys)
-    intake.take_offsets(read(settings, ranges(first, offset), committed=True))
+    intake.take_offsets(ranges(first, offset))
     later = cluster.stable_offsets(offset_keys)
-    intake.take_offsets(read(settings, ranges(offset, later), committed=True))
+    intake.take_offsets(ranges(offset, later))
     checkpoints = {**(seen.checkpoints if seen else {}), **intake.checkpoints}
     for checkpoint in intake.checkpoints.values():
         facts.check_ids(names, cluster, checkpoint.topics)
@@ -104,7 +132,7 @@ def gather(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None = 
     facts.check_ends(names, checkpoints, end.ends, half)
 
     # Step 9: the real topics again, those named meanwhile included.
-    intake.take_halves(read(settings, ranges(first_look, half), committed=False))
+    intake.take_halves(ranges(first_look, half))
     real = _existing(source, plan, intake, seen)
     after = settle(cluster, real, timeout=plan.settle_timeout)
     real_starts = cluster.log_starts(real)
@@ -116,14 +144,14 @@ def gather(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None = 
     source.say("reading decisions, outcomes and real topics")
     counts = Counter(topic for topic, _ in real)
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
-    intake.take_discards(read(settings, ranges(first, discard.ends), committed=True))
+    intake.take_discards(ranges(first, discard.ends))
     rest = ranges({**first, **real_first}, {**end.ends, **op.ends, **after.ends})
-    intake.take_others(read(settings, rest, committed=True), counts, exactly=discards_cut)
+    intake.take_others(rest, counts, exactly=discards_cut)
     asked = ranges(check_first, check)
-    intake.take_others(read(settings, asked, committed=True, may_vanish=True), {}, exactly=discards_cut)
+    intake.take_checks(asked)
 
     known = facts.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
-    return LocalReading(
+    return Reading(
         facts=Facts(
             partitions=known if seen is None else since_the_first_step(known, seen),
             topics=facts.topic_facts(cluster, real, real_starts, after),
@@ -141,7 +169,7 @@ def gather(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None = 
     )
 
 
-def _begin(source: LocalSource, plan: Plan, starts: Ends) -> dict[TopicPartition, int]:
+def _begin(source: AuditedTopics, plan: Plan, starts: Ends) -> dict[TopicPartition, int]:
     """Start offsets: log starts, or where the selection's range of time begins."""
     names, partitions = source.names, source.partitions
     speaking = [*partitions[names.end], *partitions[names.op]]
@@ -150,7 +178,7 @@ def _begin(source: LocalSource, plan: Plan, starts: Ends) -> dict[TopicPartition
     }
 
 
-def _existing(source: LocalSource, plan: Plan, intake: Intake, seen: Seen | None) -> list[TopicPartition]:
+def _existing(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None) -> list[TopicPartition]:
     """Partitions of the real topics that exist. For one that does not, the worker holds the messages."""
     named = plan.real_topics | intake.named | (seen.named if seen else frozenset())
     return facts.existing(source.cluster, named, plan.selection.topics)
@@ -160,7 +188,7 @@ def _hidden(*cuts: AuditCut) -> dict[TopicPartition, tuple[int, int]]:
     return {key: (cut.ends[key], target) for cut in cuts for key, target in cut.unsettled.items()}
 
 
-def other_namespaces(source: LocalSource, claimed: Collection[tuple[int, int]]) -> OtherNamespaces:
+def other_namespaces(source: AuditedTopics, claimed: Collection[tuple[int, int]]) -> OtherNamespaces:
     """The half messages of other namespaces at the claimed half coordinates."""
     base = Names().half
     counts = source.cluster.partition_counts()

@@ -1,0 +1,104 @@
+"""The judging by Spark: the mentions of each transaction are brought together once, and judged in the tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
+from txbridge_audit.engines.local.intake import unknown_version
+from txbridge_audit.engines.spark import tasks
+from txbridge_audit.engines.spark.intake import SparkIntake
+from txbridge_audit.engines.spark.shipped import ship
+from txbridge_audit.judge.evidence import Evidence
+from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
+from txbridge_audit.report.build import report_of
+from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
+
+#: Rows of one task: enough to be worth a task, few enough to be sorted in memory.
+_ROWS_OF_A_TASK = 200_000
+
+
+def audit(spark: SparkSession, source: AuditedTopics, plan: Plan) -> AuditReport:
+    """Make one audit of everything that the topics hold. Raises CouldNotAuditError.
+
+    The report has 0 for `started_at` and `seconds`.
+    """
+    ship(spark)
+    intake = SparkIntake(spark, source.settings, source.names)
+    try:
+        reading = gather(source, plan, intake)
+        size = sum(span.end - span.start for span in reading.spans.values())
+        number = max(spark.sparkContext.defaultParallelism, size // _ROWS_OF_A_TASK)
+        rows = (
+            intake.rows().repartition(number, "partition", "half").sortWithinPartitions("partition", "half").persist()
+        )
+        try:
+            return _judge(source, plan, reading, rows)
+        finally:
+            rows.unpersist()
+    finally:
+        intake.close()
+
+
+def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame) -> AuditReport:
+    evidence, odd = Evidence(), OddRecords(source.names)
+    for what, text, _ in _asked(rows, partial(tasks.evidence_of, reading.facts)):
+        if what == tasks.ODD:
+            mention = from_row(json.loads(text))
+            assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
+            if isinstance(mention, UnreadableMention) and mention.version is not None:
+                raise unknown_version(mention.topic, mention.partition, mention.at, mention.version)
+            odd.add(mention)
+        elif what == tasks.ANCHOR:
+            place, anchor = json.loads(text)
+            evidence.add_anchor((place[0], place[1], place[2]), (anchor[0], anchor[1]))
+        else:
+            partition, identity, half = json.loads(text)
+            evidence.unexplained.setdefault((partition, identity), set()).add(half)
+    facts = evidence.add_to(reading.facts, reading.truncated)
+    source.say("judging")
+    sums = Sums(source.names)
+    entries: list[tuple[str, int, int, Entry]] = []
+    for what, text, number in _asked(rows, partial(tasks.verdicts_on, source.names, facts, plan.selection)):
+        if what == tasks.SUM:
+            sums.count(Contribution.from_json(text), number)
+        elif what == tasks.ENTRY:
+            kind, partition, half, told = json.loads(text)
+            entries.append((kind, partition, half, Entry.from_dict(told)))
+        else:
+            stray = from_row(json.loads(text))
+            assert isinstance(stray, CopyMention)
+            sums.strays.append(stray)
+    for kind, _, _, entry in sorted(entries, key=lambda one: one[:3]):
+        listed = sums.entries.listed.setdefault(kind, [])
+        if len(listed) < most_listed(kind):
+            listed.append(entry)
+    claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
+    sums.add_strays(facts, other_namespaces(source, claimed))
+    source.cluster.refuse_moved({*reading.spans, *facts.before})
+    return report_of(
+        source.names,
+        sums,
+        odd,
+        facts,
+        selection=plan.selection,
+        starts=reading.starts,
+        cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
+        hidden=reading.hidden,
+        started_at=0,
+        seconds=0.0,
+    )
+
+
+def _asked(rows: DataFrame, ask: Callable[[Iterable[Any]], Iterable[tasks.Answer]]) -> Iterator[tasks.Answer]:
+    """The answers of all tasks."""
+    frame = rows.mapInArrow(partial(tasks.answered, ask), tasks.ANSWERS)
+    return ((row.what, row.text, row.n) for row in frame.toLocalIterator(prefetchPartitions=True))

@@ -1,0 +1,56 @@
+"""The code of the tasks as a zip file that Spark sends to its executors."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import txbridge
+import txbridge_audit
+
+#: What the tasks import (tasks.py), by package. A test compares.
+_PARTS = {
+    txbridge: ("__init__.py", "errors.py", "extras.py", "text.py", "core/__init__.py", "core/names.py"),
+    txbridge_audit: (
+        "__init__.py",
+        "protocol/*.py",
+        "judge/*.py",
+        "report/__init__.py",
+        "report/entry.py",
+        "report/entries.py",
+        "report/sums.py",
+        "engines/__init__.py",
+        "engines/spark/__init__.py",
+        "engines/spark/tasks.py",
+    ),
+}
+#: The sessions that have it.
+_SHIPPED: set[str] = set()
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def ship(spark: SparkSession) -> None:
+    """Send the code to the executors of a session, once."""
+    name = spark.conf.get("spark.app.id", "") or ""
+    if name in _SHIPPED:
+        return
+    _SHIPPED.add(name)
+    # Executors fetch it when they start, at any time: it is there as long as this process.
+    folder = tempfile.TemporaryDirectory(prefix="txbridge-audit-")
+    _FOLDERS.append(folder)
+    file = Path(folder.name) / "txbridge_audit_tasks.zip"
+    write_zip(file)
+    spark.addArtifacts(str(file), pyfile=True)
+
+
+def write_zip(file: Path) -> None:
+    """Write the zip file."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
+        for package, patterns in _PARTS.items():
+            root = Path(str(package.__file__)).parent
+            for pattern in patterns:
+                for path in sorted(root.glob(pattern)):
+                    out.write(path, f"{package.__name__}/{path.relative_to(root)}")

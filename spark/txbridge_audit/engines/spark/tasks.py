@@ -1,0 +1,209 @@
+"""What Spark's tasks do: records become mentions, and mentions of a transaction are judged.
+
+The executors get these functions and what they import as a zip file (shipped.py): nothing of txbridge is installed
+there, only pyarrow, which PySpark's Arrow functions need.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
+
+from txbridge.core.names import Names
+from txbridge_audit.judge.evidence import Evidence
+from txbridge_audit.judge.facts import Facts
+from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.transaction import SetAside, Transaction, transaction_of
+from txbridge_audit.judge.verdict import judge
+from txbridge_audit.protocol import client_records, worker_records
+from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
+from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
+from txbridge_audit.report.entries import entry_of
+from txbridge_audit.report.sums import Contribution, most_listed
+
+#: What a row is: a mention of a transaction; an odd record; a real topic that a half message names; a checkpoint; a
+#: record of an unknown version.
+MENTION, ODD, NAMED, CHECKPOINT, VERSION = "mention", "odd", "named", "checkpoint", "version"
+#: `half` is -1 where a mention names no offset, and in rows that are no mention.
+ROWS = "what string, partition int, half bigint, row string"
+#: A row as a task makes it.
+Told = tuple[str, int, int, str]
+_ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("half", pa.int64()), ("row", pa.string())])
+
+#: What the tasks that judge send to the driver: a sort, its text, and how many are the same.
+ANSWERS = "what string, text string, n bigint"
+ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY = "anchor", "unexplained", "sum", "entry", "stray"
+Answer = tuple[str, str, int]
+_ANSWERS: Any = pa.schema([("what", pa.string()), ("text", pa.string()), ("n", pa.int64())])
+
+#: Columns of a raw record (kafka_source.py); the timestamp is in ms.
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+#: Rows of an Arrow batch.
+_BATCH = 10_000
+
+
+# Records to mentions
+
+
+def parsed(parse: Callable[[Iterable[KafkaRecord]], Iterable[Told]], batches: Iterable[Any]) -> Iterator[Any]:
+    """The records of Arrow batches as rows."""
+    return _in_batches(parse(_records(batches)), _ROWS)
+
+
+def answered(ask: Callable[[Iterable[Any]], Iterable[Answer]], batches: Iterable[Any]) -> Iterator[Any]:
+    """The answers to sorted batches of rows."""
+    return _in_batches(ask(batches), _ANSWERS)
+
+
+def _in_batches(rows: Iterable[tuple[Any, ...]], schema: Any) -> Iterator[Any]:
+    rest = iter(rows)
+    while some := list(itertools.islice(rest, _BATCH)):
+        columns = (list(column) for column in zip(*some, strict=True))
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _records(batches: Iterable[Any]) -> Iterator[KafkaRecord]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in _COLUMNS)
+        for topic, partition, offset, timestamp, kind, key, value, headers in zip(*columns, strict=True):
+            pairs = [(header["key"], header["value"]) for header in headers or ()]
+            yield KafkaRecord(topic, partition, offset, timestamp, kind == 0, key, value, pairs)
+
+
+def _told(mention: Mention) -> Told:
+    return MENTION, mention.partition, -1 if mention.half is None else mention.half, json.dumps(to_row(mention))
+
+
+def _odd(mention: Mention) -> Told:
+    return ODD, mention.partition, -1, json.dumps(to_row(mention))
+
+
+def halves(records: Iterable[KafkaRecord]) -> Iterator[Told]:
+    named: set[str] = set()
+    for record in records:
+        half = client_records.half_mention(record)
+        yield _told(half)
+        if half.fault is None:
+            named.update([part.topic for part in half.parts] if half.parts is not None else [str(half.real_topic)])
+    yield from ((NAMED, 0, -1, topic) for topic in named)
+
+
+def offsets(names: Names, records: Iterable[KafkaRecord]) -> Iterator[Told]:
+    ours, last = f"{names.half}@".encode(), dict[int, AuditCheckpoint]()
+    for record in records:
+        if (record.key or b"").startswith(ours) and (version := worker_records.unknown_version(record)):
+            yield VERSION, 0, -1, json.dumps([record.topic, record.partition, record.offset, version])
+        told = worker_records.offset_mention(record, names)
+        if isinstance(told, AuditCheckpoint):
+            last[record.partition] = told
+        elif told is not None:
+            yield _told(told)
+    for partition, seen in last.items():
+        values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics)]
+        yield CHECKPOINT, partition, -1, json.dumps(values)
+
+
+def discards(names: Names, records: Iterable[KafkaRecord]) -> Iterator[Told]:
+    for record in records:
+        told = worker_records.discard_mention(record)
+        if isinstance(told, AsideMention):
+            yield _odd(told)
+            if told.source_topic == names.half:
+                yield _told(told)
+        elif told is not None:
+            yield _told(told)
+
+
+def others(
+    names: Names, counts: Mapping[str, int], asides: list[AsideMention], exactly: bool, records: Iterable[KafkaRecord]
+) -> Iterator[Told]:
+    set_aside = SetAside(names)
+    for one in asides:
+        set_aside.add(one)
+    for record in records:
+        if record.topic == names.end:
+            ends = client_records.end_mentions(record, exactly=exactly)
+            found: Iterable[Mention] = [ends] if isinstance(ends, UnreadableMention) else set_aside.counting(ends)
+        elif record.topic == names.op:
+            outcomes = worker_records.outcome_mentions(record)
+            found = [outcomes] if isinstance(outcomes, UnreadableMention) else outcomes
+        else:
+            copy = worker_records.copy_mention(record, counts[record.topic])
+            found = [] if copy is None else [copy]
+        for mention in found:
+            yield _odd(mention) if isinstance(mention, UnreadableMention) else _told(mention)
+
+
+def checks(records: Iterable[KafkaRecord]) -> Iterator[Told]:
+    for check in map(worker_records.check_mention, records):
+        if check is not None:
+            yield _told(check)
+
+
+# Mentions to verdicts
+
+
+def _groups(batches: Iterable[Any]) -> Iterator[tuple[bool, list[str]]]:
+    """The rows of the same coordinates, which come one after the other: whether they are mentions, and their texts."""
+    rows = (
+        row
+        for batch in batches
+        for row in zip(*(batch.column(name).to_pylist() for name in ("partition", "half", "what", "row")), strict=True)
+    )
+    for _, of_one in itertools.groupby(rows, key=lambda row: row[:2]):
+        there = list(of_one)
+        mentions = [text for _, _, what, text in there if what == MENTION]
+        others = [text for _, _, what, text in there if what != MENTION]
+        if mentions:
+            yield True, mentions
+        if others:
+            yield False, others
+
+
+def _transaction(texts: Sequence[str]) -> Transaction:
+    return transaction_of([from_row(json.loads(text)) for text in texts])
+
+
+def evidence_of(facts: Facts, batches: Iterable[Any]) -> Iterator[Answer]:
+    evidence = Evidence()
+    for are_mentions, texts in _groups(batches):
+        if not are_mentions:
+            yield from ((ODD, text, 1) for text in texts)
+            continue
+        transaction = _transaction(texts)
+        evidence.see(transaction, facts)
+        yield from ((ODD, json.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
+    for place, anchors in evidence.anchors.items():
+        yield from ((ANCHOR, json.dumps([place, anchor]), 1) for anchor in anchors)
+    for (partition, identity), halves in evidence.unexplained.items():
+        yield from ((UNEXPLAINED, json.dumps([partition, identity, half]), 1) for half in halves)
+
+
+def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, batches: Iterable[Any]) -> Iterator[Answer]:
+    sums: Counter[Contribution] = Counter()
+    listed: Counter[str] = Counter()
+    for are_mentions, texts in _groups(batches):
+        if not are_mentions:
+            continue
+        verdict = judge(_transaction(texts), facts)
+        yield from ((STRAY, json.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
+        message = verdict.case.message
+        if message is not None and not selection.takes(message):
+            continue
+        told = Contribution.of(verdict)
+        sums[told] += 1
+        for kind in told.kinds:
+            listed[kind] += 1
+            if listed[kind] <= most_listed(kind):
+                partition, half = verdict.key
+                entry = asdict(entry_of(names, verdict, kind))
+                yield ENTRY, json.dumps([kind, partition, -1 if half is None else half, entry]), 1
+    yield from ((SUM, told.to_json(), number) for told, number in sums.items())

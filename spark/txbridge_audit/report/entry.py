@@ -1,0 +1,49 @@
+"""One violation or finding of a report, with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Coordinates of one record that is evidence."""
+
+    #: Role of the record: half, end, op, copy, discard, parked, check, open, record. `claims` is the half message that
+    #: a copy names although there is none. `gone` is one that HALF no longer holds.
+    role: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One violation or finding."""
+
+    kind: str
+    says: str
+    #: First 8 characters of the transaction id; the whole id is the right to decide. None when there is none.
+    transaction: str | None = None
+    group: str | None = None
+    real_topic: str | None = None
+    evidence: tuple[Place, ...] = ()
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Entry:
+        """The entry of `dataclasses.asdict`, also if that was JSON meanwhile."""
+        return cls(**{**told, "evidence": tuple(Place(**place) for place in told["evidence"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The number of entries by kind, and the first ones of each (`summary.VIOLATIONS_LISTED`, `FINDINGS_LISTED`)."""
+
+    by_kind: Mapping[str, int] = field(default_factory=dict)
+    listed: tuple[Entry, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_kind.values())
