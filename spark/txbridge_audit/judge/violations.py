@@ -54,9 +54,11 @@ def _stuck_needs(one: Traits) -> int | None:
 
 def _early_needs(one: Traits) -> int | None:
     """The append time of the OP record."""
-    if not (one.is_timed and one.is_visible):
+    if not one.is_timed:
         return None
-    return 0 if one.is_committed else OP | OPEN
+    if one.is_committed:
+        return 0
+    return OP | OPEN if one.is_visible else if_lacking(one, OP)
 
 
 def _overdue_needs(one: Traits) -> int | None:
