@@ -11,7 +11,7 @@ import re
 from txbridge.core import names as headers
 from txbridge_audit.protocol.mentions import EndMention, HalfMention, MessagePart, UnreadableMention
 from txbridge_audit.protocol.message_frames import content_of, parts_of
-from txbridge_audit.protocol.record import DIGITS, MOST_PARTITIONS, KafkaRecord, number_of
+from txbridge_audit.protocol.record import DIGITS, MOST_PARTITIONS, HeaderTexts, KafkaRecord, number_of
 
 MAX_ENTRIES = 1_000
 
@@ -32,7 +32,7 @@ _INTERNAL_NAMES = ("TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC")
 
 def half_mention(record: KafkaRecord) -> HalfMention:
     """The half message of a record of HALF."""
-    text = record.text
+    text = record.texts()
     messages = text(headers.MESSAGES)
     count = number_of(messages)
     parts = None if count is None else parts_of(record.value, count)
@@ -44,7 +44,7 @@ def half_mention(record: KafkaRecord) -> HalfMention:
         half=record.offset,
         at=record.offset,
         born=record.timestamp,
-        fault=_fault_of_half(record, messages, parts),
+        fault=_fault_of_half(text, parts),
         id=identity,
         group=group,
         real_topic=topic,
@@ -61,8 +61,8 @@ def _is_reserved(name: str) -> bool:
     return name in _RESERVED or name.startswith("TXB_")
 
 
-def _fault_of_half(record: KafkaRecord, messages: str | None, parts: tuple[MessagePart, ...] | None) -> str | None:
-    text = record.text
+def _fault_of_half(text: HeaderTexts, parts: tuple[MessagePart, ...] | None) -> str | None:
+    messages = text(headers.MESSAGES)
     topic, fixed, stamp = text(headers.REAL_TOPIC), text(headers.REAL_QID), text(headers.BORN_TIMESTAMP)
     time, barrier = text(headers.DELIVER_AT), text(headers.BARRIER)
     if text(headers.VERSION) != "1":
@@ -116,12 +116,15 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
     With `exactly` breaches that only the worker looks for are faults, too. That is for a discard topic that no longer
     tells all of them.
     """
-    source, group = record.text(headers.SOURCE), record.text(headers.PGROUP)
+    text = record.texts()
+    source, group = text(headers.SOURCE), text(headers.PGROUP)
     lines = [] if record.value is None else record.value.decode("utf-8", "replace").split("\n")
-    fault = _fault_of_end(record, source, group, lines) or (_exact_fault(record, lines) if exactly else None)
+    fault = _fault_of_end(text(headers.VERSION), source, group, lines) or (
+        _exact_fault(record, lines) if exactly else None
+    )
     if fault is not None or group is None or source is None:
         return UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")
-    client = record.text(headers.CLIENT_ID)
+    client = text(headers.CLIENT_ID)
     mentions = []
     for number, line in enumerate(lines):
         half, identity, decision, *rest = line.split(",", 4)
@@ -145,8 +148,8 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
     return mentions
 
 
-def _fault_of_end(record: KafkaRecord, source: str | None, group: str | None, lines: list[str]) -> str | None:
-    if record.text(headers.VERSION) != "1":
+def _fault_of_end(version: str | None, source: str | None, group: str | None, lines: list[str]) -> str | None:
+    if version != "1":
         return "TXB_V is not 1"
     if not _fits(_GROUP, group):
         return "PGROUP is not a producer group"

@@ -28,15 +28,27 @@ class KafkaRecord(NamedTuple):
     value: bytes | None
     headers: RecordHeaders
 
-    def text(self, name: str) -> str | None:
+    def texts(self) -> HeaderTexts:
+        """Its headers as text."""
+        return HeaderTexts(self.headers)
+
+
+class HeaderTexts:
+    """Headers as text, by name."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, headers: RecordHeaders) -> None:
+        # Of a repeated name the last value stays.
+        self._values = dict(headers)
+
+    def __call__(self, name: str) -> str | None:
         """A header as text; of a repeated one the last; None if there is none, or if it has no value.
 
         Bytes that are no UTF-8 become characters that no rule accepts.
         """
-        for key, value in reversed(self.headers):
-            if key == name:
-                return None if value is None else value.decode("utf-8", "replace")
-        return None
+        value = self._values.get(name)
+        return None if value is None else value.decode("utf-8", "replace")
 
 
 def number_of(text: str | None, most: int = MOST) -> int | None:

@@ -23,7 +23,7 @@ from txbridge_audit.protocol.mentions import (
 )
 from txbridge_audit.protocol.message_frames import content_of
 from txbridge_audit.protocol.murmur2 import misplaced
-from txbridge_audit.protocol.record import DIGITS, MOST, KafkaRecord, coordinates_of, number_of
+from txbridge_audit.protocol.record import DIGITS, MOST, HeaderTexts, KafkaRecord, coordinates_of, number_of
 
 _OUTCOMES = frozenset({"commit", "rollback", "discard", "abandon"})
 _STATES = frozenset({"pending", "held", "scheduled", "discarded"})
@@ -41,14 +41,15 @@ _ADDED = frozenset({headers.UNIQ_KEY, headers.HALF_COORDINATES, headers.MESSAGE_
 
 def outcome_mentions(record: KafkaRecord) -> list[OutcomeMention] | UnreadableMention:
     """The half messages that a record of OP names, or the mention of a record that cannot be read."""
-    outcome = record.text(headers.OUTCOME)
+    text = record.texts()
+    outcome = text(headers.OUTCOME)
     value = None if record.value is None else record.value.decode("utf-8", "replace")
-    fault = _fault_of_op(record, outcome, value)
+    fault = _fault_of_op(text, outcome, value)
     if fault is not None or outcome is None or value is None:
         return UnreadableMention(
             record.partition, None, record.offset, record.topic, fault or "", unknown_version(record)
         )
-    ends = _ENDS.fullmatch(record.text(headers.ENDS_APPLIED) or "") if outcome == "commit" else None
+    ends = _ENDS.fullmatch(text(headers.ENDS_APPLIED) or "") if outcome == "commit" else None
     since, until = (position_of(int(ends[at]), int(ends[at + 1])) if ends else None for at in (1, 3))
     return [
         OutcomeMention(record.partition, int(half), record.offset, outcome, record.timestamp, since, until)
@@ -56,10 +57,10 @@ def outcome_mentions(record: KafkaRecord) -> list[OutcomeMention] | UnreadableMe
     ]
 
 
-def _fault_of_op(record: KafkaRecord, outcome: str | None, value: str | None) -> str | None:
-    if record.text(headers.VERSION) != "1":
+def _fault_of_op(text: HeaderTexts, outcome: str | None, value: str | None) -> str | None:
+    if text(headers.VERSION) != "1":
         return "TXB_V is not 1"
-    if record.text(headers.TAGS) != headers.REMOVE_TAG.decode():
+    if text(headers.TAGS) != headers.REMOVE_TAG.decode():
         return "TAGS is not d"
     if outcome not in _OUTCOMES:
         return "OUTCOME is unknown"
@@ -70,7 +71,7 @@ def _fault_of_op(record: KafkaRecord, outcome: str | None, value: str | None) ->
 
 def unknown_version(record: KafkaRecord) -> str | None:
     """The version of the protocol, if it is a number and not ours: a newer worker wrote the record."""
-    version = record.text(headers.VERSION)
+    version = record.texts()(headers.VERSION)
     is_other = version is not None and DIGITS.fullmatch(version) and version != headers.PROTOCOL_VERSION.decode()
     return version if is_other else None
 
@@ -105,7 +106,7 @@ def offset_mention(record: KafkaRecord, names: Names) -> ParkedMention | AuditCh
     None for one that is not about its own partition, has not our version or cannot be read: a worker ignores it, too.
     """
     key = _key_pattern(names.half).fullmatch((record.key or b"").decode("utf-8", "replace"))
-    if key is None or int(key[1]) != record.partition or record.text(headers.VERSION) != "1":
+    if key is None or int(key[1]) != record.partition or record.texts()(headers.VERSION) != "1":
         return None
     told = _json_object(record.value)
     if key[2] is None:
@@ -176,11 +177,12 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
 
     A malformed record and a copy are named by the coordinates where they were found. All others are half messages.
     """
-    reason = record.text(headers.REASON)
-    where = record.text(headers.HALF_COORDINATES)
+    text = record.texts()
+    reason = text(headers.REASON)
+    where = text(headers.HALF_COORDINATES)
     partition, half = coordinates_of(where)
     if reason in {"MALFORMED", "COPY"}:
-        source = _SOURCE.fullmatch(record.text(headers.RECORD_SOURCE) or "")
+        source = _SOURCE.fullmatch(text(headers.RECORD_SOURCE) or "")
         if source is None:
             return None
         is_copy = reason == "COPY"
@@ -190,7 +192,7 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
             at=record.offset,
             source_topic=source[1],
             place=record.partition,
-            error=record.text(headers.ERROR),
+            error=text(headers.ERROR),
             first=half if is_copy else None,
             is_copy=is_copy,
         )
@@ -203,14 +205,15 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
         place=record.partition,
         reason=reason,
         stamp=record.timestamp,
-        end_position=number_of(record.text(headers.END_POSITION)),
-        checks=number_of(record.text(headers.CHECK_TIMES)),
+        end_position=number_of(text(headers.END_POSITION)),
+        checks=number_of(text(headers.CHECK_TIMES)),
     )
 
 
 def check_mention(record: KafkaRecord) -> CheckMention | None:
     """A check request; None when it names no coordinates: it proves nothing."""
-    partition, half = coordinates_of(record.text(headers.HALF_COORDINATES))
+    text = record.texts()
+    partition, half = coordinates_of(text(headers.HALF_COORDINATES))
     if partition is None:
         return None
     return CheckMention(
@@ -219,9 +222,9 @@ def check_mention(record: KafkaRecord) -> CheckMention | None:
         at=record.offset,
         topic=record.topic,
         place=record.partition,
-        id=record.text(headers.UNIQ_KEY),
-        checks=number_of(record.text(headers.CHECK_TIMES)),
-        end_position=number_of(record.text(headers.END_POSITION)),
+        id=text(headers.UNIQ_KEY),
+        checks=number_of(text(headers.CHECK_TIMES)),
+        end_position=number_of(text(headers.END_POSITION)),
     )
 
 
@@ -235,16 +238,17 @@ def copy_mention(record: KafkaRecord, partitions: int) -> CopyMention | None:
     """
     if not any(name == headers.HALF_COORDINATES for name, _ in record.headers):
         return None
-    partition, half = coordinates_of(record.text(headers.HALF_COORDINATES))
+    text = record.texts()
+    partition, half = coordinates_of(text(headers.HALF_COORDINATES))
     users = [header for header in record.headers if header[0] not in _ADDED]
-    told = _NUMBER.fullmatch(record.text(headers.MESSAGE_NUMBER) or "")
+    told = _NUMBER.fullmatch(text(headers.MESSAGE_NUMBER) or "")
     return CopyMention(
         partition=-1 if partition is None else partition,
         half=half,
         at=record.offset,
         topic=record.topic,
         place=record.partition,
-        id=record.text(headers.UNIQ_KEY),
+        id=text(headers.UNIQ_KEY),
         # The worker adds two headers, each once.
         content=content_of(record.key, record.value, users, len(record.headers) - len(users) - 2),
         dated=record.timestamp if record.is_dated else None,
