@@ -217,7 +217,10 @@ _FIELDS = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in
 def to_row(mention: Mention) -> list[Any]:
     """The mention as plain values: the number of its kind, and its fields in their order."""
     kind = type(mention)
-    return [_NUMBER_OF[kind], *_FIELDS[kind](mention)]
+    row = [_NUMBER_OF[kind], *_FIELDS[kind](mention)]
+    if isinstance(mention, HalfMention) and mention.parts is not None:
+        row[-1] = [list(part) for part in mention.parts]
+    return row
 
 
 def from_row(row: Sequence[Any]) -> Mention:

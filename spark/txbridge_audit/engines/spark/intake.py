@@ -6,7 +6,7 @@ what it needs for the next cut: names of real topics, checkpoints, and records t
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
 
@@ -39,15 +39,15 @@ class SparkIntake:
         self._asides: list[AsideMention] = []
 
     def take_halves(self, spans: Spans) -> None:
-        for text in self._look(self._rows(spans, tasks.halves, isolation=READ_UNCOMMITTED), tasks.NAMED):
-            self.named.add(text)
+        for packed in self._look(self._rows(spans, tasks.halves, isolation=READ_UNCOMMITTED), tasks.NAMED):
+            self.named.add(marshal.loads(packed))
 
     def take_offsets(self, spans: Spans) -> None:
         frame = self._rows(spans, partial(tasks.offsets, self._names))
-        for text in self._look(frame, tasks.VERSION):
-            raise unknown_version(*json.loads(text))
-        for text in self._look(frame, tasks.CHECKPOINT):
-            partition, *values = json.loads(text)
+        for packed in self._look(frame, tasks.VERSION):
+            raise unknown_version(*marshal.loads(packed))
+        for packed in self._look(frame, tasks.CHECKPOINT):
+            partition, *values = marshal.loads(packed)
             told = AuditCheckpoint(*values)
             # Of several tasks the last record of a partition: checkpoints move on.
             known = self.checkpoints.get(partition)
@@ -55,8 +55,8 @@ class SparkIntake:
                 self.checkpoints[partition] = told
 
     def take_discards(self, spans: Spans) -> None:
-        for text in self._look(self._rows(spans, partial(tasks.discards, self._names)), tasks.ODD):
-            aside = from_row(json.loads(text))
+        for packed in self._look(self._rows(spans, partial(tasks.discards, self._names)), tasks.ODD):
+            aside = from_row(marshal.loads(packed))
             if isinstance(aside, AsideMention):
                 self._asides.append(aside)
 
@@ -90,8 +90,8 @@ class SparkIntake:
         plain = raw.withColumn("timestamp", F.unix_millis("timestamp"))
         return plain.mapInArrow(partial(tasks.parsed, parse), tasks.ROWS)
 
-    def _look(self, frame: DataFrame, what: str) -> list[str]:
+    def _look(self, frame: DataFrame, what: str) -> list[bytes]:
         """The rows of one sort. The frame is kept, because its other rows are needed later."""
         if frame not in self._kept:
             self._kept.append(frame.persist())
-        return [row.row for row in frame.where(F.col("what") == what).select("row").distinct().collect()]
+        return [bytes(row.row) for row in frame.where(F.col("what") == what).select("row").distinct().collect()]

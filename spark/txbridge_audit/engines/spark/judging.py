@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -50,31 +50,31 @@ def audit(spark: SparkSession, source: AuditedTopics, plan: Plan) -> AuditReport
 
 def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame) -> AuditReport:
     evidence, odd = Evidence(), OddRecords(source.names)
-    for what, text, _ in _asked(rows, partial(tasks.evidence_of, reading.facts)):
+    for what, packed, _ in _asked(rows, partial(tasks.evidence_of, reading.facts)):
         if what == tasks.ODD:
-            mention = from_row(json.loads(text))
+            mention = from_row(marshal.loads(packed))
             assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
             if isinstance(mention, UnreadableMention) and mention.version is not None:
                 raise unknown_version(mention.topic, mention.partition, mention.at, mention.version)
             odd.add(mention)
         elif what == tasks.ANCHOR:
-            place, anchor = json.loads(text)
+            place, anchor = marshal.loads(packed)
             evidence.add_anchor((place[0], place[1], place[2]), (anchor[0], anchor[1]))
         else:
-            partition, identity, half = json.loads(text)
+            partition, identity, half = marshal.loads(packed)
             evidence.unexplained.setdefault((partition, identity), set()).add(half)
     facts = evidence.add_to(reading.facts, reading.truncated)
     source.say("judging")
     sums = Sums(source.names)
     entries: list[tuple[str, int, int, Entry]] = []
-    for what, text, number in _asked(rows, partial(tasks.verdicts_on, source.names, facts, plan.selection)):
+    for what, packed, number in _asked(rows, partial(tasks.verdicts_on, source.names, facts, plan.selection)):
         if what == tasks.SUM:
-            sums.count(Contribution.from_json(text), number)
+            sums.count(Contribution.from_json(marshal.loads(packed)), number)
         elif what == tasks.ENTRY:
-            kind, partition, half, told = json.loads(text)
+            kind, partition, half, told = marshal.loads(packed)
             entries.append((kind, partition, half, Entry.from_dict(told)))
         else:
-            stray = from_row(json.loads(text))
+            stray = from_row(marshal.loads(packed))
             assert isinstance(stray, CopyMention)
             sums.strays.append(stray)
     for kind, _, _, entry in sorted(entries, key=lambda one: one[:3]):
@@ -101,4 +101,4 @@ def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame)
 def _asked(rows: DataFrame, ask: Callable[[Iterable[Any]], Iterable[tasks.Answer]]) -> Iterator[tasks.Answer]:
     """The answers of all tasks."""
     frame = rows.mapInArrow(partial(tasks.answered, ask), tasks.ANSWERS)
-    return ((row.what, row.text, row.n) for row in frame.toLocalIterator(prefetchPartitions=True))
+    return ((row.what, bytes(row.told), row.n) for row in frame.toLocalIterator(prefetchPartitions=True))

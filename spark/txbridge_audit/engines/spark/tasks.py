@@ -7,7 +7,7 @@ there, only pyarrow, which PySpark's Arrow functions need.
 from __future__ import annotations
 
 import itertools
-import json
+import marshal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -32,16 +32,16 @@ from txbridge_audit.report.sums import Contribution, most_listed
 #: record of an unknown version.
 MENTION, ODD, NAMED, CHECKPOINT, VERSION = "mention", "odd", "named", "checkpoint", "version"
 #: `half` is -1 where a mention names no offset, and in rows that are no mention.
-ROWS = "what string, partition int, half bigint, row string"
-#: A row as a task makes it.
-Told = tuple[str, int, int, str]
-_ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("half", pa.int64()), ("row", pa.string())])
+ROWS = "what string, partition int, half bigint, row binary"
+#: A row as a task makes it. What it says are plain values, packed by Python for Python of the same version.
+Told = tuple[str, int, int, bytes]
+_ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("half", pa.int64()), ("row", pa.binary())])
 
 #: What the tasks that judge send to the driver: a sort, its text, and how many are the same.
-ANSWERS = "what string, text string, n bigint"
+ANSWERS = "what string, told binary, n bigint"
 ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY = "anchor", "unexplained", "sum", "entry", "stray"
-Answer = tuple[str, str, int]
-_ANSWERS: Any = pa.schema([("what", pa.string()), ("text", pa.string()), ("n", pa.int64())])
+Answer = tuple[str, bytes, int]
+_ANSWERS: Any = pa.schema([("what", pa.string()), ("told", pa.binary()), ("n", pa.int64())])
 
 #: Columns of a raw record (kafka_source.py); the timestamp is in ms.
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
@@ -79,11 +79,11 @@ def _records(batches: Iterable[Any]) -> Iterator[KafkaRecord]:
 
 
 def _told(mention: Mention) -> Told:
-    return MENTION, mention.partition, -1 if mention.half is None else mention.half, json.dumps(to_row(mention))
+    return MENTION, mention.partition, -1 if mention.half is None else mention.half, marshal.dumps(to_row(mention))
 
 
 def _odd(mention: Mention) -> Told:
-    return ODD, mention.partition, -1, json.dumps(to_row(mention))
+    return ODD, mention.partition, -1, marshal.dumps(to_row(mention))
 
 
 def halves(records: Iterable[KafkaRecord]) -> Iterator[Told]:
@@ -93,14 +93,14 @@ def halves(records: Iterable[KafkaRecord]) -> Iterator[Told]:
         yield _told(half)
         if half.fault is None:
             named.update([part.topic for part in half.parts] if half.parts is not None else [str(half.real_topic)])
-    yield from ((NAMED, 0, -1, topic) for topic in named)
+    yield from ((NAMED, 0, -1, marshal.dumps(topic)) for topic in named)
 
 
 def offsets(names: Names, records: Iterable[KafkaRecord]) -> Iterator[Told]:
     ours, last = f"{names.half}@".encode(), dict[int, AuditCheckpoint]()
     for record in records:
         if (record.key or b"").startswith(ours) and (version := worker_records.unknown_version(record)):
-            yield VERSION, 0, -1, json.dumps([record.topic, record.partition, record.offset, version])
+            yield VERSION, 0, -1, marshal.dumps([record.topic, record.partition, record.offset, version])
         told = worker_records.offset_mention(record, names)
         if isinstance(told, AuditCheckpoint):
             last[record.partition] = told
@@ -108,7 +108,7 @@ def offsets(names: Names, records: Iterable[KafkaRecord]) -> Iterator[Told]:
             yield _told(told)
     for partition, seen in last.items():
         values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics)]
-        yield CHECKPOINT, partition, -1, json.dumps(values)
+        yield CHECKPOINT, partition, -1, marshal.dumps(values)
 
 
 def discards(names: Names, records: Iterable[KafkaRecord]) -> Iterator[Told]:
@@ -151,8 +151,8 @@ def checks(records: Iterable[KafkaRecord]) -> Iterator[Told]:
 # Mentions to verdicts
 
 
-def _groups(batches: Iterable[Any]) -> Iterator[tuple[bool, list[str]]]:
-    """The rows of the same coordinates, which come one after the other: whether they are mentions, and their texts."""
+def _groups(batches: Iterable[Any]) -> Iterator[tuple[bool, list[bytes]]]:
+    """The rows of the same coordinates, one after the other: whether they are mentions, and what they say."""
     rows = (
         row
         for batch in batches
@@ -160,31 +160,31 @@ def _groups(batches: Iterable[Any]) -> Iterator[tuple[bool, list[str]]]:
     )
     for _, of_one in itertools.groupby(rows, key=lambda row: row[:2]):
         there = list(of_one)
-        mentions = [text for _, _, what, text in there if what == MENTION]
-        others = [text for _, _, what, text in there if what != MENTION]
+        mentions = [packed for _, _, what, packed in there if what == MENTION]
+        others = [packed for _, _, what, packed in there if what != MENTION]
         if mentions:
             yield True, mentions
         if others:
             yield False, others
 
 
-def _transaction(texts: Sequence[str]) -> Transaction:
-    return transaction_of([from_row(json.loads(text)) for text in texts])
+def _transaction(texts: Sequence[bytes]) -> Transaction:
+    return transaction_of([from_row(marshal.loads(packed)) for packed in texts])
 
 
 def evidence_of(facts: Facts, batches: Iterable[Any]) -> Iterator[Answer]:
     evidence = Evidence()
     for are_mentions, texts in _groups(batches):
         if not are_mentions:
-            yield from ((ODD, text, 1) for text in texts)
+            yield from ((ODD, packed, 1) for packed in texts)
             continue
         transaction = _transaction(texts)
         evidence.see(transaction, facts)
-        yield from ((ODD, json.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
+        yield from ((ODD, marshal.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
     for place, anchors in evidence.anchors.items():
-        yield from ((ANCHOR, json.dumps([place, anchor]), 1) for anchor in anchors)
+        yield from ((ANCHOR, marshal.dumps([place, anchor]), 1) for anchor in anchors)
     for (partition, identity), halves in evidence.unexplained.items():
-        yield from ((UNEXPLAINED, json.dumps([partition, identity, half]), 1) for half in halves)
+        yield from ((UNEXPLAINED, marshal.dumps([partition, identity, half]), 1) for half in halves)
 
 
 def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, batches: Iterable[Any]) -> Iterator[Answer]:
@@ -194,7 +194,7 @@ def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, batches: 
         if not are_mentions:
             continue
         verdict = judge(_transaction(texts), facts)
-        yield from ((STRAY, json.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
+        yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
         message = verdict.case.message
         if message is not None and not selection.takes(message):
             continue
@@ -205,5 +205,5 @@ def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, batches: 
             if listed[kind] <= most_listed(kind):
                 partition, half = verdict.key
                 entry = asdict(entry_of(names, verdict, kind))
-                yield ENTRY, json.dumps([kind, partition, -1 if half is None else half, entry]), 1
-    yield from ((SUM, told.to_json(), number) for told, number in sums.items())
+                yield ENTRY, marshal.dumps([kind, partition, -1 if half is None else half, entry]), 1
+    yield from ((SUM, marshal.dumps(told.to_json()), number) for told, number in sums.items())
