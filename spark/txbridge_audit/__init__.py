@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from txbridge.extras import missing_extra
-
 if TYPE_CHECKING:
     from txbridge_audit.audit import run_audit
     from txbridge_audit.errors import CouldNotAuditError
@@ -51,8 +49,6 @@ if not TYPE_CHECKING:  # else a type checker would accept any name as an attribu
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if error := missing_extra(__name__, "audit", "pyspark"):
-            raise error
         found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = found
         return found

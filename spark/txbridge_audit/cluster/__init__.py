@@ -1,1 +1,1 @@
-"""What both engines ask of a Kafka cluster: settings, offsets, cuts in their order, and what no record states."""
+"""Everything that both engines ask of a Kafka cluster: settings, offsets, cuts, and what no record states."""

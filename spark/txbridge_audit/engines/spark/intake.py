@@ -1,7 +1,7 @@
 """The intake by Spark: each topic is read once, its records become mentions in the tasks.
 
 A row is a mention at its half coordinates, or something that belongs to no transaction (`what`). The driver sees only
-what it needs for the next cut: names of real topics, checkpoints, and records that were set aside.
+what it needs for the next cut: names of real topics, checkpoints, and those of the discard topic.
 """
 
 from __future__ import annotations

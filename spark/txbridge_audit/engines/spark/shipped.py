@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-import txbridge
-import txbridge_audit
-
 #: What the tasks import (tasks.py), by package. A test compares.
 _PARTS = {
-    txbridge: ("__init__.py", "errors.py", "extras.py", "text.py", "core/__init__.py", "core/names.py"),
-    txbridge_audit: (
+    "txbridge": ("__init__.py", "errors.py", "extras.py", "text.py", "core/__init__.py", "core/names.py"),
+    "txbridge_audit": (
         "__init__.py",
         "protocol/*.py",
         "judge/*.py",
@@ -50,7 +48,9 @@ def write_zip(file: Path) -> None:
     """Write the zip file."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
         for package, patterns in _PARTS.items():
-            root = Path(str(package.__file__)).parent
+            found = find_spec(package)
+            assert found is not None
+            root = Path(str(found.origin)).parent
             for pattern in patterns:
                 for path in sorted(root.glob(pattern)):
-                    out.write(path, f"{package.__name__}/{path.relative_to(root)}")
+                    out.write(path, f"{package}/{path.relative_to(root)}")
