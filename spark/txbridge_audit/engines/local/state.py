@@ -37,6 +37,9 @@ FOLDER, FILE = "_state", "audit.sqlite"
 #: Half partition and offset; -1 for records that name no offset, so that the key is never null.
 Key = tuple[int, int]
 
+#: Transactions that are kept in memory from step to step, some KiB each.
+MOST_LOADED = 50_000
+
 _END, _ASIDE, _HALF = (MENTIONS.index(kind) for kind in (EndMention, AsideMention, HalfMention))
 _SCHEMA = f"""
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -66,8 +69,8 @@ CREATE TABLE anchor (
     PRIMARY KEY (partition, topic, place, op, at)
 ) WITHOUT ROWID;
 CREATE INDEX anchor_of ON anchor (partition, half);
-CREATE TABLE unexplained (partition INTEGER, id TEXT, half INTEGER, PRIMARY KEY (partition, id, half)) WITHOUT ROWID;
-CREATE TABLE raised (kind TEXT, partition INTEGER, half INTEGER, PRIMARY KEY (kind, partition, half)) WITHOUT ROWID;
+CREATE TABLE unexplained (partition INTEGER, id TEXT, half INTEGER, PRIMARY KEY (partition, half, id)) WITHOUT ROWID;
+CREATE TABLE raised (kind TEXT, partition INTEGER, half INTEGER, PRIMARY KEY (partition, half, kind)) WITHOUT ROWID;
 """
 
 
@@ -86,7 +89,10 @@ class StateStore:
                 "folder"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        self._ledger = ledger
+        #: Transactions that were read or begun, as long as they are open: most are judged in two steps, one after the
+        #: other. With them those that the last step has closed.
+        self._loaded: dict[Key, Transaction] = {}
+        self._closed: set[Key] = set()
         self._database = sqlite3.connect(folder / FILE, isolation_level=None, timeout=0)
         try:
             self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = NORMAL;")
@@ -116,12 +122,18 @@ class StateStore:
         self._database.close()
 
     def begin(self) -> None:
+        for key in self._closed:
+            self._loaded.pop(key, None)
+        self._closed.clear()
+        if len(self._loaded) > MOST_LOADED:
+            self._loaded.clear()
         self._database.execute("BEGIN EXCLUSIVE")
 
     def commit(self) -> None:
         self._database.execute("COMMIT")
 
     def rollback(self) -> None:
+        self._loaded.clear()
         if self._database.in_transaction:
             self._database.execute("ROLLBACK")
 
@@ -143,10 +155,20 @@ class StateStore:
         rows = []
         for mention in mentions:
             key, row = key_of(mention), to_row(mention)
-            keys.add(key)
             rows.append((*key, row[0], mention.at, json.dumps(row)))
+            is_first = isinstance(mention, HalfMention) and key not in keys and key not in self._loaded
+            if is_first and not self._is_mentioned(key):
+                self._loaded[key] = Transaction(*key)
+            keys.add(key)
+            if key in self._loaded:
+                self._loaded[key].add(mention)
         self._database.executemany("INSERT INTO mention VALUES (?, ?, ?, ?, ?)", rows)
         return keys
+
+    def _is_mentioned(self, key: Key) -> bool:
+        """Whether a record has claimed these coordinates before."""
+        found = self._database.execute("SELECT 1 FROM mention WHERE partition = ? AND half = ? LIMIT 1", key)
+        return found.fetchone() is not None
 
     def add_aside(self, aside: AsideMention) -> None:
         """Remember a record of the discard topic about a malformed record, or a copy."""
@@ -175,13 +197,19 @@ class StateStore:
         chosen = f"kind = {_END} AND {where}"
         rows = self._database.execute(f"SELECT partition, half, row FROM mention WHERE {chosen}", values).fetchall()  # noqa: S608
         self._database.execute(f"DELETE FROM mention WHERE {chosen}", values)  # noqa: S608  (the texts are ours)
+        for partition, half, _ in rows:
+            self._loaded.pop((partition, half), None)
         return {(p, half) for p, half, _ in rows}, [from_row(json.loads(row)) for _, _, row in rows]
 
     def transaction(self, key: Key) -> Transaction | None:
         """The transaction at these coordinates; None when nothing mentions them any more."""
-        rows = self._database.execute("SELECT row FROM mention WHERE partition = ? AND half = ?", key)
-        mentions = [from_row(json.loads(row)) for (row,) in rows]
-        return transaction_of(mentions) if mentions else None
+        if key not in self._loaded:
+            rows = self._database.execute("SELECT row FROM mention WHERE partition = ? AND half = ?", key)
+            mentions = [from_row(json.loads(row)) for (row,) in rows]
+            if not mentions:
+                return None
+            self._loaded[key] = transaction_of(mentions)
+        return self._loaded[key]
 
     def open_keys(self) -> Iterator[Key]:
         """The coordinates of the transactions that are not closed."""
@@ -201,6 +229,8 @@ class StateStore:
         `waits`: OFFSET holds it open. It is kept though HALF loses its half message.
         """
         self._forget(key)
+        if is_closed:
+            self._closed.add(key)
         self._database.execute("INSERT OR IGNORE INTO sum (told, n) VALUES (?, 0)", (told,))
         (number,) = self._database.execute("SELECT id FROM sum WHERE told = ?", (told,)).fetchone()
         self._database.execute("UPDATE sum SET n = n + 1 WHERE id = ?", (number,))
@@ -315,21 +345,23 @@ class StateStore:
         `topics` and `starts` are the names of HALF, END and OP, and their log starts: malformed records below them are
         forgotten, too.
         """
-        run, gone = self._database.execute, "partition = ? AND half >= 0 AND half < ?"
-        of_gone = "(partition, half) IN (SELECT partition, half FROM gone)"
-        run("CREATE TEMP TABLE IF NOT EXISTS gone (partition INTEGER, half INTEGER)")
-        run("DELETE FROM gone")
-        run(f"INSERT INTO gone SELECT partition, half FROM verdict WHERE {gone} AND waits = 0", (partition, start))  # noqa: S608
-        run(
-            "UPDATE sum SET n = n - (SELECT count(*) FROM verdict WHERE verdict.sum = sum.id AND " + of_gone + ") "  # noqa: S608
-            "WHERE id IN (SELECT sum FROM verdict WHERE " + of_gone + ")"
-        )
-        for table in ("mention", "verdict", "entry", "anchor", "raised", "unexplained"):
-            run(f"DELETE FROM {table} WHERE {of_gone}")  # noqa: S608
-        left = run(f"SELECT partition, half FROM verdict WHERE {gone}", (partition, start)).fetchall()  # noqa: S608
-        run(f"DELETE FROM mention WHERE kind IN ({_HALF}, {_ASIDE}) AND {gone}", (partition, start))  # noqa: S608
+        run, place = self._database.execute, (partition, start)
+        gone = "partition = ? AND half >= 0 AND half < ?"
         for topic, edge in zip(topics, starts, strict=True):
             run("DELETE FROM fault WHERE topic = ? AND partition = ? AND at < ?", (topic, partition, edge))
+        if run(f"SELECT 1 FROM verdict WHERE {gone} LIMIT 1", place).fetchone() is None:  # noqa: S608
+            return set()
+        for key in [key for key in self._loaded if key[0] == partition and 0 <= key[1] < start]:
+            del self._loaded[key]
+        left = run(f"SELECT partition, half FROM verdict WHERE {gone} AND waits = 1", place).fetchall()  # noqa: S608
+        less = run(f"SELECT sum, count(*) FROM verdict WHERE {gone} AND waits = 0 GROUP BY sum", place).fetchall()  # noqa: S608
+        self._database.executemany("UPDATE sum SET n = n - ? WHERE id = ?", ((number, one) for one, number in less))
+        for table in ("mention", "entry", "anchor", "raised", "unexplained"):
+            of_row = f"v.partition = {table}.partition AND v.half = {table}.half AND v.waits = 1"
+            waits = f"EXISTS (SELECT 1 FROM verdict AS v WHERE {of_row})"  # noqa: S608
+            run(f"DELETE FROM {table} WHERE {gone} AND NOT {waits}", place)  # noqa: S608
+        run(f"DELETE FROM verdict WHERE {gone} AND waits = 0", place)  # noqa: S608
+        run(f"DELETE FROM mention WHERE kind IN ({_HALF}, {_ASIDE}) AND {gone}", place)  # noqa: S608
         return set(left)
 
 
