@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from txbridge_audit.audit import AuditEngine, chosen_engine
 from txbridge_audit.cluster import facts
@@ -20,6 +21,9 @@ from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
+if TYPE_CHECKING:  # the engine without Java needs no Spark
+    from pyspark.sql import SparkSession
+
 
 def follow(
     bootstrap_servers: str,
@@ -31,6 +35,7 @@ def follow(
     namespace: str = "",
     kafka_options: Mapping[str, str] | None = None,
     real_topics: Collection[str] = (),
+    spark: SparkSession | None = None,
     engine: AuditEngine | None = None,
     limits: AuditLimits | None = None,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
@@ -42,7 +47,7 @@ def follow(
 
     `ledger_path` is that of `run_audit` with `continued`, and each of the two may continue the ledger of the other. New
     violations are passed to `on_step`. If a `violations_topic` is given, each is written there once, even after a
-    crash. The local `engine` follows, unless the ledger needs Spark.
+    crash. The local `engine` follows, unless the ledger needs Spark, or a session is given.
 
     `on_ready` is called when signal handlers may be set: Spark sets some of its own when it starts.
 
@@ -51,11 +56,12 @@ def follow(
     formats.refuse_to_continue(AuditSelection(), ledger_path, ledger_format, with_overview=False)
     names, ledger_path = facts.named(namespace), formats.resolved(ledger_path)
     folder = formats.local_folder(ledger_path)
-    if folder is None or chosen_engine(engine, ledger_path, ledger_format) is AuditEngine.SPARK:
+    chosen = AuditEngine.SPARK if spark else chosen_engine(engine, ledger_path, ledger_format)
+    if folder is None or chosen is AuditEngine.SPARK:
         # Only here: Spark takes a second to load.
-        from txbridge_audit.engines.spark.incremental import follow as spark  # noqa: PLC0415
+        from txbridge_audit.engines.spark.incremental import follow as by_spark  # noqa: PLC0415
 
-        return spark.follow(
+        return by_spark.follow(
             bootstrap_servers,
             ledger_path,
             stop=stop,
@@ -64,6 +70,7 @@ def follow(
             namespace=namespace,
             kafka_options=kafka_options,
             real_topics=real_topics,
+            spark=spark,
             limits=limits,
             ledger_format=ledger_format,
             progress=progress,

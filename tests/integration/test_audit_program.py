@@ -44,7 +44,9 @@ def test_command_line(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
     arguments += ["--html", str(page), "--prometheus", str(numbers)]
     environment = ENVIRONMENT | interpreted | {"COLUMNS": "200"}
-    done = run_txbridge("audit", *arguments, "--kafka", "socket.timeout.ms=20000", env=environment, cwd=tmp_path)
+    done = run_txbridge(
+        "audit", "--engine", "spark", *arguments, "--kafka", "socket.timeout.ms=20000", env=environment, cwd=tmp_path
+    )
     report = json.loads(target.read_text())
     assert done.returncode == 1, done.stderr
     assert re.search(rf"{report['violations']['total']} violations: {report['transactions']} transactions", done.stdout)

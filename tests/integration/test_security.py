@@ -600,7 +600,7 @@ def test_a_worker_shows_its_password_in_no_log_metric_or_page(scene: Scene) -> N
 def test_a_failed_audit_and_its_spark_log_show_no_password(audited: Scene) -> None:
     user, _ = deprived(audited, "audit", 0, "READ")
     arguments = ("--bootstrap-servers", audited.secure.secure, "--namespace", audited.bridge.namespace)
-    done = audited.cli(user, "audit", *arguments)
+    done = audited.cli(user, "audit", "--engine", "spark", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     log = re.search(r"see\s+(\S+spark\.log)", done.stderr)
     assert log is not None, done.stderr

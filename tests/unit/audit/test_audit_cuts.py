@@ -26,16 +26,17 @@ from txbridge_audit.cluster.selection import selection_of
 from txbridge_audit.engines.spark.incremental.state import Archive, AuditState, thinned
 from txbridge_audit.engines.spark.incremental.steps import Increments
 from txbridge_audit.engines.spark.incremental.store import Store
-from txbridge_audit.engines.spark.judge import fates as verdicts
-from txbridge_audit.engines.spark.judge import findings
 from txbridge_audit.engines.spark.judge.loss_evidence import Anchor
-from txbridge_audit.engines.spark.judge.summary import VIOLATIONS, Counts, Listed
+from txbridge_audit.engines.spark.judge.summary import Counts, Listed
 from txbridge_audit.engines.spark.read import delta_lake
 from txbridge_audit.engines.spark.read.kafka_source import AuditSource
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.following import follow
+from txbridge_audit.judge import fates
 from txbridge_audit.judge.facts import TopicPartition
+from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.table import FATES, FINDINGS, VIOLATIONS
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
@@ -480,8 +481,8 @@ def report(violations: Tally = Tally(), findings: Tally = Tally(), **fates: int)
     return AuditReport(
         namespace="",
         transactions=sum(fates.values()),
-        fates=dict.fromkeys(verdicts.FATES, 0) | fates,
-        pending_states=dict.fromkeys(verdicts.PENDING_STATES, 0) | {"held": fates.get("pending", 0)},
+        fates=dict.fromkeys(FATES, 0) | fates,
+        pending_states=dict.fromkeys(PENDING_STATES, 0) | {"held": fates.get("pending", 0)},
         violations=violations,
         findings=findings,
         delivered_more_than_once=0,
@@ -584,15 +585,15 @@ def test_table_shows_evidence_of_the_first_rows() -> None:
 
 def test_every_verdict_has_an_anchor_in_the_docs() -> None:
     text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
-    for kind in (*VIOLATIONS, *findings.SAYS):
+    for kind in (*VIOLATIONS, *FINDINGS):
         assert f'<a id="{kind.lower()}"></a>' in text, kind
         assert says(kind)
 
 
 def test_every_fate_has_a_rule_and_says_something() -> None:
-    assert {rule.kind for rule in verdicts.RULES} == set(verdicts.FATES)
-    assert all(rule.says for rule in verdicts.RULES)
-    assert verdicts.RULES[-1].kind == "pending"
+    assert {rule.kind.name for rule in fates.RULES} == set(FATES)
+    assert all(rule.says for rule in fates.RULES)
+    assert fates.RULES[-1].kind is fates.PENDING
 
 
 def test_what_differs_is_named() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from txbridge_audit.engines.spark.judge import findings
-from txbridge_audit.engines.spark.judge.reach import REASONS, SAYS
-from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
+from txbridge_audit.judge.lacking import REASONS, SAYS
+from txbridge_audit.judge.table import FATES, FINDINGS, KINDS, NEEDING, NOTES, RULES, VIOLATIONS
 
 DOCS = Path(__file__).parents[3] / "docs"
 AUDIT = (DOCS / "audit.md").read_text(encoding="utf-8")
@@ -42,7 +41,7 @@ def test_every_violation_covers_a_rule_and_every_name_in_the_table_is_a_verdict(
     named = {name for _, verdict in ROWS for name in re.findall(r"`([A-Z_]{4,})`", verdict)}
     assert set(VIOLATIONS) <= named
     refusals_that_change_nothing = {"NOT_DISCARDED", "NOT_HELD"}
-    known = {*VIOLATIONS, *findings.SAYS, *SAYS, *refusals_that_change_nothing, "REAL_QID"}
+    known = {*VIOLATIONS, *FINDINGS, *SAYS, *refusals_that_change_nothing, "REAL_QID"}
     assert named <= known
 
 
@@ -51,3 +50,32 @@ def test_every_reason_why_a_rule_cannot_judge_is_explained() -> None:
     assert set(REASONS.values()) <= set(SAYS)
     for reason in SAYS:
         assert f"`{reason}`" in reasons
+
+
+def test_the_page_has_every_verdict_of_the_table_and_no_other() -> None:
+    """A kind of verdict that somebody adds is explained, and one that goes leaves the page."""
+    rows = re.findall(
+        r"^\| (.+?) \| .+ \|$", AUDIT.partition("## Fates")[2].partition("## What cannot")[0], re.MULTILINE
+    )
+    told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert told - {"decision_unread", "held", "in_commit", "moving", "resumed", "scheduled", "undecided"} == set(KINDS)
+    notes = re.search(r"all findings except (.+?) are errors", flat(AUDIT))
+    assert notes is not None
+    assert set(re.findall(r"`(\w+)`", notes[1])) == NOTES
+
+
+def test_every_rule_that_concludes_from_something_missing_says_why_it_may() -> None:
+    assert {rule.kind.name for rule in RULES} == {
+        *FATES,
+        *VIOLATIONS,
+        *(name for name in FINDINGS if name in _OF_ROWS),
+    } - {"PHANTOM"}
+    assert all(rule.says for rule in RULES)
+    # Without evidence a violation is not judged: each of these rules looks for something that may be gone.
+    needing = {name for name, _ in NEEDING}
+    assert {rule.kind.name for rule in RULES if rule.kind.name in needing and not rule.sound} == set()
+    assert all(KINDS[name].means for name in KINDS)
+    assert all(KINDS[name].do for name in VIOLATIONS)
+
+
+_OF_ROWS = {rule.kind.name for rule in RULES}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from txbridge_audit.engines.spark.judge import fates as verdicts
-from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
+from txbridge_audit.judge.fates import PENDING_STATES
+from txbridge_audit.judge.table import FATES, VIOLATIONS
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.html import html, write_prometheus
 from txbridge_audit.report.meaning import rule_of
@@ -33,8 +33,8 @@ def report(violations: Tally, findings: Tally, **fates: int) -> AuditReport:
     return AuditReport(
         namespace="shop",
         transactions=sum(fates.values()),
-        fates=dict.fromkeys(verdicts.FATES, 0) | fates,
-        pending_states=dict.fromkeys(verdicts.PENDING_STATES, 0) | {"held": fates.get("pending", 0)},
+        fates=dict.fromkeys(FATES, 0) | fates,
+        pending_states=dict.fromkeys(PENDING_STATES, 0) | {"held": fates.get("pending", 0)},
         violations=violations,
         findings=findings,
         delivered_more_than_once=0,
