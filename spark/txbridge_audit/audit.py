@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -167,7 +168,9 @@ def chosen_engine(
 
 
 def fitting_engine(cluster: AuditedCluster, half: Collection[TopicPartition], progress: Progress) -> AuditEngine:
-    """The engine that fits the number of half messages."""
+    """The engine that fits the number of half messages; Spark for a job that was submitted to it."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return AuditEngine.SPARK
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
     number = sum(ends[key] - starts[key] for key in half)
     chosen = AuditEngine.LOCAL if number <= LOCAL_MOST else AuditEngine.SPARK

@@ -154,7 +154,7 @@ class Judged:
         transactions, self.odd = assembled(log.mentions(exactly=facts.discards_cut), log.names)
         evidence = Evidence()
         for transaction in transactions.values():
-            evidence.see(transaction, facts)
+            evidence.see(transaction)
         self.facts = evidence.add_to(facts, truncated)
         ordered = sorted(transactions.values(), key=lambda one: (one.partition, -1 if one.half is None else one.half))
         self.verdicts: list[Verdict] = [judge(transaction, self.facts) for transaction in ordered]

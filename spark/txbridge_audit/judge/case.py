@@ -1,16 +1,8 @@
-"""A case: one transaction with the facts, and everything that more than one rule asks of it.
-
-The protocol's rule of the winner: of the entries with the right transaction id and group, the first commit or rollback
-in the order of END (offset, then line) decides. After a discard nothing decides until a resume has reopened the
-message; the discard's own END position says which entries came before it.
-"""
+"""A case: one transaction with the facts, and everything that more than one rule asks of it."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from itertools import pairwise
-
+from txbridge_audit.judge.delivered import Delivered
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, Facts, HalfFacts
 from txbridge_audit.judge.lacking import (
     CHECK_TOPIC,
@@ -27,18 +19,7 @@ from txbridge_audit.judge.lacking import (
 )
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import Transaction
-from txbridge_audit.protocol.mentions import (
-    COMMIT,
-    ROLLBACK,
-    CheckMention,
-    CopyMention,
-    DiscardMention,
-    EndMention,
-    HalfMention,
-    MessagePart,
-    ParkedMention,
-    position_of,
-)
+from txbridge_audit.protocol.mentions import CheckMention, CopyMention, ParkedMention
 
 #: A held message is tried again after a minute at most, so it is delivered soon after its topic is back. If it is held
 #: for hours more, something else is wrong.
@@ -47,15 +28,12 @@ HELD_LONG_MS = 2 * 3_600_000
 #: differ by more are wrong.
 EARLY_MARGIN_MS = 60_000
 
-#: Place of a visible record: topic, partition, offset.
-Place = tuple[str, int, int]
 
-
-class Case:
-    """One transaction before the judge."""
+class Case(Delivered):
+    """One transaction before the judge: its mentions (decided.py, delivered.py), and what the facts say about them."""
 
     def __init__(self, transaction: Transaction, facts: Facts) -> None:
-        self.transaction = transaction
+        super().__init__(transaction)
         self.facts = facts
         self.about: HalfFacts = facts.half(transaction.partition)
         #: Known once the rules of fates were tested. None: there is no valid half message.
@@ -64,136 +42,7 @@ class Case:
         self.pending_state: str | None = None
         self._now = facts.now - CLOCK_MARGIN_MS
 
-    # The half message
-
-    @lazy
-    def half(self) -> HalfMention | None:
-        """The record at the half coordinates, well formed or not."""
-        return self.transaction.halves[0] if self.transaction.halves else None
-
-    @property
-    def is_present(self) -> bool:
-        return bool(self.transaction.halves)
-
-    @lazy
-    def own(self) -> HalfMention | None:
-        """The half message if we can read it. The worker may have found it malformed all the same."""
-        half = self.half
-        return half if half is not None and half.fault is None else None
-
-    @lazy
-    def message(self) -> HalfMention | None:
-        """The half message if it is valid. Only then there is a transaction, with a fate."""
-        return None if self.is_set_aside else self.own
-
-    @lazy
-    def is_set_aside(self) -> bool:
-        """Whether the worker has found it malformed, or to be a copy."""
-        return bool(self.transaction.asides)
-
-    @property
-    def is_several(self) -> bool:
-        return self.message is not None and self.message.parts is not None
-
-    # Decisions
-
-    @lazy
-    def ours(self) -> list[EndMention]:
-        """The entries of END with the right id and group, in any order."""
-        own = self.own
-        if own is None:
-            return []
-        return [end for end in self.transaction.ends if end.id == own.id and end.group == own.group]
-
-    @lazy
-    def wrong_ids(self) -> list[EndMention]:
-        own = self.own
-        return [] if own is None else [end for end in self.transaction.ends if end.id != own.id]
-
-    @lazy
-    def wrong_groups(self) -> list[EndMention]:
-        own = self.own
-        if own is None:
-            return []
-        return [end for end in self.transaction.ends if end.id == own.id and end.group != own.group]
-
-    @lazy
-    def discard_ends(self) -> list[int]:
-        """The END positions of its discards."""
-        positions = (discard.end_position for discard in self.discards)
-        return sorted(position for position in positions if position is not None)
-
-    @lazy
-    def discards(self) -> list[DiscardMention]:
-        """Its discards; an abandoned message was never discarded."""
-        return [discard for discard in self.transaction.discards if not discard.is_abandon]
-
-    @lazy
-    def _decided(self) -> tuple[list[EndMention], list[EndMention]]:
-        """The commits and rollbacks in their order: those that came in time, and those that came after a discard."""
-        in_time: list[EndMention] = []
-        late: list[EndMention] = []
-        for end in sorted((end for end in self.ours if end.decision in {COMMIT, ROLLBACK}), key=_place):
-            (in_time if self._is_open(end) else late).append(end)
-        return in_time, late
-
-    @lazy
-    def _resumes(self) -> list[tuple[int, int]]:
-        return sorted(end.place for end in self.ours if end.source == "resume")
-
-    def _is_open(self, entry: EndMention) -> bool:
-        """Whether the message was open to decisions at this entry: never discarded before it, or resumed since."""
-        before = bisect_right(self.discard_ends, entry.at)
-        if not before:
-            return True
-        # The last resume before the entry; one at or behind the END position of the discard reopens.
-        resumes = bisect_left(self._resumes, entry.place)
-        return resumes > 0 and self._resumes[resumes - 1][0] >= self.discard_ends[before - 1]
-
-    @property
-    def decisions(self) -> list[EndMention]:
-        """The commits and rollbacks that came in time, in their order."""
-        return self._decided[0]
-
-    @property
-    def late(self) -> list[EndMention]:
-        """Those that came after a discard, in their order."""
-        return self._decided[1]
-
-    @lazy
-    def winner(self) -> EndMention | None:
-        """The first valid decision."""
-        return self.decisions[0] if self.decisions else None
-
-    @lazy
-    def contrary(self) -> EndMention | None:
-        """The first decision that says the opposite of the winner."""
-        winner = self.winner
-        return next((end for end in self.decisions if winner and end.decision != winner.decision), None)
-
-    def is_decided(self, decision: int) -> bool:
-        return self.winner is not None and self.winner.decision == decision
-
-    @lazy
-    def resumed_at(self) -> int | None:
-        """The END offset of its last resume."""
-        return self._resumes[-1][0] if self._resumes else None
-
-    @lazy
-    def abandoned_at(self) -> int | None:
-        """The END offset of the last request of its group to abandon it."""
-        return max((end.at for end in self.ours if end.source == "abandon"), default=None)
-
-    @lazy
-    def last_named_at(self) -> int | None:
-        """The END offset of the last entry that names it, right or wrong."""
-        return max((end.at for end in self.transaction.ends), default=None)
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether an operator has abandoned it after it was committed."""
-        winner, asked = self.winner, self.abandoned_at
-        return winner is not None and winner.decision == COMMIT and asked is not None and asked >= winner.at
+    # The progress of the worker
 
     @lazy
     def is_applied(self) -> bool:
@@ -218,6 +67,12 @@ class Case:
         if resumed is None or to is None or not self.discard_ends:
             return False
         return self.discard_ends[-1] <= resumed < to
+
+    @property
+    def is_below_watermark(self) -> bool:
+        """Whether the checkpoint calls it finished or parked."""
+        low, half = self.about.low, self.transaction.half
+        return low is not None and half is not None and half < low
 
     # Records that are gone
 
@@ -296,124 +151,16 @@ class Case:
     def are_parked_known(self) -> bool:
         return not self.lacking & PARKED
 
-    # Outcomes
-
-    @lazy
-    def _op(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for outcome in self.transaction.outcomes:
-            found[outcome.outcome] = min(outcome.at, found.get(outcome.outcome, outcome.at))
-        return found
-
-    def op(self, outcome: str) -> int | None:
-        """The offset of the first OP record that names this outcome."""
-        return self._op.get(outcome)
-
-    def is_named(self, outcome: str) -> bool:
-        """Whether OP names this outcome."""
-        return outcome in self._op
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether OP names any outcome."""
-        return bool(self._op)
-
-    @lazy
-    def committed_at(self) -> int | None:
-        """The append time of the first OP record that names it as committed, ms."""
-        stamps = (outcome.stamp for outcome in self.transaction.outcomes if outcome.outcome == "commit")
-        return min(stamps, default=None)
-
-    @lazy
-    def _applied_span(self) -> tuple[int | None, int | None]:
-        commits = [outcome for outcome in self.transaction.outcomes if outcome.outcome == "commit"]
-        first = min(commits, key=lambda outcome: outcome.at, default=None)
-        return (None, None) if first is None else (first.since, first.until)
-
-    @property
-    def is_not_yet_decided(self) -> bool:
-        """Whether the part of END that the delivering Kafka transaction has applied ends before the decision."""
-        winner, until = self.winner, self._applied_span[1]
-        return winner is not None and until is not None and position_of(*winner.place) >= until
-
-    @property
-    def is_passed_before(self) -> bool:
-        """Whether that part begins behind the decision."""
-        winner, since = self.winner, self._applied_span[0]
-        return winner is not None and since is not None and position_of(*winner.place) < since
-
-    # Visible records
-
-    def part_of(self, copy: CopyMention) -> MessagePart | None:
-        """The message that a copy is of, if the half message holds several."""
-        parts = self.own.parts if self.own is not None else None
-        if parts is None or copy.number is None or copy.numbers != len(parts) or copy.number > len(parts):
-            return None
-        return parts[copy.number - 1]
-
-    @lazy
-    def _sorted(self) -> tuple[list[CopyMention], list[CopyMention]]:
-        own = self.own
-        if own is None:
-            return [], []
-        home: list[CopyMention] = []
-        foreign: list[CopyMention] = []
-        for copy in self.transaction.copies:
-            if copy.id == own.id:
-                (home if copy.topic == self._topic_of(copy) else foreign).append(copy)
-        return home, foreign
-
-    def _topic_of(self, copy: CopyMention) -> str | None:
-        if self.own is None or self.own.parts is None:
-            return self.own.real_topic if self.own else None
-        part = self.part_of(copy)
-        return part.topic if part else None
-
-    @property
-    def home(self) -> list[CopyMention]:
-        """The visible records with its id in the topics that it asks for."""
-        return self._sorted[0]
-
-    @property
-    def foreign(self) -> list[CopyMention]:
-        """Those elsewhere: somebody has forwarded them."""
-        return self._sorted[1]
+    # The real topics
 
     def is_before(self, copy: CopyMention) -> bool:
         """Whether the copy lies below the earlier cut."""
         return copy.at < self.facts.before.get((copy.topic, copy.place), 0)
 
     @lazy
-    def copies(self) -> int:
-        """Number of visible copies. Of several messages: 1 if none of them is there twice, even if some are missing."""
-        home = self.home
-        if not home or self.own is None or self.own.parts is None:
-            return len(home)
-        return 2 if len(home) > len(self._visible_numbers) else 1
-
-    @property
-    def is_visible(self) -> bool:
-        return self.copies > 0
-
-    @lazy
     def is_visible_before(self) -> bool:
         """Whether a copy lies below the earlier cut."""
         return any(map(self.is_before, self.home))
-
-    @lazy
-    def _visible_numbers(self) -> set[int | None]:
-        return {copy.number for copy in self.home}
-
-    @lazy
-    def missing_topics(self) -> set[str]:
-        """Of several messages: the topics of those that are not visible."""
-        parts = self.own.parts if self.own is not None else None
-        return {part.topic for number, part in enumerate(parts or (), 1) if number not in self._visible_numbers}
-
-    @property
-    def is_incomplete(self) -> bool:
-        """Of several messages: whether some are not visible."""
-        return bool(self.missing_topics)
 
     @lazy
     def strays(self) -> list[CopyMention]:
@@ -424,60 +171,6 @@ class Case:
             for copy in self.transaction.copies
             if self.is_before(copy) and (message is None or copy.id != message.id)
         ]
-
-    def _asks(self, copy: CopyMention) -> tuple[int, int | None, int]:
-        """Content, partition and timestamp that the half message asks for."""
-        own = self.own
-        assert own is not None  # A copy is at home in the topic of a half message that can be read.
-        part = self.part_of(copy)
-        if part is not None:
-            return part.content, part.place, part.dated or own.born
-        return own.content, own.fixed_partition, own.dated
-
-    @lazy
-    def altered_at(self) -> Place | None:
-        """The first copy whose key, value, headers or timestamp differ."""
-        return _first(copy for copy in self.home if self._is_altered(copy))
-
-    def _is_altered(self, copy: CopyMention) -> bool:
-        content, _, dated = self._asks(copy)
-        return copy.content != content or (copy.dated is not None and copy.dated != dated)
-
-    @lazy
-    def misplaced_at(self) -> Place | None:
-        """The first copy in a wrong partition. A partition that the user fixed wins over the key."""
-        return _first(copy for copy in self.home if self._is_misplaced(copy))
-
-    def _is_misplaced(self, copy: CopyMention) -> bool:
-        content, place, _ = self._asks(copy)
-        if place is not None:
-            return copy.place != place
-        # An altered key does not tell the right partition.
-        return copy.by_key is not None and copy.content == content
-
-    @lazy
-    def out_of_order_at(self) -> Place | None:
-        """Of several messages, the first copy that lies behind the copy of a later one in its partition.
-
-        If one of them is there twice, the first of its copies is unknown, and None is returned.
-        """
-        if not self.is_several or self.copies != 1:
-            return None
-        placed = sorted((_place_of(copy), copy.number or 0) for copy in self.home)
-        for (one, number), (following, its_number) in pairwise(placed):
-            if one[:2] == following[:2] and its_number < number:
-                return following
-        return None
-
-    # The real topics
-
-    @property
-    def topics(self) -> list[str]:
-        """The real topics that it asks for."""
-        message = self.message
-        if message is None:
-            return []
-        return [part.topic for part in message.parts] if message.parts is not None else [str(message.real_topic)]
 
     @lazy
     def is_topic_there(self) -> bool:
@@ -574,12 +267,6 @@ class Case:
         return self.is_topic_there and self.winner is not None and self.winner.stamp < self._now - HELD_LONG_MS
 
     @property
-    def is_below_watermark(self) -> bool:
-        """Whether the checkpoint calls it finished or parked."""
-        low, half = self.about.low, self.transaction.half
-        return low is not None and half is not None and half < low
-
-    @property
     def delivery_latency(self) -> int | None:
         """Milliseconds to the delivery, from the decision or from the time that the message names, whichever is later.
 
@@ -589,15 +276,3 @@ class Case:
         if at is None or winner is None:
             return None
         return at - max(winner.stamp, (half.deliver_at if half else None) or winner.stamp)
-
-
-def _place(end: EndMention) -> tuple[int, int]:
-    return end.place
-
-
-def _place_of(copy: CopyMention) -> Place:
-    return copy.topic, copy.place, copy.at
-
-
-def _first(copies: Iterable[CopyMention]) -> Place | None:
-    return min(map(_place_of, copies), default=None)

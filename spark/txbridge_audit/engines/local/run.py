@@ -67,7 +67,7 @@ def _judge(
 ) -> AuditReport:
     evidence = Evidence()
     for transaction in store.transactions():
-        evidence.see(transaction, reading.facts)
+        evidence.see(transaction)
     facts = evidence.add_to(reading.facts, reading.truncated)
     sums = Sums(source.names)
     for transaction in store.transactions():

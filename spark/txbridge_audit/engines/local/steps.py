@@ -247,7 +247,7 @@ class LocalSteps:
             if transaction is None:
                 continue
             evidence = Evidence()
-            evidence.see(transaction, reading.facts)
+            evidence.see(transaction)
             for place, anchors in evidence.anchors.items():
                 for anchor in anchors:
                     state.put_anchor(place, anchor, key[1])

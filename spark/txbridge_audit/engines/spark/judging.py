@@ -50,7 +50,7 @@ def audit(spark: SparkSession, source: AuditedTopics, plan: Plan) -> AuditReport
 
 def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame) -> AuditReport:
     evidence, odd = Evidence(), OddRecords(source.names)
-    for what, packed, _ in _asked(rows, partial(tasks.evidence_of, reading.facts)):
+    for what, packed, _ in _asked(rows, tasks.evidence_of):
         if what == tasks.ODD:
             mention = from_row(marshal.loads(packed))
             assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)

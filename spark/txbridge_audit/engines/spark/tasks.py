@@ -172,14 +172,14 @@ def _transaction(texts: Sequence[bytes]) -> Transaction:
     return transaction_of([from_row(marshal.loads(packed)) for packed in texts])
 
 
-def evidence_of(facts: Facts, batches: Iterable[Any]) -> Iterator[Answer]:
+def evidence_of(batches: Iterable[Any]) -> Iterator[Answer]:
     evidence = Evidence()
     for are_mentions, texts in _groups(batches):
         if not are_mentions:
             yield from ((ODD, packed, 1) for packed in texts)
             continue
         transaction = _transaction(texts)
-        evidence.see(transaction, facts)
+        evidence.see(transaction)
         yield from ((ODD, marshal.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
     for place, anchors in evidence.anchors.items():
         yield from ((ANCHOR, marshal.dumps([place, anchor]), 1) for anchor in anchors)
