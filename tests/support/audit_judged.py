@@ -51,6 +51,10 @@ class MemoryLog(Log):
         for record in records:
             self._next[record.topic, record.partition] += 1
 
+    def end_of(self, topic: str, partition: int = 0) -> int:
+        """The offset of the next record."""
+        return self._next[topic, partition]
+
     def read(self, *topics: str) -> list[KafkaRecord]:
         """The records of these topics as a client gives them."""
         return [raw_of(record) for record in self.records if record.topic in topics]

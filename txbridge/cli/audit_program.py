@@ -28,6 +28,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
 from txbridge.interrupts import hand_over, if_interrupted
+from txbridge.text import one_line
 
 
 def run(options: AuditOptions, settings: WorkerSettings) -> int:
@@ -111,7 +112,8 @@ def _follow(
         for alarm in step.alarms:
             entry, place = alarm.entry, alarm.entry.evidence[0]
             where = f"{place.role} {place.topic}/{place.partition}@{place.offset}"
-            notes.print(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}")
+            # Its id comes from a record that somebody else has written.
+            notes.print(one_line(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}"))
 
     topic = Names(settings.namespace).violations if options.violations_topic is None else options.violations_topic
     return follow(

@@ -1,0 +1,127 @@
+"""The report of a judged log: what is not judged, what is shown, and the same sums by any way."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+import pytest
+from rich.console import Console
+from txbridge_audit.engines.local import store
+from txbridge_audit.engines.local.store import MemoryStore, SqliteStore
+from txbridge_audit.judge import table
+from txbridge_audit.judge.facts import HalfFacts, TopicPartition
+from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.strays import OtherNamespaces
+from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention
+from txbridge_audit.report.build import report_of
+from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.sums import Contribution, Sums
+from txbridge_audit.report.terminal import print_report
+
+from tests.support.audit_cases import plant
+from tests.support.audit_judged import Judged, MemoryLog
+from tests.support.audit_terms import COMMIT, ORDERS, PASSED, PLAIN, Half
+
+
+def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int]) -> AuditReport:
+    """The report of all verdicts."""
+    sums = Sums(log.names)
+    for verdict in judged.verdicts:
+        sums.add(verdict)
+    sums.add_strays(judged.facts, OtherNamespaces())
+    cuts = {(log.names.half, p): (starts.get((log.names.half, p), 0), log.end_of(log.names.half, p)) for p in (0, 1)}
+    return report_of(
+        log.names,
+        sums,
+        judged.odd,
+        judged.facts,
+        selection=AuditSelection(),
+        starts={key: starts.get(key, 0) for key in cuts},
+        cuts=cuts,
+        hidden={},
+        started_at=0,
+        seconds=0.0,
+    )
+
+
+def test_an_emptied_half_is_not_clean_and_names_every_rule() -> None:
+    """A message is visible twice. Nothing is left that would say how often it was sent."""
+    log = MemoryLog()
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    log.transaction(log.copy(half, partition=1))
+    log.records = [record for record in log.records if record.topic != log.names.half]
+    start = half.offset + 1
+    about = HalfFacts(PLAIN, half_start=start, log_start=start, applied_to=1, low=1)
+    report = reported(log, Judged(log, log.facts(partitions=[about])), {(log.names.half, PLAIN): start})
+    assert (report.transactions, report.violations.total, report.clean, report.exit_code) == (0, 0, False, 1)
+    assert report.unjudged.keys() == set(table.VIOLATIONS)
+    assert report.unjudged["DUPLICATED"] == {"HALF_GONE": 1}
+    assert dict(report.findings.by_kind) == {"HALF_GONE": 2, "BLIND": 1}
+    text = shown(report)
+    assert text.startswith("not clean: 0 transactions in 0.0 s: no rule could judge anything: retention has left")
+    assert "clean:" not in text.replace("not clean:", "")
+
+
+def test_an_empty_namespace_is_clean() -> None:
+    log = MemoryLog()
+    assert reported(log, Judged(log, log.facts()), {}).clean
+
+
+def test_nothing_of_a_record_controls_the_terminal() -> None:
+    """Whoever can write to a real topic chooses what a phantom says about itself."""
+    log = MemoryLog()
+    evil = "\x1b]0;evil\x07"
+    log.half()
+    log.transaction(log.copy(Half(PLAIN, 90, evil + "F" * 24, "billing", ORDERS)))
+    log.transaction(log.set_aside(log.names.end, PLAIN, 7, TXB_ERROR="\x1b[2J\u202eforged\nclean: 9 transactions"))
+    text = shown(reported(log, Judged(log, log.facts()), {}))
+    assert "PHANTOM 1" in text
+    assert "forged" in text
+    assert not {char for char in text if not char.isprintable() and char != "\n"}
+    assert "\nclean: 9" not in text
+
+
+def shown(report: AuditReport) -> str:
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=160))
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def planted() -> tuple[MemoryLog, Judged]:
+    log = MemoryLog()
+    plant(log)
+    facts = log.facts(partitions=[HalfFacts(p, 0, seen.applied_to, seen.low) for p, seen in log.checkpoints().items()])
+    return log, Judged(log, facts)
+
+
+def test_sums_are_the_same_when_contributions_are_counted(planted: tuple[MemoryLog, Judged]) -> None:
+    """Spark's tasks and a continued audit count contributions, as text."""
+    log, judged = planted
+    counted = Sums(log.names)
+    for verdict in judged.verdicts:
+        told = Contribution.of(verdict)
+        assert Contribution.from_json(told.to_json()) == told
+        counted.count(told)
+    assert counted.entries.by_kind == judged.sums.entries.by_kind
+    for name in ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_more_than_once"):
+        assert getattr(counted, name) == getattr(judged.sums, name)
+
+
+def test_more_than_fits_into_memory_is_read_back_from_sqlite(
+    planted: tuple[MemoryLog, Judged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = planted
+    monkeypatch.setattr(store, "_BATCH", 100)
+    memory, database = MemoryStore(), SqliteStore()
+    for mention in log.mentions():
+        if not isinstance(mention, AsideMention | UnreadableMention):
+            memory.add(mention)
+            database.add(mention)
+    for _ in range(2):
+        assert list(database.transactions()) == list(memory.transactions())
+    assert {key[0] for key in (one.key for one in memory.transactions())} >= {PLAIN, PASSED}
+    database.close()
