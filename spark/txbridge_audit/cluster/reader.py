@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from txbridge.core.names import READER_GROUP
 from txbridge.kafka.errors import AUTO_OFFSET_RESET, LOG_TRUNCATION, PARTITION_EOF
-from txbridge.kafka.headers import copyable_headers
+from txbridge.kafka.headers import headers_of_all
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
@@ -71,9 +71,8 @@ def _until_the_ends(consumer: Consumer, wanted: Mapping[TopicPartition, Range]) 
     open_ends = {key: span.end for key, span in wanted.items()}
     deadline = time.monotonic() + SILENCE
     while open_ends:
-        messages = consumer.consume(_BATCH, _WAIT)
         done: list[TopicPartition] = []
-        for message in messages:
+        for message in consumer.consume(_BATCH, _WAIT):
             key = str(message.topic()), int(message.partition() or 0)
             if key not in open_ends:
                 continue
@@ -82,6 +81,8 @@ def _until_the_ends(consumer: Consumer, wanted: Mapping[TopicPartition, Range]) 
                     done.append(key)
                     del open_ends[key]
                 continue
+            # Errors that pass come for as long as a broker is away: they are no progress.
+            deadline = time.monotonic() + SILENCE
             offset = int(message.offset() or 0)
             if offset < open_ends[key]:
                 yield _record_of(message, key, offset)
@@ -91,9 +92,9 @@ def _until_the_ends(consumer: Consumer, wanted: Mapping[TopicPartition, Range]) 
         if done and open_ends:
             # So that a busy partition is not read on while others are.
             consumer.incremental_unassign([KafkaPartition(*key) for key in done])
-        if messages:
+        if done:
             deadline = time.monotonic() + SILENCE
-        elif time.monotonic() >= deadline:
+        if open_ends and time.monotonic() >= deadline:
             topic, partition = next(iter(open_ends))
             raise ElectionError(
                 f"{topic}/{partition} could not be read within {SILENCE:.0f} s: check the brokers, run it again"
@@ -122,6 +123,9 @@ def _record_of(message: Message, key: TopicPartition, offset: int) -> KafkaRecor
     kind, timestamp = message.timestamp()
     key_bytes: Any = message.key()
     value: Any = message.value()
+    # This client cannot read names that are not UTF-8. Such a record is malformed, whatever its topic.
+    [headers] = headers_of_all([message])
+    has_headers = not isinstance(headers, Exception)
     return KafkaRecord(
         *key,
         offset,
@@ -129,6 +133,6 @@ def _record_of(message: Message, key: TopicPartition, offset: int) -> KafkaRecor
         kind == TIMESTAMP_CREATE_TIME,
         key_bytes,
         value,
-        # Names that are not UTF-8 cannot be read by this client. Such a record is malformed, whatever its topic.
-        copyable_headers(message),
+        () if isinstance(headers, Exception) else headers,
+        has_headers,
     )

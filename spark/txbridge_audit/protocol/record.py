@@ -27,6 +27,8 @@ class KafkaRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: RecordHeaders
+    #: False when the client could not read them: the name of a header is not UTF-8.
+    has_headers: bool = True
 
     def texts(self) -> HeaderTexts:
         """Its headers as text."""

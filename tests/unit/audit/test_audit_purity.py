@@ -1,4 +1,4 @@
-"""What the audit's rooms load: the judge nothing but itself, and a task of Spark only what it was sent."""
+"""The modules that the rooms of the audit load: the judge only its own, a task of Spark only what it was sent."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_an_empty_namespace_is_clean() -> None:
 
 
 def test_nothing_of_a_record_controls_the_terminal() -> None:
-    """Whoever can write to a real topic chooses what a phantom says about itself."""
+    """Anyone who can write to a real topic chooses what a phantom says about itself."""
     log = MemoryLog()
     evil = "\x1b]0;evil\x07"
     log.half()

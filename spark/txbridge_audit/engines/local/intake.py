@@ -85,8 +85,12 @@ class LocalIntake:
                 found = worker_records.outcome_mentions(record)
                 if isinstance(found, UnreadableMention) and found.version is not None:
                     raise unknown_version(record.topic, record.partition, record.offset, found.version)
-            else:
+            elif record.has_headers:
                 found = [worker_records.copy_mention(record, counts[record.topic])]
+            else:
+                # It may claim a half message. So it is not passed over without a word.
+                fault = "the name of a header is not UTF-8, so that it cannot be read here"
+                found = UnreadableMention(record.partition, None, record.offset, record.topic, fault)
             if isinstance(found, UnreadableMention):
                 self.odd.add(found)
             else:

@@ -95,7 +95,7 @@ class StateStore:
         self._closed: set[Key] = set()
         self._database = sqlite3.connect(folder / FILE, isolation_level=None, timeout=0)
         try:
-            self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = NORMAL;")
+            self._database.executescript("PRAGMA locking_mode = EXCLUSIVE;")
             self._database.execute("BEGIN EXCLUSIVE")
             if not self._database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
@@ -235,6 +235,13 @@ class StateStore:
         (number,) = self._database.execute("SELECT id FROM sum WHERE told = ?", (told,)).fetchone()
         self._database.execute("UPDATE sum SET n = n + 1 WHERE id = ?", (number,))
         self._database.execute("INSERT INTO verdict VALUES (?, ?, ?, ?, ?, 0)", (*key, number, is_closed, waits))
+
+    def told_of(self, key: Key) -> str | None:
+        """What a transaction adds to the sums; None if it was never judged."""
+        found = self._database.execute(
+            "SELECT told FROM verdict JOIN sum ON sum.id = verdict.sum WHERE partition = ? AND half = ?", key
+        ).fetchone()
+        return None if found is None else str(found[0])
 
     def _forget(self, key: Key) -> None:
         found = self._database.execute("SELECT sum FROM verdict WHERE partition = ? AND half = ?", key).fetchone()

@@ -145,7 +145,7 @@ class LocalSteps:
             if key[0] == source.names.half:
                 touched |= self._expire(key[1], start, reading.starts)
         facts = self._with_evidence(reading, touched)
-        found = self._judge({*touched, *state.open_keys()}, facts)
+        found = self._judge(touched, facts)
         source.cluster.refuse_moved({*reading.spans, *facts.before})
         # Alarms come before the step counts. A step that is repeated raises none twice.
         raised_to = dict(self._alarms()) if alarm is None else dict(alarm(number, found.alarms))
@@ -257,22 +257,26 @@ class LocalSteps:
         proofs = _Proofs(state, reading.starts, reading.truncated)
         return dataclasses.replace(reading.facts, proofs=proofs, unexplained=state.unexplained())
 
-    def _judge(self, keys: Iterable[Key], facts: Facts) -> _Found:
+    def _judge(self, touched: Collection[Key], facts: Facts) -> _Found:
+        """Judge the transactions that new records name, and those that are not closed."""
         found, strays = _Found(), list[CopyMention]()
-        for key in sorted(keys):
+        for key in sorted({*touched, *self.state.open_keys()}):
             transaction = self.state.transaction(key)
             if transaction is None:
                 continue
             verdict = judge(transaction, facts)
             found.judged += verdict.fate is not None
-            found.alarms += self._put(key, verdict)
+            told = Contribution.of(verdict).to_json()
+            # Of those that only wait most say what they said.
+            if key in touched or verdict.is_closed or told != self.state.told_of(key):
+                found.alarms += self._put(key, verdict, told)
             strays += (
                 copy for copy in verdict.case.strays if not self.state.is_known_stray(copy.topic, copy.place, copy.at)
             )
         found.alarms += self._put_strays(strays, facts)
         return found
 
-    def _put(self, key: Key, verdict: Verdict) -> list[Alarm]:
+    def _put(self, key: Key, verdict: Verdict, told: str) -> list[Alarm]:
         """Count a verdict in place of the last one. Returns the violations that were never raised before."""
         names, case = self._source.names, verdict.case
         # A record above the earlier cut that claims its coordinates is judged when it lies below.
@@ -280,7 +284,7 @@ class LocalSteps:
             case.is_before(copy) or copy in case.home for copy in case.transaction.copies
         )
         waits = case.parked in {"pending", "held", "scheduled"}
-        self.state.put(key, Contribution.of(verdict).to_json(), is_closed=is_closed, waits=waits)
+        self.state.put(key, told, is_closed=is_closed, waits=waits)
         alarms = []
         for kind in verdict.kinds:
             entry = entry_of(names, verdict, kind)
