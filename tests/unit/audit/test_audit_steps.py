@@ -39,6 +39,8 @@ class Steps:
 
     def _open(self) -> None:
         self.state = StateStore(self._folder)
+        # Nothing here must outlive a loss of power.
+        self.state._database.execute("PRAGMA synchronous = OFF")
         self._steps = LocalSteps(self._source, self.state)
 
     def reopen(self) -> None:
@@ -94,7 +96,7 @@ def compare(log: MemoryLog, steps: Steps, facts: Facts) -> None:
     assert +found.entries.by_kind == +expected.entries.by_kind + Counter(whole.strays)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories, st.lists(st.integers(0, 60), max_size=4), st.booleans(), st.integers(0, 6))
 def test_any_steps_add_up_to_one_audit(
     history: list[tuple[str, list[str]]], cuts: list[int], reopened: bool, low: int
