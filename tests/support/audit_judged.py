@@ -9,7 +9,7 @@ from functools import cached_property
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts, HalfFacts, RealTopicFacts, TopicPartition
 from txbridge_audit.judge.strays import OtherNamespaces
-from txbridge_audit.judge.transaction import SetAside, Transaction
+from txbridge_audit.judge.transaction import AuditedTransaction, SetAside
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import AsideMention, HalfMention, Mention, UnreadableMention
@@ -82,11 +82,11 @@ class MemoryLog(Log):
         for record in self.read(names.discard):
             discard = worker_records.discard_mention(record)
             if isinstance(discard, AsideMention):
-                asides.add(discard)
+                asides.add_record(discard)
             found += [discard] if discard else []
         for record in self.read(names.end):
             ends = client_records.end_mentions(record, exactly=exactly)
-            found += [ends] if isinstance(ends, UnreadableMention) else asides.counting(ends)
+            found += [ends] if isinstance(ends, UnreadableMention) else asides.entries_that_count(ends)
         for record in self.read(names.op):
             outcomes = worker_records.outcome_mentions(record)
             found += [outcomes] if isinstance(outcomes, UnreadableMention) else outcomes
@@ -128,19 +128,19 @@ def raw_of(record: Record) -> KafkaRecord:
 
 def assembled(
     mentions: Iterable[Mention], names: Names
-) -> tuple[dict[tuple[int, int | None], Transaction], OddRecords]:
+) -> tuple[dict[tuple[int, int | None], AuditedTransaction], OddRecords]:
     """The transactions by their half coordinates, and the records that belong to none."""
-    found: dict[tuple[int, int | None], Transaction] = {}
+    found: dict[tuple[int, int | None], AuditedTransaction] = {}
     odd = OddRecords(names)
     for mention in mentions:
         if isinstance(mention, HalfMention | UnreadableMention | AsideMention):
-            odd.add(mention)
+            odd.add_record(mention)
         if isinstance(mention, UnreadableMention):
             continue
         if isinstance(mention, AsideMention) and mention.source_topic != names.half:
             continue
         key = mention.partition, mention.half
-        found.setdefault(key, Transaction(*key)).add(mention)
+        found.setdefault(key, AuditedTransaction(*key)).add(mention)
     return found, odd
 
 
@@ -158,7 +158,7 @@ class Judged:
         transactions, self.odd = assembled(log.mentions(exactly=facts.discards_cut), log.names)
         evidence = Evidence()
         for transaction in transactions.values():
-            evidence.see(transaction)
+            evidence.see_transaction(transaction)
         self.facts = evidence.add_to(facts, truncated)
         ordered = sorted(transactions.values(), key=lambda one: (one.partition, -1 if one.half is None else one.half))
         self.verdicts: list[Verdict] = [judge(transaction, self.facts) for transaction in ordered]
@@ -169,7 +169,7 @@ class Judged:
         """The sums over the verdicts, without the records that have no transaction."""
         sums = Sums(self.names)
         for verdict in self.verdicts:
-            sums.add(verdict)
+            sums.add_verdict(verdict)
         return sums
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge_audit.judge.delivered import Delivered
+from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, Facts, HalfFacts
 from txbridge_audit.judge.lacking import (
     CHECK_TOPIC,
@@ -18,7 +18,7 @@ from txbridge_audit.judge.lacking import (
     PARKED,
 )
 from txbridge_audit.judge.lazy import lazy
-from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import CheckMention, CopyMention, ParkedMention
 
 #: A held message is tried again after a minute at most, so it is delivered soon after its topic is back. If it is held
@@ -29,10 +29,10 @@ HELD_LONG_MS = 2 * 3_600_000
 EARLY_MARGIN_MS = 60_000
 
 
-class Case(Delivered):
+class Case(DeliveredCase):
     """One transaction before the judge: its mentions (decided.py, delivered.py), and what the facts say about them."""
 
-    def __init__(self, transaction: Transaction, facts: Facts) -> None:
+    def __init__(self, transaction: AuditedTransaction, facts: Facts) -> None:
         super().__init__(transaction)
         self.facts = facts
         self.about: HalfFacts = facts.half(transaction.partition)
@@ -61,7 +61,7 @@ class Case(Delivered):
         """
         if self.parked == "pending" and self.last_parked and self.last_parked.resumed is not None:
             discards = sum(outcome.outcome == "discard" for outcome in self.transaction.outcomes)
-            if discards == 1 and len(self.discards) <= 1 and not self.lacking & OP:
+            if discards == 1 and len(self.discards) <= 1 and not self.missing_evidence & OP:
                 return True
         resumed, to = self.resumed_at, self.about.applied_to
         if resumed is None or to is None or not self.discard_ends:
@@ -77,7 +77,7 @@ class Case(Delivered):
     # Records that are gone
 
     @lazy
-    def lacking(self) -> int:
+    def missing_evidence(self) -> int:
         """The bits (lacking.py) of the evidence about this transaction that is gone."""
         about, born = self.about, self.half.born if self.half else None
         bits = CHECKPOINT if about.checkpoint_gone else 0
@@ -132,24 +132,24 @@ class Case(Delivered):
     @lazy
     def is_winner_known(self) -> bool:
         """Whether no decision is missing, and none is counted that came after a discard."""
-        return not self.lacking & (END | COPY | DISCARD)
+        return not self.missing_evidence & (END | COPY | DISCARD)
 
     @property
     def are_ends_known(self) -> bool:
-        return not self.lacking & (END | COPY)
+        return not self.missing_evidence & (END | COPY)
 
     @property
     def are_outcomes_known(self) -> bool:
-        return not self.lacking & OP
+        return not self.missing_evidence & OP
 
     @property
     def is_history_known(self) -> bool:
         """Whether no decision, no outcome and no discard is missing."""
-        return not self.lacking & (END | COPY | OP | DISCARD)
+        return not self.missing_evidence & (END | COPY | OP | DISCARD)
 
     @property
     def are_parked_known(self) -> bool:
-        return not self.lacking & PARKED
+        return not self.missing_evidence & PARKED
 
     # The real topics
 
@@ -208,7 +208,7 @@ class Case(Delivered):
         return self.last_parked.state if self.last_parked else None
 
     @lazy
-    def checked(self) -> CheckMention | None:
+    def last_check(self) -> CheckMention | None:
         """The check request with the highest END position."""
         own = self.own
         known = (c for c in self.transaction.checks if own is not None and c.id == own.id)
@@ -221,7 +221,7 @@ class Case(Delivered):
     @property
     def is_checked_late(self) -> bool:
         """Whether a check was sent after the decision had been applied."""
-        checked, winner = self.checked, self.winner
+        checked, winner = self.last_check, self.winner
         return checked is not None and winner is not None and (checked.end_position or 0) > winner.at
 
     @lazy

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from txbridge_audit.judge.lazy import lazy
-from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import (
     COMMIT,
     ROLLBACK,
@@ -21,10 +21,10 @@ from txbridge_audit.protocol.mentions import (
 )
 
 
-class Decided:
+class DecidedCase:
     """What the mentions of a transaction say about its half message, its decisions and its outcomes."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: AuditedTransaction) -> None:
         self.transaction = transaction
 
     # The half message
@@ -92,7 +92,7 @@ class Decided:
         return [discard for discard in self.transaction.discards if not discard.is_abandon]
 
     @lazy
-    def _decided(self) -> tuple[list[EndMention], list[EndMention]]:
+    def _split_decisions(self) -> tuple[list[EndMention], list[EndMention]]:
         """The commits and rollbacks in their order: those that came in time, and those that came after a discard."""
         in_time: list[EndMention] = []
         late: list[EndMention] = []
@@ -116,12 +116,12 @@ class Decided:
     @property
     def decisions(self) -> list[EndMention]:
         """The commits and rollbacks that came in time, in their order."""
-        return self._decided[0]
+        return self._split_decisions[0]
 
     @property
     def late(self) -> list[EndMention]:
         """Those that came after a discard, in their order."""
-        return self._decided[1]
+        return self._split_decisions[1]
 
     @lazy
     def winner(self) -> EndMention | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from txbridge_audit.judge.decided import Decided
+from txbridge_audit.judge.decided import DecidedCase
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.protocol.mentions import CopyMention, MessagePart
 
@@ -13,7 +13,7 @@ from txbridge_audit.protocol.mentions import CopyMention, MessagePart
 Place = tuple[str, int, int]
 
 
-class Delivered(Decided):
+class DeliveredCase(DecidedCase):
     """What the mentions of a transaction say about its visible records, too."""
 
     def part_of(self, copy: CopyMention) -> MessagePart | None:
@@ -24,7 +24,7 @@ class Delivered(Decided):
         return parts[copy.number - 1]
 
     @lazy
-    def _sorted(self) -> tuple[list[CopyMention], list[CopyMention]]:
+    def _split_copies(self) -> tuple[list[CopyMention], list[CopyMention]]:
         own = self.own
         if own is None:
             return [], []
@@ -44,12 +44,12 @@ class Delivered(Decided):
     @property
     def home(self) -> list[CopyMention]:
         """The visible records with its id in the topics that it asks for."""
-        return self._sorted[0]
+        return self._split_copies[0]
 
     @property
     def foreign(self) -> list[CopyMention]:
         """Those elsewhere: somebody has forwarded them."""
-        return self._sorted[1]
+        return self._split_copies[1]
 
     @lazy
     def copies(self) -> int:

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from txbridge_audit.judge.delivered import Delivered
+from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.judge.transaction import AuditedTransaction
 
 #: Half partition, real topic, partition of the real topic.
 AnchorPlace = tuple[int, str, int]
@@ -41,11 +41,11 @@ class Evidence:
     #: See Facts.unexplained.
     unexplained: dict[tuple[int, str], set[int]] = field(default_factory=dict)
 
-    def see(self, transaction: Transaction) -> None:
+    def see_transaction(self, transaction: AuditedTransaction) -> None:
         """Take what one transaction proves."""
         if not transaction.halves or not transaction.outcomes:
             return
-        case = Delivered(transaction)
+        case = DeliveredCase(transaction)
         op = case.op("commit")
         # Of a message that is there twice, it is unknown which copy belongs to the OP record.
         if op is not None and case.copies == 1:

@@ -18,7 +18,7 @@ from txbridge_audit.judge.lacking import (
     WINNER,
     Traits,
 )
-from txbridge_audit.judge.rule import Kind, Rule, Sort
+from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
 from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK
 
 #: States of a pending transaction, in the order in which they are tested.
@@ -78,50 +78,50 @@ def _wrong_winner_needs(one: Traits) -> int | None:
 
 # Kinds
 
-DELIVERED = Kind("delivered", Sort.FATE, "committed, one visible copy")
-ROLLED_BACK = Kind("rolled_back", Sort.FATE, "rolled back, not visible")
-PENDING = Kind("pending", Sort.FATE, "waiting", "`txbridge pending` says why")
-DISCARDED = Kind(
+DELIVERED = VerdictKind("delivered", Sort.FATE, "committed, one visible copy")
+ROLLED_BACK = VerdictKind("rolled_back", Sort.FATE, "rolled back, not visible")
+PENDING = VerdictKind("pending", Sort.FATE, "waiting", "`txbridge pending` says why")
+DISCARDED = VerdictKind(
     "discarded",
     Sort.FATE,
     "undecided after the last check, can be resumed",
     "find out what the sender's database says, and resume it with `txbridge resolve`",
 )
-ABANDONED = Kind("abandoned", Sort.FATE, "committed, not deliverable, given up by an operator")
-UNVERIFIABLE = Kind(
+ABANDONED = VerdictKind("abandoned", Sort.FATE, "committed, not deliverable, given up by an operator")
+UNVERIFIABLE = VerdictKind(
     "unverifiable",
     Sort.FATE,
     "the log no longer says",
     "audit more often than records expire (--continue), or keep END, OP and the real topics longer",
 )
-LOST = Kind(
+LOST = VerdictKind(
     "LOST",
     Sort.WRONG_FATE,
     "committed, not visible",
     "deliver it by hand: HALF still holds the message",
     _lost_needs,
 )
-PARTIAL = Kind(
+PARTIAL = VerdictKind(
     "PARTIAL",
     Sort.WRONG_FATE,
     "some of its messages visible, some lost",
     "deliver the missing ones by hand: HALF still holds them",
     _partial_needs,
 )
-DUPLICATED = Kind(
+DUPLICATED = VerdictKind(
     "DUPLICATED",
     Sort.WRONG_FATE,
     "more than one visible copy",
     "consumers without an inbox have handled it twice: find who wrote the second copy",
 )
-LEAKED = Kind(
+LEAKED = VerdictKind(
     "LEAKED",
     Sort.WRONG_FATE,
     "visible though rolled back, undecided, discarded or abandoned",
     "undo what consumers have done with it, and find who wrote the copy",
     _leaked_needs,
 )
-WRONG_WINNER = Kind(
+WRONG_WINNER = VerdictKind(
     "WRONG_WINNER",
     Sort.WRONG_FATE,
     "a later decision prevailed over the first",

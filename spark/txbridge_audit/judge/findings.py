@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from txbridge_audit.judge import fates, violations
 from txbridge_audit.judge.case import Case
-from txbridge_audit.judge.rule import Kind, Rule, Sort
+from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
 from txbridge_audit.protocol.mentions import COMMIT
 
 
-def _kind(name: str, means: str, do: str = "", sort: Sort = Sort.FINDING) -> Kind:
-    return Kind(name, sort, means, do)
+def _kind(name: str, means: str, do: str = "", sort: Sort = Sort.FINDING) -> VerdictKind:
+    return VerdictKind(name, sort, means, do)
 
 
 CONTRADICTION = _kind("CONTRADICTION", "a later decision said the opposite and was refused")

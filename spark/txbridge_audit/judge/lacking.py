@@ -1,8 +1,9 @@
 """Evidence that is gone, and what a rule needs of it. Without evidence there is no violation, and no audit is clean.
 
 A rule can judge a transaction if the records that prove or disprove its violation are still there. Each transaction has
-a set of bits for its records that are gone (`Case.lacking`). Each kind of violation says which of them it needs
-(`Kind.needs`), given a few traits of the transaction. So what is not judged follows from the table of rules.
+a set of bits for its records that are gone (`Case.missing_evidence`). Each kind of violation says which of them it
+needs (`VerdictKind.needs`), given a few traits of the transaction. So what is not judged follows from the table of
+rules.
 """
 
 from __future__ import annotations

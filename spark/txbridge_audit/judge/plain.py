@@ -13,12 +13,12 @@ compares both with all the rules.
 from __future__ import annotations
 
 from txbridge_audit.judge.fates import DELIVERED, ROLLED_BACK
-from txbridge_audit.judge.rule import Kind
-from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.judge.rule import VerdictKind
+from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK, CopyMention, HalfMention, position_of
 
 
-def plain_fate(one: Transaction) -> Kind | None:
+def plain_fate(one: AuditedTransaction) -> VerdictKind | None:
     """The fate of a plain transaction; None for any other, which needs all the rules."""
     if len(one.halves) != 1 or len(one.ends) != 1 or len(one.outcomes) != 1:
         return None

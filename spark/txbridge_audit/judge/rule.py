@@ -26,7 +26,7 @@ class Sort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class VerdictKind:
     """A kind of verdict."""
 
     name: str
@@ -47,7 +47,7 @@ class Kind:
 class Rule:
     """One condition under which a verdict of a kind holds. A kind may have several."""
 
-    kind: Kind
+    kind: VerdictKind
     #: What it found, in a sentence.
     says: str
     #: Whether it holds for a transaction.

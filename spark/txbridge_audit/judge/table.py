@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txbridge_audit.judge import fates, findings, violations
-from txbridge_audit.judge.rule import Kind, Rule, Sort
+from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
 
 #: All rules. A transaction has the fate of the first rule of a fate that holds, and may break all the others.
 RULES: tuple[Rule, ...] = (*fates.RULES, *violations.RULES, *findings.RULES)
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (*fates.KINDS, *violations.KINDS, *findings.KINDS)}
+KINDS: Mapping[str, VerdictKind] = {kind.name: kind for kind in (*fates.KINDS, *violations.KINDS, *findings.KINDS)}
 
 FATES = tuple(kind.name for kind in fates.KINDS)
 #: Fates that break a promise.

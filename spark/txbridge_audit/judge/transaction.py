@@ -20,7 +20,7 @@ from txbridge_audit.protocol.mentions import (
 
 
 @dataclass(slots=True)
-class Transaction:
+class AuditedTransaction:
     """The mentions at one pair of half coordinates, in any order. `half` is None for those that name no offset.
 
     Coordinates that are mentioned although no half message is there are a transaction without one.
@@ -59,9 +59,9 @@ _LIST_OF: dict[type[Mention], str] = {
 }
 
 
-def transaction_of(mentions: Sequence[Mention]) -> Transaction:
+def transaction_of(mentions: Sequence[Mention]) -> AuditedTransaction:
     """The transaction of mentions that name the same half coordinates."""
-    transaction = Transaction(mentions[0].partition, mentions[0].half)
+    transaction = AuditedTransaction(mentions[0].partition, mentions[0].half)
     for mention in mentions:
         transaction.add(mention)
     return transaction
@@ -81,7 +81,7 @@ class SetAside:
     #: By coordinates of a copy, the offset of the first.
     firsts: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def add(self, aside: AsideMention) -> None:
+    def add_record(self, aside: AsideMention) -> None:
         """Remember what a record of the discard topic says."""
         place = aside.partition, aside.half
         if aside.source_topic == self.names.end:
@@ -89,7 +89,7 @@ class SetAside:
         if aside.first is not None:
             self.firsts[place] = min(aside.first, self.firsts.get(place, aside.first))
 
-    def counting(self, entries: Iterable[EndMention]) -> Iterable[EndMention]:
+    def entries_that_count(self, entries: Iterable[EndMention]) -> Iterable[EndMention]:
         """The entries that count, at the coordinates of the half message that they decide."""
         for entry in entries:
             if (entry.partition, entry.at) in self.ends:

@@ -17,9 +17,9 @@ from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.lacking import Traits, reason_for
 from txbridge_audit.judge.plain import plain_fate
-from txbridge_audit.judge.rule import Kind
+from txbridge_audit.judge.rule import VerdictKind
 from txbridge_audit.judge.table import NEEDING
-from txbridge_audit.judge.transaction import Transaction
+from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import COMMIT
 
 #: Traits that are remembered with what follows from them. Millions of transactions share some dozens.
@@ -76,13 +76,13 @@ class Verdict:
         return self.fate != fates.PENDING.name and case.parked is None
 
 
-def judge(transaction: Transaction, facts: Facts) -> Verdict:
+def judge(transaction: AuditedTransaction, facts: Facts) -> Verdict:
     """Judge one transaction."""
     plain = plain_fate(transaction)
     return judge_by_rules(transaction, facts) if plain is None else _judge_plain(transaction, facts, plain)
 
 
-def _judge_plain(transaction: Transaction, facts: Facts, fate: Kind) -> Verdict:
+def _judge_plain(transaction: AuditedTransaction, facts: Facts, fate: VerdictKind) -> Verdict:
     case = Case(transaction, facts)
     case.fate, case.winner = fate.name, transaction.ends[0]
     is_commit = fate is fates.DELIVERED
@@ -100,12 +100,12 @@ def _judge_plain(transaction: Transaction, facts: Facts, fate: Kind) -> Verdict:
         is_several=False,
         is_incomplete=False,
         is_timed=False,
-        lacking=case.lacking,
+        lacking=case.missing_evidence,
     )
     return Verdict(case, fate.name, "", None, (), (), reach_of(traits))
 
 
-def judge_by_rules(transaction: Transaction, facts: Facts) -> Verdict:
+def judge_by_rules(transaction: AuditedTransaction, facts: Facts) -> Verdict:
     """Judge one transaction by all the rules, plain or not."""
     case = Case(transaction, facts)
     says = ""
@@ -143,7 +143,7 @@ def traits_of(case: Case, fate: str, breaches: tuple[str, ...]) -> Traits:
         is_several=case.is_several,
         is_incomplete=case.is_incomplete,
         is_timed=case.message is not None and case.message.deliver_at is not None,
-        lacking=case.lacking,
+        lacking=case.missing_evidence,
     )
 
 

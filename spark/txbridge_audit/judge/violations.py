@@ -21,7 +21,7 @@ from txbridge_audit.judge.lacking import (
     Traits,
     if_lacking,
 )
-from txbridge_audit.judge.rule import Kind, Rule, Sort
+from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
 from txbridge_audit.protocol.mentions import COMMIT
 
 _OPEN_STATES = frozenset({"pending", "held", "scheduled"})
@@ -123,80 +123,80 @@ def _is_overdue(case: Case) -> bool:
     return waits and case.about.op_settled and not case.is_recorded
 
 
-ALTERED = Kind(
+ALTERED = VerdictKind(
     "ALTERED",
     Sort.VIOLATION,
     "a visible copy differs from its half message",
     "consumers have read something else than was sent: find who wrote the copy",
 )
-MISPLACED = Kind(
+MISPLACED = VerdictKind(
     "MISPLACED",
     Sort.VIOLATION,
     "a visible copy is in another partition than asked for",
     "consumers that rely on the order of a key have lost it: compare the partitioners",
 )
-BEFORE_DECISION = Kind(
+BEFORE_DECISION = VerdictKind(
     "BEFORE_DECISION",
     Sort.VIOLATION,
     "delivered before its decision",
     "consumers saw it before the sender had committed: report it as an error of the worker",
     _in_turn_needs,
 )
-OVERTAKEN = Kind(
+OVERTAKEN = VerdictKind(
     "OVERTAKEN",
     Sort.VIOLATION,
     "delivered behind what was decided later",
     "consumers that rely on the order of decisions have lost it: report it as an error of the worker",
     _in_turn_needs,
 )
-OUT_OF_ORDER = Kind(
+OUT_OF_ORDER = VerdictKind(
     "OUT_OF_ORDER",
     Sort.VIOLATION,
     "messages of one transaction have changed places",
     "consumers that rely on their order have lost it: report it as an error of the worker",
 )
-STUCK = Kind(
+STUCK = VerdictKind(
     "STUCK",
     Sort.VIOLATION,
     "undecided for too long",
     "`txbridge pending` says why; is a worker serving the partition, and is the group alive?",
     _stuck_needs,
 )
-EXPIRED = Kind(
+EXPIRED = VerdictKind(
     "EXPIRED",
     Sort.VIOLATION,
     "open, and HALF no longer has its half message",
     "it cannot be delivered any more: keep HALF longer than a message may wait",
 )
-EARLY = Kind(
+EARLY = VerdictKind(
     "EARLY",
     Sort.VIOLATION,
     "delivered before its time",
     "compare the clocks of the brokers",
     _early_needs,
 )
-OVERDUE = Kind(
+OVERDUE = VerdictKind(
     "OVERDUE",
     Sort.VIOLATION,
     "scheduled, and not delivered when its time had come",
     "is a worker serving the partition?",
     _overdue_needs,
 )
-CHECKED_AFTER_DECISION = Kind(
+CHECKED_AFTER_DECISION = VerdictKind(
     "CHECKED_AFTER_DECISION",
     Sort.VIOLATION,
     "checked although decided",
     "harmless for consumers: report it as an error of the worker",
     _checked_needs,
 )
-PROGRESS_AHEAD = Kind(
+PROGRESS_AHEAD = VerdictKind(
     "PROGRESS_AHEAD",
     Sort.VIOLATION,
     "passed by the checkpoint without a trace",
     "no worker will look at it again: compare it with the sender's database",
     _ahead_needs,
 )
-PHANTOM = Kind(
+PHANTOM = VerdictKind(
     "PHANTOM",
     Sort.VIOLATION,
     "visible without a half message (records)",

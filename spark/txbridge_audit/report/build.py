@@ -37,7 +37,7 @@ def report_of(
     """
     internal = {names.half, names.end, names.op, names.offset, names.discard}
     found = sums.entries
-    found.add_all(odd.entries())
+    found.add_all(odd.make_entries())
     found.add_all(entries.ranges_gone(names, facts))
     found.add_all(entries.missing_rights(facts))
     found.add_all(entries.open_transactions(internal, hidden.items()))

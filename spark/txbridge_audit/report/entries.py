@@ -50,8 +50,8 @@ def _evidence(names: Names, case: Case, kind: str) -> Iterator[Place]:
     yield from (Place("discard", names.discard, *place) for place in discards)
     if kind in _OF_PARKED and case.last_parked is not None:
         yield Place("parked", names.offset, partition, case.last_parked.at)
-    if kind == violations.CHECKED_AFTER_DECISION.name and case.checked is not None:
-        yield Place("check", case.checked.topic, case.checked.place, case.checked.at)
+    if kind == violations.CHECKED_AFTER_DECISION.name and case.last_check is not None:
+        yield Place("check", case.last_check.topic, case.last_check.place, case.last_check.at)
     yield from (Place("copy", *place) for place in sorted(_copies(case, kind)))
 
 

@@ -111,17 +111,17 @@ class Sums:
     #: Visible records that match no half message. They are labelled when all is read (`add_strays`).
     strays: list[CopyMention] = field(default_factory=list)
 
-    def add(self, verdict: Verdict) -> None:
+    def add_verdict(self, verdict: Verdict) -> None:
         """Add a verdict."""
         told = Contribution.of(verdict)
-        self.count(told)
+        self.count_alike(told)
         for kind in told.kinds:
             # Evidence is only put together for what is listed.
             if self.entries.has_room(kind):
                 self.entries.listed.setdefault(kind, []).append(entry_of(self.names, verdict, kind))
         self.strays += verdict.case.strays
 
-    def count(self, told: Contribution, number: int = 1) -> None:
+    def count_alike(self, told: Contribution, number: int = 1) -> None:
         """Add the contribution of so many verdicts."""
         self.entries.by_kind.update(dict.fromkeys(told.kinds, number))
         if told.fate is None:
@@ -197,7 +197,7 @@ class OddRecords:
     asides: dict[tuple[str, int, int], list[AsideMention]] = field(default_factory=dict)
     unreadable_op: list[UnreadableMention] = field(default_factory=list)
 
-    def add(self, mention: HalfMention | UnreadableMention | AsideMention) -> None:
+    def add_record(self, mention: HalfMention | UnreadableMention | AsideMention) -> None:
         """Take a half message that may have a fault, a record that cannot be read, or one of the discard topic."""
         if isinstance(mention, AsideMention):
             self.asides.setdefault((mention.source_topic, mention.partition, mention.half), []).append(mention)
@@ -209,7 +209,7 @@ class OddRecords:
         else:
             self.faults[mention.topic, mention.partition, mention.at] = mention.fault
 
-    def entries(self) -> Iterable[Entry]:
+    def make_entries(self) -> Iterable[Entry]:
         """The findings."""
         # A record of the discard topic that no worker wrote may name any topic: its role is "record".
         roles = {self.names.half: "half", self.names.end: "end"}

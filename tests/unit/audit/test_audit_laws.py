@@ -136,7 +136,7 @@ def facts_of(log: MemoryLog, now: int, below: int, *, applied: bool, **gone: obj
     )
 
 
-SETTINGS = settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @SETTINGS

@@ -28,7 +28,7 @@ def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int
     """The report of all verdicts."""
     sums = Sums(log.names)
     for verdict in judged.verdicts:
-        sums.add(verdict)
+        sums.add_verdict(verdict)
     sums.add_strays(judged.facts, OtherNamespaces())
     cuts = {(log.names.half, p): (starts.get((log.names.half, p), 0), log.end_of(log.names.half, p)) for p in (0, 1)}
     return report_of(
@@ -105,7 +105,7 @@ def test_sums_are_the_same_when_contributions_are_counted(planted: tuple[MemoryL
     for verdict in judged.verdicts:
         told = Contribution.of(verdict)
         assert Contribution.from_json(told.to_json()) == told
-        counted.count(told)
+        counted.count_alike(told)
     assert counted.entries.by_kind == judged.sums.entries.by_kind
     for name in ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_more_than_once"):
         assert getattr(counted, name) == getattr(judged.sums, name)

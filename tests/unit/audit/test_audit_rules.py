@@ -96,7 +96,7 @@ def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None
     # The case with two entries has a second half message, which is rolled back.
     assert fates == Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])
     stray = Counter(kind for row in judged.verdicts if not row.fate for kind in row.findings) + Counter(judged.strays)
-    stray += Counter(entry.kind for entry in judged.odd.entries())
+    stray += Counter(entry.kind for entry in judged.odd.make_entries())
     assert stray == Counter(kind for case in cases for kind in case.strays)
 
 
@@ -119,7 +119,7 @@ def test_evidence_names_every_record() -> None:
 
 def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[str, Half | None], Judged]) -> None:
     _, judged = planted
-    said = Counter(entry.says for entry in judged.odd.entries())
+    said = Counter(entry.says for entry in judged.odd.make_entries())
     assert said["no good"] == 15
     assert said["TXB_V is not 1"] == said["TRAN_MSG is not true"] == 1
     assert said["REAL_TOPIC is forbidden"] == 4
@@ -400,7 +400,7 @@ def test_repeated_header_names_the_last_one_counts() -> None:
 def test_empty_topics() -> None:
     log = MemoryLog()
     judged = Judged(log, log.facts())
-    assert (judged.verdicts, judged.strays, list(judged.odd.entries())) == ([], [], [])
+    assert (judged.verdicts, judged.strays, list(judged.odd.make_entries())) == ([], [], [])
 
 
 # Reach: what cannot be judged is told

@@ -58,7 +58,7 @@ class Steps:
         odd, new = OddRecords(names), []
         for mention in log.mentions():
             if isinstance(mention, HalfMention | UnreadableMention | AsideMention):
-                odd.add(mention)
+                odd.add_record(mention)
             is_odd = isinstance(mention, UnreadableMention) or (
                 isinstance(mention, AsideMention) and mention.source_topic != names.half
             )
@@ -82,7 +82,7 @@ class Steps:
     def sums(self) -> Sums:
         sums = Sums(self._log.names)
         for told, number in self.state.sums():
-            sums.count(Contribution.from_json(told), number)
+            sums.count_alike(Contribution.from_json(told), number)
         for kind, number in self.state.strays().items():
             sums.entries.by_kind[kind] += number
         return sums

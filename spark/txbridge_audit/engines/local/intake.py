@@ -40,7 +40,7 @@ class LocalIntake:
             half = client_records.half_mention(record)
             self._put(half)
             if half.fault is not None:
-                self.odd.add(half)
+                self.odd.add_record(half)
             elif half.parts is not None:
                 self.named.update(part.topic for part in half.parts)
             else:
@@ -62,8 +62,8 @@ class LocalIntake:
         for record in self._read(spans):
             told = worker_records.discard_mention(record)
             if isinstance(told, AsideMention):
-                self.asides.add(told)
-                self.odd.add(told)
+                self.asides.add_record(told)
+                self.odd.add_record(told)
                 if told.source_topic == self._names.half:
                     self._put(told)
             elif told is not None:
@@ -80,7 +80,7 @@ class LocalIntake:
             if record.topic == names.end:
                 found = client_records.end_mentions(record, exactly=exactly)
                 if not isinstance(found, UnreadableMention):
-                    found = self.asides.counting(found)
+                    found = self.asides.entries_that_count(found)
             elif record.topic == names.op:
                 found = worker_records.outcome_mentions(record)
                 if isinstance(found, UnreadableMention) and found.version is not None:
@@ -92,7 +92,7 @@ class LocalIntake:
                 fault = "the name of a header is not UTF-8, so that it cannot be read here"
                 found = UnreadableMention(record.partition, None, record.offset, record.topic, fault)
             if isinstance(found, UnreadableMention):
-                self.odd.add(found)
+                self.odd.add_record(found)
             else:
                 self._put_all(found)
 

@@ -67,14 +67,14 @@ def _judge(
 ) -> AuditReport:
     evidence = Evidence()
     for transaction in store.transactions():
-        evidence.see(transaction)
+        evidence.see_transaction(transaction)
     facts = evidence.add_to(reading.facts, reading.truncated)
     sums = Sums(source.names)
     for transaction in store.transactions():
         verdict = judge(transaction, facts)
         message = verdict.case.message
         if message is None or plan.selection.takes(message):
-            sums.add(verdict)
+            sums.add_verdict(verdict)
             for listener in listeners:
                 listener.take(verdict)
         else:

@@ -17,7 +17,7 @@ from typing import Any
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.evidence import ENOUGH
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.judge.transaction import Transaction, transaction_of
+from txbridge_audit.judge.transaction import AuditedTransaction, transaction_of
 from txbridge_audit.protocol.mentions import (
     MENTIONS,
     AsideMention,
@@ -91,7 +91,7 @@ class StateStore:
         folder.mkdir(parents=True, exist_ok=True)
         #: Transactions that were read or begun, as long as they are open: most are judged in two steps, one after the
         #: other. With them those that the last step has closed.
-        self._loaded: dict[Key, Transaction] = {}
+        self._loaded: dict[Key, AuditedTransaction] = {}
         self._closed: set[Key] = set()
         self._database = sqlite3.connect(folder / FILE, isolation_level=None, timeout=0)
         try:
@@ -158,7 +158,7 @@ class StateStore:
             rows.append((*key, row[0], mention.at, json.dumps(row)))
             is_first = isinstance(mention, HalfMention) and key not in keys and key not in self._loaded
             if is_first and not self._is_mentioned(key):
-                self._loaded[key] = Transaction(*key)
+                self._loaded[key] = AuditedTransaction(*key)
             keys.add(key)
             if key in self._loaded:
                 self._loaded[key].add(mention)
@@ -201,7 +201,7 @@ class StateStore:
             self._loaded.pop((partition, half), None)
         return {(p, half) for p, half, _ in rows}, [from_row(json.loads(row)) for _, _, row in rows]
 
-    def transaction(self, key: Key) -> Transaction | None:
+    def transaction(self, key: Key) -> AuditedTransaction | None:
         """The transaction at these coordinates; None when nothing mentions them any more."""
         if key not in self._loaded:
             rows = self._database.execute("SELECT row FROM mention WHERE partition = ? AND half = ?", key)
@@ -335,7 +335,7 @@ class StateStore:
     def put_unexplained(self, partition: int, identity: str, half: int) -> None:
         self._database.execute("INSERT OR IGNORE INTO unexplained VALUES (?, ?, ?)", (partition, identity, half))
 
-    def unexplained(self) -> dict[tuple[int, str], set[int]]:
+    def read_unexplained(self) -> dict[tuple[int, str], set[int]]:
         """See Facts.unexplained."""
         found: dict[tuple[int, str], set[int]] = {}
         for partition, identity, half in self._database.execute("SELECT partition, id, half FROM unexplained"):

@@ -137,8 +137,8 @@ class LocalSteps:
 
         intake = LocalIntake(source.settings, source.names, put)
         for aside in state.asides():
-            intake.asides.add(aside)
-        reading = gather(source, plan, intake, self._seen() if number > 1 else None)
+            intake.asides.add_record(aside)
+        reading = gather(source, plan, intake, self._read_progress() if number > 1 else None)
         flush()
         self._keep_odd(intake.odd, touched)
         for key, start in reading.starts.items():
@@ -174,7 +174,7 @@ class LocalSteps:
         """Offsets of the violations topic below which no later step writes an alarm."""
         return self._alarms()
 
-    def _seen(self) -> Seen:
+    def _read_progress(self) -> Seen:
         state = self.state
         return Seen(
             positions=self._positions(),
@@ -247,7 +247,7 @@ class LocalSteps:
             if transaction is None:
                 continue
             evidence = Evidence()
-            evidence.see(transaction)
+            evidence.see_transaction(transaction)
             for place, anchors in evidence.anchors.items():
                 for anchor in anchors:
                     state.put_anchor(place, anchor, key[1])
@@ -255,7 +255,7 @@ class LocalSteps:
                 for half in halves:
                     state.put_unexplained(partition, identity, half)
         proofs = _Proofs(state, reading.starts, reading.truncated)
-        return dataclasses.replace(reading.facts, proofs=proofs, unexplained=state.unexplained())
+        return dataclasses.replace(reading.facts, proofs=proofs, unexplained=state.read_unexplained())
 
     def _judge(self, touched: Collection[Key], facts: Facts) -> _Found:
         """Judge the transactions that new records name, and those that are not closed."""
@@ -329,7 +329,7 @@ class LocalSteps:
         names, state = self._source.names, self.state
         sums, odd = Sums(names), OddRecords(names)
         for told, number in state.sums():
-            sums.count(Contribution.from_json(told), number)
+            sums.count_alike(Contribution.from_json(told), number)
         for kind in sums.entries.by_kind:
             sums.entries.listed[kind] = [
                 Entry.from_dict(json.loads(row)) for row in state.entries(kind, most_listed(kind))
@@ -340,11 +340,11 @@ class LocalSteps:
             listed += (Entry.from_dict(json.loads(row)) for row in state.stray_entries(kind, most_listed(kind)))
         for fault in state.faults():
             if isinstance(fault, UnreadableMention):
-                odd.add(fault)
+                odd.add_record(fault)
         for aside in state.asides():
             source = names.half if aside.source_topic == names.half else names.end
             if aside.half >= reading.starts.get((source, aside.partition), 0):
-                odd.add(aside)
+                odd.add_record(aside)
         return report_of(
             names,
             sums,

@@ -9,7 +9,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from txbridge_audit.judge.transaction import Transaction, transaction_of
+from txbridge_audit.judge.transaction import AuditedTransaction, transaction_of
 from txbridge_audit.protocol.mentions import Mention, from_row, to_row
 
 #: Number of records up to which their mentions are kept in memory. One takes some 300 bytes there.
@@ -26,7 +26,7 @@ class MentionStore(ABC):
         """Add a mention that names half coordinates."""
 
     @abstractmethod
-    def transactions(self) -> Iterator[Transaction]:
+    def transactions(self) -> Iterator[AuditedTransaction]:
         """The transactions in the order of their coordinates. May be called more than once."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class MemoryStore(MentionStore):
         key = mention.partition, -1 if mention.half is None else mention.half
         self._by_key.setdefault(key, []).append(mention)
 
-    def transactions(self) -> Iterator[Transaction]:
+    def transactions(self) -> Iterator[AuditedTransaction]:
         for key in sorted(self._by_key):
             yield transaction_of(self._by_key[key])
 
@@ -77,7 +77,7 @@ class SqliteStore(MentionStore):
         self._database.execute("COMMIT")
         self._waiting.clear()
 
-    def transactions(self) -> Iterator[Transaction]:
+    def transactions(self) -> Iterator[AuditedTransaction]:
         self._write()
         # An index once costs less than sorting each time.
         self._database.execute("CREATE INDEX IF NOT EXISTS place ON mention (partition, half)")

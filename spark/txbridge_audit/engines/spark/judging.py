@@ -56,7 +56,7 @@ def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame)
             assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
             if isinstance(mention, UnreadableMention) and mention.version is not None:
                 raise unknown_version(mention.topic, mention.partition, mention.at, mention.version)
-            odd.add(mention)
+            odd.add_record(mention)
         elif what == tasks.ANCHOR:
             place, anchor = marshal.loads(packed)
             evidence.add_anchor((place[0], place[1], place[2]), (anchor[0], anchor[1]))
@@ -69,7 +69,7 @@ def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame)
     entries: list[tuple[str, int, int, Entry]] = []
     for what, packed, number in _asked(rows, partial(tasks.verdicts_on, source.names, facts, plan.selection)):
         if what == tasks.SUM:
-            sums.count(Contribution.from_json(marshal.loads(packed)), number)
+            sums.count_alike(Contribution.from_json(marshal.loads(packed)), number)
         elif what == tasks.ENTRY:
             kind, partition, half, told = marshal.loads(packed)
             entries.append((kind, partition, half, Entry.from_dict(told)))

@@ -19,7 +19,7 @@ from txbridge.core.names import Names
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.judge.transaction import SetAside, Transaction, transaction_of
+from txbridge_audit.judge.transaction import AuditedTransaction, SetAside, transaction_of
 from txbridge_audit.judge.verdict import judge
 from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
@@ -127,11 +127,13 @@ def others(
 ) -> Iterator[Told]:
     set_aside = SetAside(names)
     for one in asides:
-        set_aside.add(one)
+        set_aside.add_record(one)
     for record in records:
         if record.topic == names.end:
             ends = client_records.end_mentions(record, exactly=exactly)
-            found: Iterable[Mention] = [ends] if isinstance(ends, UnreadableMention) else set_aside.counting(ends)
+            found: Iterable[Mention] = (
+                [ends] if isinstance(ends, UnreadableMention) else set_aside.entries_that_count(ends)
+            )
         elif record.topic == names.op:
             outcomes = worker_records.outcome_mentions(record)
             found = [outcomes] if isinstance(outcomes, UnreadableMention) else outcomes
@@ -168,7 +170,7 @@ def _groups(batches: Iterable[Any]) -> Iterator[tuple[bool, list[bytes]]]:
             yield False, others
 
 
-def _transaction(texts: Sequence[bytes]) -> Transaction:
+def _transaction(texts: Sequence[bytes]) -> AuditedTransaction:
     return transaction_of([from_row(marshal.loads(packed)) for packed in texts])
 
 
@@ -179,7 +181,7 @@ def evidence_of(batches: Iterable[Any]) -> Iterator[Answer]:
             yield from ((ODD, packed, 1) for packed in texts)
             continue
         transaction = _transaction(texts)
-        evidence.see(transaction)
+        evidence.see_transaction(transaction)
         yield from ((ODD, marshal.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
     for place, anchors in evidence.anchors.items():
         yield from ((ANCHOR, marshal.dumps([place, anchor]), 1) for anchor in anchors)
