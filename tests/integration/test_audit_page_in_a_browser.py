@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from txbridge_audit.engines.spark.judge.overview import GroupOverview, Waiting
-from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
+from txbridge_audit.judge.table import VIOLATIONS
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.html import html
+from txbridge_audit.report.overview import GroupOverview, Waiting
 
 from tests.support.browser import browser
 from tests.unit.audit.test_audit_page import OVERVIEW, START, VIOLATED

@@ -9,9 +9,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
+from txbridge.text import counted
 from txbridge_audit.judge import lacking, table
+from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.report import plots
-from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
+from txbridge_audit.report.meaning import advice, remedy, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import QUANTILES, AuditOverview
 
@@ -28,11 +30,14 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    total = report.violations.total
     return environment.get_template("page.html.j2").render(
         report=report,
         overview=overview,
-        verdict="No violations" if report.clean else f"{total:,} violation{'s' if total > 1 else ''}",
+        verdict=_verdict(report),
+        blind=[entry for entry in report.findings.listed if entry.kind == BLIND.name],
+        unjudged_rules=counted(len(report.unjudged), "rule"),
+        sections=_sections(report, overview),
+        remedy=remedy,
         wrong=table.WRONG_FATES,
         shown=some_of_each(report, SHOWN),
         advice=advice(report),
@@ -47,6 +52,28 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         duration=plots.duration,
         time=_time,
     )
+
+
+def _verdict(report: AuditReport) -> str:
+    if report.violations.total:
+        return counted(report.violations.total, "violation")
+    return "No violations" if report.clean else "Not clean: the evidence is gone"
+
+
+def _sections(report: AuditReport, overview: AuditOverview) -> list[tuple[str, bool]]:
+    """The headings of the page, and whether each is there."""
+    violated = bool(report.violations.total)
+    return [
+        ("Fates", True),
+        ("Not judged", bool(report.unjudged)),
+        ("Violations", violated),
+        ("Evidence", violated),
+        ("Over time", bool(overview.over_time)),
+        ("Latency", bool(overview.prepare_to_decision or overview.decision_to_delivery)),
+        ("Checks per group", bool(overview.groups)),
+        ("Oldest pending", bool(overview.oldest_pending)),
+        ("Findings", bool(report.findings.total)),
+    ]
 
 
 def _time(ms: int) -> str:

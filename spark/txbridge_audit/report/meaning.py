@@ -43,3 +43,9 @@ def some_of_each(report: AuditReport, number: int) -> list[tuple[str, list[Entry
 def says(kind: str) -> str:
     """A verdict in a few words."""
     return table.KINDS[kind].means
+
+
+def remedy(kind: str) -> str:
+    """What a person does about a violation, as a sentence."""
+    do = table.KINDS[kind].do
+    return f"{do[0].upper()}{do[1:]}." if do else ""

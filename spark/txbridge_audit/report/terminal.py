@@ -13,7 +13,7 @@ from txbridge_audit.judge import lacking
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
 from txbridge_audit.report.entry import Entry, Place, Tally
-from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
+from txbridge_audit.report.meaning import advice, remedy, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
@@ -73,6 +73,7 @@ def _violations(report: AuditReport, console: Console) -> None:
     shown = 0
     for kind, entries in some_of_each(report, SHOWN):
         _line(console, f"{kind} {report.violations.by_kind[kind]:,}: {says(kind)} ({rule_of(kind)})")
+        _line(console, f"  {remedy(kind)}")
         for entry in entries:
             shown += 1
             about = [entry.transaction or "-", entry.group or "-", entry.real_topic or "-"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -86,10 +87,12 @@ class Page(HTMLParser):
 def test_page_tells_the_verdict_first_and_then_everything() -> None:
     page = Page(html(VIOLATED, OVERVIEW))
     told = page.all
+    # The contents name the headings, too.
+    body = told.index("Fates", told.index("Fates") + 1)
+    assert told.index("26 violations") < body
     places = [
-        told.index(text, told.index("</title>") if "</title>" in told else 0)
+        told.index(text, body)
         for text in (
-            "26 violations",
             "12,345",
             "Evidence",
             "Over time",
@@ -116,6 +119,32 @@ def test_page_tells_the_verdict_first_and_then_everything() -> None:
     links = {named["href"] for tag, named in page.tags if tag == "a"}
     assert {rule_of("LOST"), rule_of("STUCK"), rule_of("LATE")} <= links
     assert not [named for _, named in page.tags if "title" in named]
+
+
+def test_page_leads_to_everything_without_a_script() -> None:
+    unjudged = replace(VIOLATED, unjudged={"LOST": {"END_GONE": 7}, "STUCK": {"OP_GONE": 1}})
+    page = Page(html(unjudged, OVERVIEW))
+    ids = {named["id"] for _, named in page.tags if named.get("id")}
+    links = [named["href"] or "" for tag, named in page.tags if tag == "a"]
+    inside = {link[1:] for link in links if link.startswith("#")}
+    assert inside <= ids
+    # The contents, and the tiles of violations.
+    assert {"fates", "not-judged", "evidence", "over-time", "findings", "LOST", "STUCK"} <= inside
+    # What is not judged comes before the evidence, one entry of each kind before a fold with the others.
+    told = page.all
+    assert told.index("2 rules with transactions") < told.index("committed, not visible") < told.index("19 more")
+    assert told.count("89ABCDEF") == 20
+    assert [tag for tag, _ in page.tags].count("details") == 2
+    assert "Deliver it by hand: HALF still holds the message." in told
+
+
+def test_page_of_an_audit_without_evidence_is_not_clean() -> None:
+    entry = Entry("BLIND", "no rule could judge anything: retention has left nothing in HALF/0")
+    blind = report(Tally(dict.fromkeys(VIOLATIONS, 0)), Tally({"BLIND": 1}, (entry,)))
+    page = Page(html(replace(blind, unjudged={"LOST": {"HALF_GONE": 9}}), NOTHING))
+    assert "Not clean: the evidence is gone" in page.all
+    assert "retention has left nothing in HALF/0" in page.all
+    assert ("header", {"class": "verdict bad"}) in page.tags
 
 
 def test_page_needs_nothing_besides_itself_and_escapes_what_comes_from_kafka() -> None:
