@@ -46,7 +46,9 @@ CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE mention (partition INTEGER, half INTEGER, kind INTEGER, at INTEGER, row TEXT);
 CREATE INDEX mention_of ON mention (partition, half);
 CREATE INDEX end_at ON mention (partition, at) WHERE kind = {_END};
-CREATE TABLE aside (row TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE aside (
+    topic TEXT, partition INTEGER, at INTEGER, row TEXT, PRIMARY KEY (topic, partition, at, row)
+) WITHOUT ROWID;
 CREATE TABLE fault (topic TEXT, partition INTEGER, at INTEGER, row TEXT, PRIMARY KEY (topic, partition, at));
 CREATE TABLE sum (id INTEGER PRIMARY KEY, told TEXT UNIQUE, n INTEGER);
 CREATE TABLE verdict (
@@ -172,10 +174,11 @@ class StateStore:
 
     def add_aside(self, aside: AsideMention) -> None:
         """Remember a record of the discard topic about a malformed record, or a copy."""
-        self._database.execute("INSERT OR IGNORE INTO aside VALUES (?)", (json.dumps(to_row(aside)),))
+        values = (aside.source_topic, aside.partition, aside.half, json.dumps(to_row(aside)))
+        self._database.execute("INSERT OR IGNORE INTO aside VALUES (?, ?, ?, ?)", values)
 
     def asides(self) -> list[AsideMention]:
-        rows = self._database.execute("SELECT row FROM aside ORDER BY row")
+        rows = self._database.execute("SELECT row FROM aside ORDER BY topic, partition, at, row")
         found = (from_row(json.loads(row)) for (row,) in rows)
         return [aside for aside in found if isinstance(aside, AsideMention)]
 
@@ -355,7 +358,8 @@ class StateStore:
         run, place = self._database.execute, (partition, start)
         gone = "partition = ? AND half >= 0 AND half < ?"
         for topic, edge in zip(topics, starts, strict=True):
-            run("DELETE FROM fault WHERE topic = ? AND partition = ? AND at < ?", (topic, partition, edge))
+            for table in ("fault", "aside"):
+                run(f"DELETE FROM {table} WHERE topic = ? AND partition = ? AND at < ?", (topic, partition, edge))  # noqa: S608
         if run(f"SELECT 1 FROM verdict WHERE {gone} LIMIT 1", place).fetchone() is None:  # noqa: S608
             return set()
         for key in [key for key in self._loaded if key[0] == partition and 0 <= key[1] < start]:

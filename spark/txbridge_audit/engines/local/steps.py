@@ -342,9 +342,7 @@ class LocalSteps:
             if isinstance(fault, UnreadableMention):
                 odd.add_record(fault)
         for aside in state.asides():
-            source = names.half if aside.source_topic == names.half else names.end
-            if aside.half >= reading.starts.get((source, aside.partition), 0):
-                odd.add_record(aside)
+            odd.add_record(aside)
         return report_of(
             names,
             sums,
