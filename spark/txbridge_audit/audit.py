@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from txbridge_audit.cluster import facts
@@ -99,17 +100,22 @@ def run_audit(
     topics = facts.internal_topics(cluster, names)  # first, so that a missing topic is reported at once
     half = topics[names.half]
 
+    chosen = AuditEngine.SPARK if spark else chosen_engine(engine, ledger_path, ledger_format)
+    chosen = chosen or fitting_engine(cluster, half, progress)
+
     def about_it(report: AuditReport) -> AuditReport:
         return replace(
             report,
+            version=version("txbridge"),
+            engine=str(chosen),
+            limits=plan.limits,
             started_at=plan.now,
             seconds=time.time() - started,
             bootstrap_servers=bootstrap_servers,
             cluster_id=cluster.cluster_id,
         )
 
-    chosen = AuditEngine.SPARK if spark else chosen_engine(engine, ledger_path, ledger_format)
-    if (chosen or fitting_engine(cluster, half, progress)) is AuditEngine.LOCAL:
+    if chosen is AuditEngine.LOCAL:
         source = AuditedTopics(cluster, settings, names, topics, progress)
         folder = None if ledger_path is None else formats.local_folder(ledger_path)
         if continued and folder is not None:

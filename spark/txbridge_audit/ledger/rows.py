@@ -18,12 +18,11 @@ from txbridge_audit.judge import violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import COMMIT, UNKNOWN, CopyMention, EndMention
+from txbridge_audit.protocol.record import LAST_TIME
 
 #: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
 #: decision a million times must not make a row that nobody can hold. `entries` and `copies` count all of them.
 KEPT = 100
-#: The last time (ms) that every reader takes as a timestamp (the year 9999). A parked entry may state any number.
-_LAST = 253_402_300_799_999
 
 LedgerRow = dict[str, Any]
 
@@ -152,17 +151,16 @@ def _expired_row(verdict: Verdict) -> LedgerRow | None:
     case, parked = verdict.case, verdict.case.last_parked
     if parked is None:
         return None
-    born = parked.born if parked.born is not None and parked.born <= _LAST else None
     return {
         "partition": parked.partition,
         "half": parked.half,
         **_named(parked.id),
         "group": parked.group,
-        "prepared_at": _time(born),
+        "prepared_at": _time(parked.born),
         "violations": list(verdict.violations),
         "findings": list(verdict.findings),
         "checks_sent": case.checks_sent,
-        "day": _day(born),
+        "day": _day(parked.born),
         "real_topic": parked.topic,
     }
 
@@ -182,7 +180,10 @@ def phantom_row(copy: CopyMention) -> LedgerRow:
 
 
 def _time(ms: int | None) -> dt.datetime | None:
-    return None if ms is None else dt.datetime.fromtimestamp(0, tz=dt.UTC) + dt.timedelta(milliseconds=ms)
+    # A record or a parked entry may state any number. That of another time has no column.
+    if ms is None or not 0 <= ms <= LAST_TIME:
+        return None
+    return dt.datetime.fromtimestamp(0, tz=dt.UTC) + dt.timedelta(milliseconds=ms)
 
 
 def _day(ms: int | None) -> dt.date | None:

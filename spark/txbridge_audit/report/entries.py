@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 
 from txbridge.core.names import Names, short_id
 from txbridge_audit.judge import findings, violations
@@ -23,13 +24,18 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
     case = verdict.case
     # The parked entry describes a half message that is gone.
     own = case.last_parked if kind == violations.EXPIRED.name else case.message
+    identity = None if own is None else own.id
     return Entry(
         kind,
         verdict.says if kind == verdict.fate else says_of(kind),
-        transaction=None if own is None or own.id is None else short_id(own.id),
+        transaction=None if identity is None else short_id(identity),
         group=None if own is None else own.group,
         real_topic=None if case.message is None else case.message.real_topic,
         evidence=tuple(_evidence(names, case, kind)),
+        id_sha256=None if identity is None else sha256(identity.encode()).hexdigest(),
+        prepared_at=None if own is None else own.born,
+        decided_at=None if case.winner is None else case.winner.stamp,
+        delivered_at=case.committed_at,
     )
 
 

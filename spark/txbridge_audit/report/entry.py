@@ -30,6 +30,18 @@ class Entry:
     group: str | None = None
     real_topic: str | None = None
     evidence: tuple[Place, ...] = ()
+    #: A hash of the whole transaction id, as in the ledger. It finds the row of a known id.
+    id_sha256: str | None = None
+    #: Append times of its half message, of the decision that won, and of the first OP record of a commit, ms.
+    prepared_at: int | None = None
+    decided_at: int | None = None
+    delivered_at: int | None = None
+
+    @property
+    def times(self) -> dict[str, int]:
+        """The times that are known, by what happened then."""
+        found = {"prepared": self.prepared_at, "decided": self.decided_at, "delivered": self.delivered_at}
+        return {what: ms for what, ms in found.items() if ms is not None}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Entry:

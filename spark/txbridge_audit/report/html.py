@@ -13,7 +13,7 @@ from txbridge.text import counted
 from txbridge_audit.judge import lacking, table
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.report import plots
-from txbridge_audit.report.meaning import advice, remedy, rule_of, says, some_of_each
+from txbridge_audit.report.meaning import advice, iso_time, remedy, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import QUANTILES, AuditOverview
 
@@ -38,6 +38,7 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         unjudged_rules=counted(len(report.unjudged), "rule"),
         sections=_sections(report, overview),
         remedy=remedy,
+        iso_time=iso_time,
         wrong=table.WRONG_FATES,
         shown=some_of_each(report, SHOWN),
         advice=advice(report),

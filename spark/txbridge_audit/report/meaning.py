@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 
 from txbridge_audit.judge import fates, table
+from txbridge_audit.protocol.record import LAST_TIME
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 
@@ -49,3 +51,10 @@ def remedy(kind: str) -> str:
     """What a person does about a violation, as a sentence."""
     do = table.KINDS[kind].do
     return f"{do[0].upper()}{do[1:]}." if do else ""
+
+
+def iso_time(ms: int) -> str:
+    """A time as text, in UTC. Kafka takes any number of milliseconds as a timestamp."""
+    if not 0 <= ms <= LAST_TIME:
+        return f"{ms} ms"
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(sep=" ", timespec="milliseconds")

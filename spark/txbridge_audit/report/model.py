@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txbridge.subject import Subject
+from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import NOTES
@@ -52,6 +53,10 @@ class AuditReport:
     #: The cluster that was audited.
     bootstrap_servers: str = ""
     cluster_id: str = ""
+    #: What made the report: version of txbridge and name of the engine. The workers' settings that it assumed.
+    version: str = ""
+    engine: str = ""
+    limits: AuditLimits = field(default_factory=AuditLimits)
 
     @property
     def subject(self) -> Subject:
@@ -130,6 +135,9 @@ class AuditReport:
             "cuts": {topic: {p: dict(span) for p, span in spans.items()} for topic, spans in self.cuts.items()},
             "started_at": self.started_at,
             "seconds": round(self.seconds, 3),
+            "version": self.version,
+            "engine": self.engine,
+            "limits": dataclasses.asdict(self.limits),
         }
 
     def to_json(self) -> str:

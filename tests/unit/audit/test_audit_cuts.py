@@ -519,7 +519,7 @@ def test_json_form() -> None:
             "discarded",
         ),
         *("unverifiable", "violations", "findings", "findings_to_act_on", "unjudged"),
-        *("selection", "cuts", "started_at", "seconds"),
+        *("selection", "cuts", "started_at", "seconds", "version", "engine", "limits"),
     }
     assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)
     assert data["violations"] == {
@@ -536,6 +536,10 @@ def test_json_form() -> None:
                     {"role": "half", "topic": "HALF", "partition": 0, "offset": 7},
                     {"role": "op", "topic": "OP", "partition": 0, "offset": 2},
                 ],
+                "id_sha256": None,
+                "prepared_at": None,
+                "decided_at": None,
+                "delivered_at": None,
             },
         ],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection
@@ -115,6 +116,8 @@ def test_evidence_names_every_record() -> None:
         ("copy", ORDERS, 0, copy.offset),
     ]
     assert (entry.transaction, entry.group, entry.real_topic) == (half.id[:8], "billing", ORDERS)
+    assert entry.id_sha256 == hashlib.sha256(half.id.encode()).hexdigest()
+    assert entry.times == {"prepared": BORN, "decided": BORN, "delivered": BORN}
 
 
 def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[str, Half | None], Judged]) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 from txbridge_audit.cluster.plan import Plan
@@ -102,5 +103,8 @@ def _timed(
         seconds=time.time() - plan.now / 1000,
         bootstrap_servers=bootstrap_servers,
         cluster_id=source.cluster.cluster_id,
+        version=version("txbridge"),
+        engine="local",
+        limits=plan.limits,
     )
     return replace(step, report=report)
