@@ -193,8 +193,11 @@ class Case(DeliveredCase):
     def is_loss_proved(self) -> bool:
         """Whether a committed record that is not in its real topic is proved to be lost (see evidence.py)."""
         op = self.op("commit")
-        proofs, partition = self.facts.proofs, self.transaction.partition
-        return op is not None and any(op > proofs.get((partition, topic), op) for topic in self.may_prove())
+        if op is None:
+            return False
+        partition = self.transaction.partition
+        above = (self.facts.proofs.find_above(partition, topic) for topic in self.may_prove())
+        return any(one is not None and op > one for one in above)
 
     # OFFSET and the check topics
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from txbridge_audit.judge.delivered import DeliveredCase
-from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.facts import Facts, KnownProofs, TopicPartition
 from txbridge_audit.judge.transaction import AuditedTransaction
 
 #: Half partition, real topic, partition of the real topic.
@@ -76,8 +76,8 @@ class Evidence:
         for key, halves in other.unexplained.items():
             self.unexplained.setdefault(key, set()).update(halves)
 
-    def proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], int]:
-        """See Facts.proofs. `truncated` names the partitions of real topics whose log start is not 0."""
+    def find_proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], int]:
+        """See KnownProofs. `truncated` names the partitions of real topics whose log start is not 0."""
         by_topic: dict[tuple[int, str], dict[int, list[Anchor]]] = {}
         for (partition, topic, place), anchors in self.anchors.items():
             by_topic.setdefault((partition, topic), {})[place] = anchors
@@ -92,7 +92,7 @@ class Evidence:
 
     def add_to(self, facts: Facts, truncated: Collection[TopicPartition]) -> Facts:
         """The facts with this evidence."""
-        return replace(facts, proofs=self.proofs(truncated), unexplained=self.unexplained)
+        return replace(facts, proofs=KnownProofs(self.find_proofs(truncated)), unexplained=self.unexplained)
 
 
 def _second(places: Iterable[list[Anchor]]) -> int | None:

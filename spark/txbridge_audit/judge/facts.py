@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from txbridge_audit.judge.lazy import lazy
 
@@ -72,6 +73,27 @@ class AuditLimits:
     transaction_max_age: int = 72 * 3_600_000
 
 
+class LossProofs(Protocol):
+    """The proofs that committed records which are missing from their real topic were lost (`evidence.py`)."""
+
+    def find_above(self, partition: int, topic: str) -> int | None:
+        """The OP offset of a half partition above which a record that is missing there is proved to be lost.
+
+        None when nothing proves it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProofs:
+    """All proofs, by half partition and real topic."""
+
+    by_place: Mapping[tuple[int, str], int]
+
+    def find_above(self, partition: int, topic: str) -> int | None:
+        """See LossProofs."""
+        return self.by_place.get((partition, topic))
+
+
 @dataclass(frozen=True)
 class Facts:
     """All facts besides the mentions of a transaction."""
@@ -88,9 +110,7 @@ class Facts:
     checks_since: Mapping[str, int] | None = None
     #: Whether the discard topic has lost its beginning.
     discards_cut: bool = False
-    #: By half partition and real topic, the OP offset above which a committed record that is missing there is proved to
-    #: be lost (`evidence.py`).
-    proofs: Mapping[tuple[int, str], int] = dataclasses.field(default_factory=dict)
+    proofs: LossProofs = dataclasses.field(default_factory=lambda: KnownProofs({}))
     #: By half partition and transaction id, half messages with this id that OP names as discarded, and that no record
     #: of the discard topic explains. Each may be a copy of another one with its id.
     unexplained: Mapping[tuple[int, str], Collection[int]] = dataclasses.field(default_factory=dict)

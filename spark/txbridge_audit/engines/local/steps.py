@@ -13,7 +13,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.cluster.facts import check_partitions
@@ -41,30 +40,22 @@ from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_list
 _BATCH = 5_000
 
 
-class _Proofs(Mapping[tuple[int, str], int]):
-    """Facts.proofs, looked up in the state when a rule asks for one: most steps ask for none."""
+class _StoredProofs:
+    """Proofs that are looked up in the state when a rule asks for one: most steps ask for none."""
 
     def __init__(self, state: StateStore, starts: Ends, truncated: Collection[TopicPartition]) -> None:
         self._state, self._starts, self._truncated = state, starts, truncated
         self._known: dict[tuple[int, str], int | None] = {}
 
-    def __getitem__(self, key: tuple[int, str]) -> int:
-        if key not in self._known:
-            partition, topic = key
+    def find_above(self, partition: int, topic: str) -> int | None:
+        """See LossProofs."""
+        place = partition, topic
+        if place not in self._known:
             evidence = Evidence()
-            for place, anchors in self._state.oldest_anchors(partition, topic, self._starts).items():
-                evidence.anchors[partition, topic, place] = anchors
-            self._known[key] = evidence.proofs(self._truncated).get(key)
-        found = self._known[key]
-        if found is None:
-            raise KeyError(key)
-        return found
-
-    def __iter__(self) -> Any:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+            for number, anchors in self._state.oldest_anchors(partition, topic, self._starts).items():
+                evidence.anchors[partition, topic, number] = anchors
+            self._known[place] = evidence.find_proofs(self._truncated).get(place)
+        return self._known[place]
 
 
 @dataclass(slots=True)
@@ -254,7 +245,7 @@ class LocalSteps:
             for (partition, identity), halves in evidence.unexplained.items():
                 for half in halves:
                     state.put_unexplained(partition, identity, half)
-        proofs = _Proofs(state, reading.starts, reading.truncated)
+        proofs = _StoredProofs(state, reading.starts, reading.truncated)
         return dataclasses.replace(reading.facts, proofs=proofs, unexplained=state.read_unexplained())
 
     def _judge(self, touched: Collection[Key], facts: Facts) -> _Found:
