@@ -10,11 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
+from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.protocol.mentions import AsideMention, HalfMention, UnreadableMention
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums
@@ -136,3 +138,35 @@ def test_the_cases_one_after_the_other_raise_each_violation_once(tmp_path: Path)
     compare(log, steps, log.facts())
     assert len(raised) == len(set(raised))
     steps.state.close()
+
+
+def test_a_state_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CouldNotAuditError, match=r"the ledger in .*file cannot be kept there .*: check the folder"):
+        StateStore(tmp_path / "file")
+    (tmp_path / "other" / "_state").mkdir(parents=True)
+    (tmp_path / "other" / "_state" / "audit.sqlite").write_text(
+        "this is not a database, and is long enough for one" * 9
+    )
+    with pytest.raises(CouldNotAuditError, match="file is not a database"):
+        StateStore(tmp_path / "other")
+    state = StateStore(tmp_path / "newer")
+    state.begin()
+    state.keep_fact("format", 2)
+    state.commit()
+    state.close()
+    with pytest.raises(CouldNotAuditError, match="has the form 2, which this audit does not know"):
+        StateStore(tmp_path / "newer")
+
+
+def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    log = MemoryLog()
+    half = log.half()
+    state = StateStore(tmp_path)
+    state.begin()
+    touched = state.add(log.mentions())
+    assert state.transaction((half.partition, half.offset)) is not None
+    state.rollback()
+    assert touched == {(half.partition, half.offset)}
+    assert state.transaction((half.partition, half.offset)) is None
+    state.close()

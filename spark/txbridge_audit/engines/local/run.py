@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import LocalIntake
 from txbridge_audit.engines.local.store import MentionStore, store_for
-from txbridge_audit.errors import ElectionError
+from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.protocol.mentions import CopyMention
@@ -122,7 +123,11 @@ def audit_in_full(source: AuditedTopics, plan: Plan, *, ledger: Path | None, wit
         # There was no ledger at the start. One that is there now comes from an attempt that was repeated.
         written.clear()
         listeners.append(written)
-    report = audit(source, plan, listeners)
-    if written is not None:
-        written.flush()
+    try:
+        report = audit(source, plan, listeners)
+        if written is not None:
+            written.flush()
+    except (sqlite3.Error, OSError) as error:
+        where = "" if ledger is None else f" of the ledger in {ledger}, or"
+        raise CouldNotAuditError(f"files{where} of the audit cannot be written ({error}): check the disk") from error
     return replace(report, overview=overview.overview()) if with_overview else report

@@ -84,41 +84,46 @@ class StateStore:
 
         Raises CouldNotAuditError when another audit has it open, or an unknown version has written it.
         """
+        self.ledger = ledger
         folder = ledger / FOLDER
         if any(folder.glob("*.json")):
             raise CouldNotAuditError(
                 f"the ledger in {ledger} was begun with Spark: continue it with --engine spark, or give --ledger a new "
                 "folder"
             )
-        folder.mkdir(parents=True, exist_ok=True)
         #: Transactions that were read or begun, as long as they are open: most are judged in two steps, one after the
         #: other. With them those that the last step has closed.
         self._loaded: dict[Key, AuditedTransaction] = {}
         self._closed: set[Key] = set()
-        self._database = sqlite3.connect(folder / FILE, isolation_level=None, timeout=0)
         try:
-            self._database.executescript("PRAGMA locking_mode = EXCLUSIVE;")
-            self._database.execute("BEGIN EXCLUSIVE")
-            if not self._database.execute("SELECT 1 FROM sqlite_master").fetchone():
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    self._database.execute(statement)
-                self.keep_fact("format", FORMAT)
-                self.keep_fact(
-                    "audit", secrets.token_hex(8)
-                )  # its name identifies the alarms of a first step that fails
-            self.commit()
+            folder.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(folder / FILE, isolation_level=None, timeout=0)
+            self._prepare()
         except sqlite3.OperationalError as error:
-            self._database.close()
             if "locked" not in str(error):
-                raise
+                raise cannot_keep(ledger, error) from error
             raise CouldNotAuditError(
                 f"another audit continues the ledger in {ledger} at this time: let one run at a time"
             ) from error
+        except (sqlite3.Error, OSError) as error:
+            raise cannot_keep(ledger, error) from error
         if self.read_fact("format") != FORMAT:
             raise CouldNotAuditError(
                 f"the state of the ledger has the form {self.read_fact('format')}, which this audit does not know: "
                 "use the audit that wrote it, or begin a new ledger",
             )
+
+    def _prepare(self) -> None:
+        """Take the lock, and make the tables of a new database."""
+        self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._database.execute("BEGIN EXCLUSIVE")
+        if not self._database.execute("SELECT 1 FROM sqlite_master").fetchone():
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                self._database.execute(statement)
+            self.keep_fact("format", FORMAT)
+            # Its name identifies the alarms of a first step that fails.
+            self.keep_fact("audit", secrets.token_hex(8))
+        self.commit()
 
     def close(self) -> None:
         self._database.close()
@@ -313,8 +318,10 @@ class StateStore:
         """Remember a delivered record (see judge/evidence.py)."""
         self._database.execute("INSERT OR REPLACE INTO anchor VALUES (?, ?, ?, ?, ?, ?)", (*place, *anchor, half))
 
-    def remove_anchors(self, key: Key) -> None:
-        self._database.execute("DELETE FROM anchor WHERE partition = ? AND half = ?", key)
+    def remove_evidence(self, key: Key) -> None:
+        """Forget what a transaction proved about others, before it is seen again."""
+        for table in ("anchor", "unexplained"):
+            self._database.execute(f"DELETE FROM {table} WHERE partition = ? AND half = ?", key)  # noqa: S608
 
     def oldest_anchors(
         self, partition: int, topic: str, starts: Mapping[TopicPartition, int]
@@ -379,3 +386,8 @@ class StateStore:
 def key_of(mention: Mention) -> Key:
     """The key of a mention's transaction."""
     return mention.partition, -1 if mention.half is None else mention.half
+
+
+def cannot_keep(ledger: Path, error: Exception) -> CouldNotAuditError:
+    """The error for a ledger whose files cannot be written."""
+    return CouldNotAuditError(f"the ledger in {ledger} cannot be kept there ({error}): check the folder and the disk")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.seen import Seen, edges_of
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import LocalIntake
-from txbridge_audit.engines.local.state import Key, StateStore
+from txbridge_audit.engines.local.state import Key, StateStore, cannot_keep
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import table
 from txbridge_audit.judge.evidence import Evidence
@@ -104,10 +105,12 @@ class LocalSteps:
         self.state.begin()
         try:
             step = self._make_step(plan, alarm, ledger)
-        except BaseException:
+            self.state.commit()
+        except BaseException as error:
             self.state.rollback()
+            if isinstance(error, sqlite3.Error | OSError):
+                raise cannot_keep(self.state.ledger, error) from error
             raise
-        self.state.commit()
         return step
 
     def _make_step(self, plan: Plan, alarm: Raise | None, ledger: Path | None) -> AuditStep:
@@ -234,7 +237,7 @@ class LocalSteps:
         state = self.state
         for key in touched:
             transaction = state.transaction(key)
-            state.remove_anchors(key)
+            state.remove_evidence(key)
             if transaction is None:
                 continue
             evidence = Evidence()
