@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from txbridge.core.names import short_id
 from txbridge_audit.judge import fates
@@ -76,12 +78,13 @@ class AuditOverview:
 
 @dataclass(slots=True)
 class OverviewSums:
-    """What an overview is made of, verdict by verdict."""
+    """What an overview is made of, verdict by verdict. Sums of different verdicts can be added."""
 
-    #: Time of birth and fate of each transaction.
-    births: list[tuple[int, str]] = field(default_factory=list)
-    to_decision: list[int] = field(default_factory=list)
-    to_delivery: list[int] = field(default_factory=list)
+    #: By time of birth (whole seconds, as ms) and fate, the number of transactions.
+    births: Counter[tuple[int, str]] = field(default_factory=Counter)
+    #: By latency (ms), the number of transactions.
+    to_decision: Counter[int] = field(default_factory=Counter)
+    to_delivery: Counter[int] = field(default_factory=Counter)
     #: By group the counts of GroupOverview, in its order.
     groups: dict[str, Counter[str]] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
@@ -95,12 +98,12 @@ class OverviewSums:
         if message is None or verdict.fate is None:
             return
         group, winner, checks = str(message.group), case.winner, case.checks_sent
-        self.births.append((message.born, verdict.fate))
+        self.births[message.born // 1000 * 1000, verdict.fate] += 1
         # The append times may come from two brokers, whose clocks may make a short latency look negative.
         if winner is not None:
-            self.to_decision.append(max(0, winner.stamp - message.born))
+            self.to_decision[max(0, winner.stamp - message.born)] += 1
         if case.delivery_latency is not None:
-            self.to_delivery.append(max(0, case.delivery_latency))
+            self.to_delivery[max(0, case.delivery_latency)] += 1
         self.groups.setdefault(group, Counter()).update(
             transactions=1,
             checked=int(checks > 0),
@@ -116,6 +119,15 @@ class OverviewSums:
             self.waiting.append(waits)
             if len(self.waiting) > 2 * OLDEST:
                 self.waiting = _oldest(self.waiting)
+
+    def add_sums(self, others: OverviewSums) -> None:
+        """Add the sums of other verdicts."""
+        self.births.update(others.births)
+        self.to_decision.update(others.to_decision)
+        self.to_delivery.update(others.to_delivery)
+        for group, counts in others.groups.items():
+            self.groups.setdefault(group, Counter()).update(counts)
+        self.waiting = _oldest([*self.waiting, *others.waiting])
 
     def overview(self) -> AuditOverview:
         """The overview of all verdicts that were added."""
@@ -141,10 +153,10 @@ class OverviewSums:
             return 1, {}
         first, last = min(self.births)[0], max(self.births)[0]
         interval = (last - first) // INTERVALS + 1
-        counted = Counter((first + (born - first) // interval * interval, fate) for born, fate in self.births)
         found: dict[int, dict[str, int]] = {}
-        for (start, fate), number in sorted(counted.items()):
-            found.setdefault(start, {})[fate] = number
+        for (born, fate), number in sorted(self.births.items()):
+            in_interval = found.setdefault(first + (born - first) // interval * interval, {})
+            in_interval[fate] = in_interval.get(fate, 0) + number
         return interval, found
 
 
@@ -152,10 +164,15 @@ def _oldest(waiting: Sequence[Waiting]) -> list[Waiting]:
     return sorted(waiting, key=lambda one: (one.born, one.partition, one.half))[:OLDEST]
 
 
-def _latency(taken: Sequence[int]) -> Latency | None:
+def _latency(taken: Counter[int]) -> Latency | None:
     if not taken:
         return None
+    by_power: Counter[int] = Counter()
+    for ms, number in taken.items():
+        by_power[ms.bit_length()] += number
     ordered = sorted(taken)
-    by_power = Counter(ms.bit_length() for ms in ordered)
-    quantiles = tuple(ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in QUANTILES)
+    # Up to each latency, the number of transactions that took no longer.
+    reached = list(accumulate(taken[ms] for ms in ordered))
+    places = (min(reached[-1] - 1, int(share * reached[-1])) for share in QUANTILES)
+    quantiles = tuple(ordered[bisect_right(reached, place)] for place in places)
     return Latency(dict(sorted(by_power.items())), quantiles, ordered[-1])

@@ -149,5 +149,21 @@ def test_the_overview_of_all_cases(planted: tuple[MemoryLog, dict[str, Half | No
     assert (group.transactions, group.answered) == (sum(judged.sums.fates.values()), 1)
     assert group.discarded == judged.sums.fates["discarded"]
     assert len(overview.oldest_pending) == 20
+    # The same from the sums of two halves.
+    first, second = OverviewSums(), OverviewSums()
+    for number, verdict in enumerate(judged.verdicts):
+        (first if number % 2 else second).take(verdict)
+    first.add_sums(second)
+    assert first.overview() == overview
     places = [(waits.born, waits.partition, waits.half) for waits in overview.oldest_pending]
     assert places == sorted(places)
+
+
+def test_quantiles_are_those_of_all_latencies() -> None:
+    sums = OverviewSums()
+    sums.to_decision.update(range(1, 101))
+    sums.to_decision[5_000] += 1
+    latency = sums.overview().prepare_to_decision
+    assert latency is not None
+    assert (latency.quantiles, latency.most) == ((51, 96, 100), 5_000)
+    assert sum(latency.by_power.values()) == 101
