@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from txbridge_audit.engines.spark.read.spark_session import CONNECTOR
+from txbridge_audit.engines.spark.spark_session import CONNECTOR
 
 folder = Path(sys.argv[1])
 # Fetched into a folder beside it and renamed, so that a folder of this name is always complete.

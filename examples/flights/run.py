@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from txbridge_audit import AuditReport, run_audit
-from txbridge_audit.engines.spark.read.spark_session import kill_session
+from txbridge_audit.engines.spark.spark_session import kill_session
 from txbridge_audit.errors import CouldNotAuditError
 
 from flights.data import TOPIC, Expected, expected, read_flights

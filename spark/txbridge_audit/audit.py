@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Collection, Mapping
@@ -19,7 +18,6 @@ from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.follow import continue_once
 from txbridge_audit.engines.local.run import audit_in_full, until_leaders_stay
-from txbridge_audit.engines.local.state import FILE, FOLDER
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
@@ -73,9 +71,9 @@ def run_audit(
     after that are not judged, and are a finding. `limits` are the workers' settings on which STUCK depends.
 
     `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger in `ledger_format`. With `continued`
-    it may be the ledger of an earlier `continued` audit. Then only newer records are read, and the report is about all
-    of them. With `with_overview` the report has the summaries that the page shows. `progress` is called with a short
-    text for each phase.
+    it is a folder of this machine, and may be the ledger of an earlier `continued` audit. Then the local engine reads
+    only newer records, and the report is about all of them. With `with_overview` the report has the summaries that the
+    page shows. `progress` is called with a short text for each phase.
 
     Raises CouldNotAuditError when no verdict can be given. The message says what to do. May be run at any time, beside
     running workers and clients.
@@ -89,19 +87,22 @@ def run_audit(
         settle_timeout,
     )
     if continued:
-        formats.refuse_to_continue(plan.selection, ledger_path, ledger_format, with_overview=with_overview)
+        by_spark = spark is not None or engine is AuditEngine.SPARK
+        formats.refuse_to_continue(
+            plan.selection, ledger_path, ledger_format, by_spark=by_spark, with_overview=with_overview
+        )
     names = facts.named(namespace)
     if ledger_path is not None:
         ledger_path = formats.resolved(ledger_path)
         if not continued:
             formats.refuse_existing_locally(ledger_path)
+        formats.refuse_without_library()
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = AuditedCluster(settings)
     topics = facts.internal_topics(cluster, names)  # first, so that a missing topic is reported at once
-    half = topics[names.half]
-
-    chosen = AuditEngine.SPARK if spark else chosen_engine(engine, ledger_path, ledger_format)
-    chosen = chosen or fitting_engine(cluster, half, progress)
+    folder = None if ledger_path is None else formats.local_folder(ledger_path)
+    wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path, ledger_format)
+    chosen = AuditEngine.LOCAL if continued else wanted or fitting_engine(cluster, topics[names.half], progress)
 
     def about_it(report: AuditReport) -> AuditReport:
         return replace(
@@ -115,62 +116,49 @@ def run_audit(
             cluster_id=cluster.cluster_id,
         )
 
-    if chosen is AuditEngine.LOCAL:
-        source = AuditedTopics(cluster, settings, names, topics, progress)
-        folder = None if ledger_path is None else formats.local_folder(ledger_path)
-        if continued and folder is not None:
-            report = about_it(continue_once(source, folder, plan))
-        else:
-            report = about_it(
-                until_leaders_stay(
-                    progress, lambda: audit_in_full(source, plan, ledger=folder, with_overview=with_overview)
-                )
+    source = AuditedTopics(cluster, settings, names, topics, progress)
+    if chosen is AuditEngine.SPARK:
+        # Only here: Spark takes a second to load.
+        from txbridge_audit.engines.spark.run import spark_audit  # noqa: PLC0415
+
+        return spark_audit(
+            source,
+            plan,
+            spark=spark,
+            ledger_path=ledger_path,
+            ledger_format=ledger_format,
+            with_overview=with_overview,
+            about_it=about_it,
+        )
+    if continued and folder is not None:
+        report = about_it(continue_once(source, folder, plan))
+    else:
+        report = about_it(
+            until_leaders_stay(
+                progress, lambda: audit_in_full(source, plan, ledger=folder, with_overview=with_overview)
             )
-        if folder is not None:
-            formats.write_summary(report.to_json(), folder)
-        return report
-    # Only here: Spark takes a second to load.
-    from txbridge_audit.engines.spark.run import spark_audit  # noqa: PLC0415
-
-    return spark_audit(
-        cluster,
-        settings,
-        names,
-        topics,
-        plan,
-        spark=spark,
-        ledger_path=ledger_path,
-        continued=continued,
-        ledger_format=ledger_format,
-        with_overview=with_overview,
-        progress=progress,
-        about_it=about_it,
-    )
+        )
+    if folder is not None:
+        formats.write_summary(report.to_json(), folder)
+    return report
 
 
-def chosen_engine(
+def needed_engine(
     engine: AuditEngine | None, ledger_path: str | None, ledger_format: LedgerFormat
 ) -> AuditEngine | None:
     """The engine that was asked for, or the one that the ledger needs; None if either would do.
 
     Raises CouldNotAuditError when the one that was asked for cannot write the ledger.
     """
-    if ledger_path is None:
-        return engine
-    folder = formats.local_folder(ledger_path)
-    lacking = None
     if ledger_format is not LedgerFormat.PARQUET:
         lacking = "it writes Parquet files: leave --ledger-format out"
-    elif folder is None:
+    elif ledger_path is not None and formats.local_folder(ledger_path) is None:
         lacking = "it writes a ledger into a folder of this machine: give --ledger one, as file:///... if need be"
-    elif importlib.util.find_spec("pyarrow") is None:
-        lacking = "it writes the ledger with pyarrow: install that"
-    if lacking is not None and engine is AuditEngine.LOCAL:
+    else:
+        return engine
+    if engine is AuditEngine.LOCAL:
         raise CouldNotAuditError(f"the local engine cannot write this ledger, because {lacking}; or use --engine spark")
-    if engine is None and folder is not None and (folder / FOLDER / FILE).is_file():
-        return AuditEngine.LOCAL
-    begun_by_spark = folder is not None and any((folder / FOLDER).glob("*.json"))
-    return AuditEngine.SPARK if lacking is not None or (engine is None and begun_by_spark) else engine
+    return AuditEngine.SPARK
 
 
 def fitting_engine(cluster: AuditedCluster, half: Collection[TopicPartition], progress: Progress) -> AuditEngine:

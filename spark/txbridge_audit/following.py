@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
-from txbridge_audit.audit import AuditEngine, chosen_engine
+from txbridge_audit.audit import AuditEngine
 from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
@@ -21,9 +20,6 @@ from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
-if TYPE_CHECKING:  # the engine without Java needs no Spark
-    from pyspark.sql import SparkSession
-
 
 def follow(
     bootstrap_servers: str,
@@ -35,7 +31,6 @@ def follow(
     namespace: str = "",
     kafka_options: Mapping[str, str] | None = None,
     real_topics: Collection[str] = (),
-    spark: SparkSession | None = None,
     engine: AuditEngine | None = None,
     limits: AuditLimits | None = None,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
@@ -47,36 +42,17 @@ def follow(
 
     `ledger_path` is that of `run_audit` with `continued`, and each of the two may continue the ledger of the other. New
     violations are passed to `on_step`. If a `violations_topic` is given, each is written there once, even after a
-    crash. The local `engine` follows, unless the ledger needs Spark, or a session is given.
+    crash. The local engine follows: another `engine`, and a `ledger_format` other than Parquet, are refused.
 
-    `on_ready` is called when signal handlers may be set: Spark sets some of its own when it starts.
+    `on_ready` is called when the first step is about to begin.
 
     Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
     """
-    formats.refuse_to_continue(AuditSelection(), ledger_path, ledger_format, with_overview=False)
-    names, ledger_path = facts.named(namespace), formats.resolved(ledger_path)
-    folder = formats.local_folder(ledger_path)
-    chosen = AuditEngine.SPARK if spark else chosen_engine(engine, ledger_path, ledger_format)
-    if folder is None or chosen is AuditEngine.SPARK:
-        # Only here: Spark takes a second to load.
-        from txbridge_audit.engines.spark.incremental import follow as by_spark  # noqa: PLC0415
-
-        return by_spark.follow(
-            bootstrap_servers,
-            ledger_path,
-            stop=stop,
-            violations_topic=violations_topic,
-            interval=interval,
-            namespace=namespace,
-            kafka_options=kafka_options,
-            real_topics=real_topics,
-            spark=spark,
-            limits=limits,
-            ledger_format=ledger_format,
-            progress=progress,
-            on_ready=on_ready,
-            on_step=on_step,
-        )
+    by_spark = engine is AuditEngine.SPARK
+    formats.refuse_to_continue(AuditSelection(), ledger_path, ledger_format, by_spark=by_spark, with_overview=False)
+    names, folder = facts.named(namespace), formats.local_folder(formats.resolved(ledger_path))
+    assert folder is not None  # Others were refused.
+    formats.refuse_without_library()
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = AuditedCluster(settings)
     topics = facts.internal_topics(cluster, names)

@@ -15,35 +15,19 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.audit import run_audit
-from txbridge_audit.engines.spark.read.literals import frame
+from txbridge_audit.engines.spark.ledger import COLUMNS
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 
-_PLACE = "topic: string, partition: int, offset: bigint"
-_DECISION = (
-    "end: bigint, line: int, at: timestamp, decision: int, source: string, client: string, group: string, "
-    "check: bigint, remark: string, ruling: string"
-)
-_DISCARD = "at: timestamp, partition: int, offset: bigint, reason: string, end: bigint, checks: bigint"
-
 #: A row per transaction: the columns of the ledger.
-TRANSACTIONS = (
-    "partition int, half bigint, transaction string, id_sha256 string, group string, real_partition int, "
-    "prepared_at timestamp, fate string, pending_state string, violations array<string>, findings array<string>, "
-    "decision string, decided_by string, decided_at timestamp, decided_end bigint, prepare_to_decision_ms bigint, "
-    "delivered_at timestamp, decision_to_delivery_ms bigint, entries bigint, "
-    f"decisions array<struct<{_DECISION}>>, checks_sent bigint, held_since timestamp, held_ms bigint, "
-    f"held_why string, copies bigint, delivered array<struct<{_PLACE}>>, op_commit_offset bigint, "
-    "op_rollback_offset bigint, op_discard_offset bigint, op_abandon_offset bigint, "
-    f"discard_records array<struct<{_DISCARD}>>, resumed_end bigint, day date, real_topic string"
-)
+TRANSACTIONS = COLUMNS
 #: A row per violation that the report lists.
 VIOLATIONS = (
     "kind string, says string, transaction string, group string, real_topic string, "
-    f"evidence array<struct<role: string, {_PLACE}>>"
+    "evidence array<struct<role: string, topic: string, partition: int, offset: bigint>>"
 )
 
 
@@ -109,4 +93,4 @@ def _own_folder(spark: SparkSession) -> str:
 
 
 def _entries(spark: SparkSession, entries: Collection[Entry]) -> DataFrame:
-    return frame(spark, map(dataclasses.asdict, entries), VIOLATIONS)
+    return spark.createDataFrame([dataclasses.asdict(entry) for entry in entries], VIOLATIONS)

@@ -1,8 +1,8 @@
 """Time in which `txbridge audit --follow` raises a violation: from the record until it is in the violations topic.
 
 With `--rate`, legal transactions are written meanwhile. With `--minutes`, the measurement lasts that long. The report
-has the memory of Spark and of this process, which follows and writes the transactions, at the beginning and at the end,
-so that growth shows. The rate beside it is the written one, which is lower on a machine that is too small.
+has the memory of this process, which follows and writes the transactions, at the beginning and at the end, so that
+growth shows. The rate beside it is the written one, which is lower on a machine that is too small.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txbridge_audit.engines.spark.incremental.follow import INTERVAL, follow
+from txbridge_audit.engines.local.follow import INTERVAL
+from txbridge_audit.following import follow
 from txbridge_audit.report.alarms import AuditStep
 
-from tests.bench.audit import spark_pid
 from tests.bench.beside import beside
 from tests.bench.feed import memory, say
 from tests.bench.measure import Ratio, summary
@@ -36,7 +36,7 @@ from txbridge.embedded import EmbeddedKafka
 _NAMESPACE, _ALARMS = "follow", "alarms"
 #: The goal for the median (s).
 _GOAL_S = 5
-#: The first steps of a JVM are slower than all others, and an audit that follows for days has few of them.
+#: The first steps of a process are slower than all others, and an audit that follows for days has few of them.
 _UNMEASURED = 3
 #: Time between two violations (s). Violations come at any time of a step and of the pause after it.
 _BETWEEN = 3.7
@@ -72,34 +72,30 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ):
             ready()
             taken: list[float] = []
-            of_spark: list[float] = []
-            of_python: list[float] = []
+            mib: list[float] = []
             began, alarms = time.monotonic(), _alarms(servers)
             while len(taken) < options.violations + _UNMEASURED or time.monotonic() - began < options.minutes * 60:
                 time.sleep(_BETWEEN)
                 taken.append(_measure_one(servers, writer.topics[0], len(taken), alarms))
-                for mib, pid in ((of_spark, spark_pid()), (of_python, os.getpid())):
-                    mib.append(memory(pid) / 2**20)
+                mib.append(memory(os.getpid()) / 2**20)
                 say(
-                    f"violation {len(taken)} at {time.monotonic() - began:.0f} s: {taken[-1]:.1f} s, Spark has "
-                    f"{of_spark[-1]:,.0f} MiB, Python {of_python[-1]:,.0f}; step {len(steps)} judged {steps[-1][1]:,} "
-                    f"transactions, of {written[0]:,} that were written"
+                    f"violation {len(taken)} at {time.monotonic() - began:.0f} s: {taken[-1]:.1f} s, "
+                    f"{mib[-1]:,.0f} MiB; step {len(steps)} judged {steps[-1][1]:,} transactions, of {written[0]:,} "
+                    "that were written"
                 )
             seconds = time.monotonic() - began
             alarms.close()
     measured, counted = taken[_UNMEASURED:], steps[_UNMEASURED:] or [(0.0, 0)]
-    of_spark, of_python = of_spark[_UNMEASURED:], of_python[_UNMEASURED:]
+    mib = mib[_UNMEASURED:]
     figures = {
         "s until raised": summary(measured),
         "s until raised, p90": summary([sorted(measured)[int(len(measured) * 0.9)]]),
         "s of a step": summary([took for took, _ in counted]),
         "transactions of a step": summary([judged for _, judged in counted]),
         "transactions a second beside it": summary([written[0] / seconds]),
-        "MiB of Spark": summary(of_spark),
-        "MiB of Spark at the beginning": summary(of_spark[:1]),
-        "MiB of Spark at the end": summary(of_spark[-1:]),
-        "MiB of Python at the beginning": summary(of_python[:1]),
-        "MiB of Python at the end": summary(of_python[-1:]),
+        "MiB": summary(mib),
+        "MiB at the beginning": summary(mib[:1]),
+        "MiB at the end": summary(mib[-1:]),
     }
     raised = Ratio(median(measured), _GOAL_S, at_most=True, rounds=measured)
     return {

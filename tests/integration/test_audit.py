@@ -15,16 +15,10 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from pyspark.sql.types import StructType
 from txbridge_audit import AuditReport, CouldNotAuditError, notebook, run_audit
-from txbridge_audit.cluster import facts
+from txbridge_audit.audit import AuditEngine
 from txbridge_audit.cluster.cuts import Range
-from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
-from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.engines.spark.incremental.steps import Increments
-from txbridge_audit.engines.spark.incremental.store import Store
-from txbridge_audit.engines.spark.read import kafka_source
-from txbridge_audit.judge.facts import AuditLimits
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.engines.spark import kafka_source
 
 from tests.support.audit_cases import CASES, TAIL, plant
 from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
@@ -54,7 +48,7 @@ def planted(kafka: EmbeddedKafka) -> tuple[KafkaLog, dict[str, Half | None]]:
     return log, plant(log)
 
 
-def audit(log: KafkaLog, spark: SparkSession, **more: object) -> AuditReport:
+def audit(log: KafkaLog, spark: SparkSession | None, **more: object) -> AuditReport:
     return run_audit(log.servers, namespace=log.names.namespace, spark=spark, **more)  # type: ignore[arg-type]
 
 
@@ -76,7 +70,8 @@ def test_finds_what_was_planted_and_nothing_else(
     log, halves = planted
     said: list[str] = []
     folder = str(tmp_path / "ledger")
-    report = audit(log, spark, progress=said.append, real_topics=[log.real(FORWARDED)], ledger_path=folder)
+    options = {"real_topics": [log.real(FORWARDED)], "with_overview": True}
+    report = audit(log, spark, progress=said.append, ledger_path=folder, **options)
     cases = [*CASES.values(), *TAIL.values()]
 
     fates = Counter(transactions())
@@ -95,6 +90,9 @@ def test_finds_what_was_planted_and_nothing_else(
     assert report.rolled_back_but_visible == 3  # the same, leaked, and where a later commit prevailed
     assert (report.delivered, report.rolled_back) == (fates["delivered"], fates["rolled_back"])
     assert "reading half messages" in said
+    local = audit(log, None, engine=AuditEngine.LOCAL, **options)
+    assert report.overview == local.overview
+    assert (report.violations, report.findings, report.unjudged) == (local.violations, local.findings, local.unjudged)
 
     for name, case in (CASES | TAIL).items():
         half = halves[name]
@@ -228,48 +226,3 @@ def frames_say_the_same(spark: SparkSession, of_all: txbridge_audit.Audited, fat
     found = {(row.kind, row.transaction) for row in listed.collect()}
     assert bad <= found
     assert {transaction for _, transaction in found} == {transaction for _, transaction in bad}
-
-
-class KilledError(Exception):
-    """Stands for kill -9."""
-
-
-@pytest.mark.long
-def test_a_follower_keeps_in_memory_the_rows_of_its_last_step_alone(
-    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, settings = KafkaLog(kafka.bootstrap_servers), kafka_settings(kafka.bootstrap_servers)
-    cluster = AuditedCluster(settings)
-    topics = facts.internal_topics(cluster, log.names)
-    source = kafka_source.AuditSource(spark, cluster, settings, log.names, topics, lambda _: None)
-    increments = Increments.open(source, str(tmp_path / "ledger"))
-    kept = spark.sparkContext._jsc.getPersistentRDDs  # type: ignore[attr-defined]
-    before = set(kept())
-
-    def step(*, closing: bool) -> None:
-        half = log.half()
-        log.end(half, COMMIT)
-        log.deliver(half)
-        plan = Plan(int(time.time() * 1000), AuditLimits(), AuditSelection(), frozenset(), settle_timeout=30)
-        increments.step(plan, closing=closing)
-
-    def held() -> int:
-        return len(set(kept()) - before)
-
-    def killed(_: object, __: object) -> None:
-        raise KilledError
-
-    # The first step leaves its rows in files, each later one in memory.
-    numbers = []
-    for closing in (True, False, True, True, True):
-        step(closing=closing)
-        numbers.append(held())
-    assert numbers == [0, 1, 1, 1, 1]
-    for closing in (True, False):
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "commit_state", killed)
-            with pytest.raises(KilledError):
-                step(closing=closing)
-        assert held() == 1, "a step that failed"
-    step(closing=True)
-    assert held() == 1

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
-from txbridge_audit.engines.spark.incremental.follow import follow
-from txbridge_audit.engines.spark.incremental.store import Store
+from txbridge_audit.engines.local.state import StateStore
+from txbridge_audit.following import follow
 from txbridge_audit.report.alarms import AuditStep
 
 from tests.corruption.matrix import compare, table
@@ -115,7 +115,7 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
     written = 0
 
     def audit(**how: object) -> AuditReport:
-        return run_audit(kafka.bootstrap_servers, namespace=namespace, spark=spark, **how)  # type: ignore[arg-type]
+        return run_audit(kafka.bootstrap_servers, namespace=namespace, **how)  # type: ignore[arg-type]
 
     def between() -> None:
         nonlocal written
@@ -126,7 +126,7 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
     writer = Writer(kafka.bootstrap_servers, namespace, 3, batch=400, between=between)
     writer.plant(transactions=800, each=3)
     reports.append(audit(ledger_path=folder, continued=True))
-    full = audit(ledger_path=str(tmp_path / "full"))
+    full = audit(ledger_path=str(tmp_path / "full"), spark=spark)
     assert_finds_all(writer, full, 3)
     assert len(reports) == steps
     assert_agree(reports[-1], full)
@@ -143,15 +143,12 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
     beside = Counter(kind for row in whole.values() if row["fate"] is None for kind in row["violations"])
     assert beside == Counter({kind: full.violations.by_kind[kind] for kind in ("EXPIRED", "PHANTOM")})
     assert {key: {name: row[name] for name in row if name != "step"} for key, row in last.items()} == whole
-    # Only open transactions are carried on.
-    carried = spark.read.parquet(Store(spark, folder).rows_path(steps)).where("table = 'halves'").count()
-    assert full.pending <= carried < full.transactions / 5
     with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already"):
         audit(ledger_path=folder)
     other = f"not.{namespace}"
     Writer(kafka.bootstrap_servers, other, 0).create_topics()
     with pytest.raises(CouldNotAuditError, match=f"is about the namespace '{namespace}', not '{other}': check --names"):
-        run_audit(kafka.bootstrap_servers, namespace=other, spark=spark, ledger_path=folder, continued=True)
+        run_audit(kafka.bootstrap_servers, namespace=other, ledger_path=folder, continued=True)
 
 
 class KilledError(Exception):
@@ -169,15 +166,15 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     steps: list[AuditStep] = []
     stop, killed = threading.Event(), threading.Event()
-    commit = Store.commit_state
+    commit = StateStore.commit
 
-    def dying(self: Store, state: object) -> None:
-        if state.raised and not killed.is_set():  # type: ignore[attr-defined]
+    def dying(self: StateStore) -> None:
+        if any(self.read_fact("alarms").values()) and not killed.is_set():
             killed.set()
             raise KilledError
-        commit(self, state)  # type: ignore[arg-type]
+        commit(self)
 
-    monkeypatch.setattr(Store, "commit_state", dying)
+    monkeypatch.setattr(StateStore, "commit", dying)
 
     def run() -> None:
         def once() -> AuditReport:
@@ -188,7 +185,6 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
                 violations_topic=topic,
                 interval=0.1,
                 namespace="seed4",
-                spark=spark,
                 on_step=steps.append,
             )
 

@@ -1,4 +1,4 @@
-"""The ledger as a Delta Lake table: steps are merged, and time travel shows what was known earlier."""
+"""The ledger as a Delta Lake table has the rows of the ledger as Parquet."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from txbridge.embedded import EmbeddedKafka
 PATHS = os.pathsep.join([str(Path(txbridge_audit.__file__).parents[1]), str(Path.cwd())])
 
 
-# A long test, because it starts a Spark of its own and fetches jars the first time. The table after two steps must
-# equal that of a single audit of everything.
+# A long test, because it starts a Spark of its own and fetches jars the first time.
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(3_600)
-def test_steps_are_merged_into_one_table_whose_versions_tell_what_was_known(
-    kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
+def test_a_table_of_delta_lake_has_the_rows_of_the_parquet_files(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.delta_ledger", kafka.bootstrap_servers, str(tmp_path)],
         capture_output=True,
@@ -33,11 +30,7 @@ def test_steps_are_merged_into_one_table_whose_versions_tell_what_was_known(
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     told = json.loads(done.stdout)
-    assert told["as_a_whole"], "after two steps the table is not that of an audit of everything"
-    assert told["earlier_as_it_was"]
-    assert told["changed_since"] > 0
-    assert told["new_since"] > 0
-    assert told["operations"] == ["WRITE", "MERGE"]
-    assert told["notes"] == ["txbridge audit, step 1", "txbridge audit, step 2"]
-    assert told["steps"] == ["1", "2"]
-    assert "is a Delta Lake table: continue it with --ledger-format delta" in told["refused"]
+    assert told["as_parquet"]
+    assert told["rows"] > 800
+    assert told["operations"] == ["WRITE"]
+    assert "there is a ledger in" in told["refused"]

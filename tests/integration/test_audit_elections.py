@@ -12,7 +12,7 @@ from txbridge_audit import run_audit
 from txbridge_audit.cluster import kafka_admin
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import kafka_settings
-from txbridge_audit.engines.spark.read.spark_session import elections
+from txbridge_audit.engines.spark.spark_session import elections
 from txbridge_audit.errors import ElectionError
 
 from tests.support.audit_log import ENVIRONMENT, KafkaLog

@@ -15,7 +15,7 @@ import pytest
 import txbridge_audit
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txbridge_audit.engines.spark.judge.summary import VIOLATIONS
+from txbridge_audit.judge.table import VIOLATIONS
 
 from tests.corruption.writer import Writer
 from tests.support.command_line import PROGRAM

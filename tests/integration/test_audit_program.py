@@ -14,7 +14,7 @@ from typing import Any
 import pyspark
 import pytest
 import txbridge_audit
-from txbridge_audit.engines.spark.read.spark_session import CONNECTOR
+from txbridge_audit.engines.spark.spark_session import CONNECTOR
 
 from tests.support.audit_cases import plant
 from tests.support.audit_log import ENVIRONMENT, VIOLATIONS, KafkaLog, transactions

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import txbridge_audit
 from pyspark.sql import SparkSession
-from txbridge_audit.engines.spark.read.spark_session import spark_session
+from txbridge_audit.engines.spark.spark_session import spark_session
 
 INTERPRETED = {
     "spark.sql.shuffle.partitions": "1",
@@ -31,6 +31,6 @@ def interpreting_session(running: SparkSession, shuffle_partitions: int = 1) -> 
     settings = {**INTERPRETED, "spark.sql.shuffle.partitions": str(shuffle_partitions)}
     with pytest.MonkeyPatch.context() as patch, spark_session(running, lambda _: None) as session:
         for name, value in settings.items():
-            patch.setitem(txbridge_audit.engines.spark.read.spark_session._SEMANTICS, name, value)
+            patch.setitem(txbridge_audit.engines.spark.spark_session._SETTINGS, name, value)
             session.conf.set(name, value)
         yield session

@@ -98,7 +98,8 @@ def _follow(
     notes: Console | None,
 ) -> AuditReport:
     """Audit step by step until SIGINT or SIGTERM. A new violation is a line on stderr; each step rewrites the files."""
-    refuse_to_continue(selection, options.ledger, form, with_overview=options.html is not None)
+    by_spark, with_overview = _engine(options) is AuditEngine.SPARK, options.html is not None
+    refuse_to_continue(selection, options.ledger, form, by_spark=by_spark, with_overview=with_overview)
     stop = threading.Event()
 
     def on_ready() -> None:
@@ -141,7 +142,7 @@ def _engine(options: AuditOptions) -> AuditEngine | None:
 
 def _kill_spark() -> None:
     """End Spark, if an audit has loaded it."""
-    session = sys.modules.get("txbridge_audit.engines.spark.read.spark_session")
+    session = sys.modules.get("txbridge_audit.engines.spark.spark_session")
     if session is not None:
         session.kill_session()
 

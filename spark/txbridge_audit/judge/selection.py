@@ -21,8 +21,10 @@ class AuditSelection:
         """For the JSON form."""
         return {"since": self.since, "until": self.until, "topics": sorted(self.topics)}
 
-    def takes(self, message: HalfMention) -> bool:
-        """Whether the transaction of a valid half message is audited."""
+    def takes(self, message: HalfMention | None) -> bool:
+        """Whether a transaction is audited. One without a valid half message is, too."""
+        if message is None:
+            return True
         if self.since is not None and message.born < self.since:
             return False
         if self.until is not None and message.born >= self.until:

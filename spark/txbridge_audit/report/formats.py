@@ -1,20 +1,25 @@
-"""The formats of a ledger, and the checks that refuse a folder with a ledger of the other format."""
+"""The place and the format of a ledger, and the checks that refuse what cannot be written or continued there."""
 
 from __future__ import annotations
 
 import os
+import re
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from txbridge.extras import missing_extra
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.filesystems import refuse_without_rename, scheme_of
 
 #: The folder in which Delta Lake records the versions of a table.
 DELTA_LOG = "_delta_log"
 #: Folder beside the data. Readers of Parquet ignore names that begin with an underscore.
 SUMMARY = "_audit"
+#: The folder with the state of a continued audit.
+STATE = "_state"
+_NEW = "give --ledger a new folder"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 class LedgerFormat(StrEnum):
@@ -25,9 +30,15 @@ class LedgerFormat(StrEnum):
     DELTA = "delta"
 
 
+def _scheme_of(path: str) -> str | None:
+    """The scheme of a URI, in lower case; None for a plain path, whose file system only Spark's configuration knows."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else None
+
+
 def local_folder(path: str) -> Path | None:
     """The folder of a ledger if it is certainly on this machine, and can be read before Spark starts; else None."""
-    scheme = scheme_of(path)
+    scheme = _scheme_of(path)
     if scheme == "file":
         return Path(urlsplit(path).path)
     if scheme is None and not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
@@ -41,7 +52,7 @@ def resolved(path: str) -> str:
     Spark runs in another folder, which is deleted with it.
     """
     folder = local_folder(path)
-    return path if folder is None or scheme_of(path) is not None else str(folder.absolute())
+    return path if folder is None or _scheme_of(path) is not None else str(folder.absolute())
 
 
 def write_summary(text: str, folder: Path) -> None:
@@ -60,32 +71,15 @@ def refuse_existing_locally(path: str) -> None:
         raise ledger_exists(path)
 
 
+def refuse_without_library() -> None:
+    """Raise MissingExtraError when the library that writes ledgers is not installed."""
+    if error := missing_extra("a ledger", "audit", "pyarrow"):
+        raise error
+
+
 def ledger_exists(path: str) -> CouldNotAuditError:
     """The error for a ledger that exists already."""
-    return CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
-
-
-def refuse_other_format_locally(path: str, form: LedgerFormat) -> None:
-    """Raise CouldNotAuditError when the ledger that is to be continued in a local folder has another format."""
-    folder = local_folder(path)
-    if folder is not None and folder.is_dir():
-        names = [entry.name for entry in folder.iterdir()]
-        refuse_other_format(path, form, names)
-
-
-def refuse_other_format(path: str, form: LedgerFormat, names: list[str]) -> None:
-    """The same, given the names in the folder. A ledger without rows may still take either format."""
-    is_delta, is_parquet = DELTA_LOG in names, any(name.startswith("step=") for name in names)
-    if form is LedgerFormat.PARQUET and is_delta:
-        raise CouldNotAuditError(
-            f"the ledger in {path} is a Delta Lake table: continue it with --ledger-format delta, "
-            "or give --ledger a new folder"
-        )
-    if form is LedgerFormat.DELTA and is_parquet and not is_delta:
-        raise CouldNotAuditError(
-            f"the ledger in {path} is stored as Parquet: continue it without --ledger-format delta, "
-            "or give --ledger a new folder"
-        )
+    return CouldNotAuditError(f"there is a ledger in {path} already: {_NEW}")
 
 
 def refuse_to_continue(
@@ -93,13 +87,31 @@ def refuse_to_continue(
     ledger_path: str | None,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     *,
+    by_spark: bool,
     with_overview: bool,
 ) -> None:
-    """Raise CouldNotAuditError for options that a continued audit does not take."""
+    """Raise CouldNotAuditError for options that a continued audit does not take, and for a ledger of another kind."""
     if ledger_path is None:
         raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
-    refuse_without_rename(scheme_of(ledger_path))
-    refuse_other_format_locally(ledger_path, ledger_format)
+    if by_spark:
+        raise CouldNotAuditError(
+            "--continue and --follow are made by the local engine: leave --engine spark out, or audit in full"
+        )
+    if ledger_format is not LedgerFormat.PARQUET:
+        raise CouldNotAuditError(
+            "a continued audit writes Parquet files: leave --ledger-format out, or --continue and --follow"
+        )
+    folder = local_folder(ledger_path)
+    if folder is None:
+        raise CouldNotAuditError(
+            "the state of --continue and --follow is in a folder of this machine: give --ledger one, as file:///... if "
+            "need be, and copy what it holds to where you like after each audit; a ledger that is written once may be "
+            "anywhere that Spark can write to",
+        )
+    if (folder / DELTA_LOG).is_dir():
+        raise CouldNotAuditError(f"the ledger in {ledger_path} is a Delta Lake table, which is written once: {_NEW}")
+    if next((folder / STATE).glob("*.json"), None) is not None:
+        raise CouldNotAuditError(f"the ledger in {ledger_path} has the state of an earlier version: {_NEW}")
     if selection != AuditSelection():
         raise CouldNotAuditError(
             "a continued audit is about all transactions: leave --since, --until and --only-topic out",

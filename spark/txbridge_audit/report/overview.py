@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import accumulate
+from typing import Any
 
 from txbridge.core.names import short_id
 from txbridge_audit.judge import fates
@@ -128,6 +129,22 @@ class OverviewSums:
         for group, counts in others.groups.items():
             self.groups.setdefault(group, Counter()).update(counts)
         self.waiting = _oldest([*self.waiting, *others.waiting])
+
+    def to_row(self) -> list[Any]:
+        """Plain values, for an engine that sums up in several processes."""
+        waiting = [astuple(waits) for waits in self.waiting]
+        groups = {group: dict(counts) for group, counts in self.groups.items()}
+        return [dict(self.births), dict(self.to_decision), dict(self.to_delivery), groups, waiting]
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> OverviewSums:
+        """The sums of `to_row`."""
+        births, to_decision, to_delivery, groups, waiting = row
+        return cls(
+            *(Counter(births), Counter(to_decision), Counter(to_delivery)),
+            {group: Counter(counts) for group, counts in groups.items()},
+            [Waiting(*waits) for waits in waiting],
+        )
 
     def overview(self) -> AuditOverview:
         """The overview of all verdicts that were added."""

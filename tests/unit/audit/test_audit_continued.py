@@ -1,29 +1,25 @@
-"""Continued audits: the parts that need neither Spark nor Kafka."""
+"""Continued audits and the choice of a Spark: the parts that need neither Spark nor Kafka."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from txbridge_audit.audit import run_audit
-from txbridge_audit.engines.spark.incremental.state import AuditState
-from txbridge_audit.engines.spark.incremental.steps import Increments
-from txbridge_audit.engines.spark.incremental.store import Store
-from txbridge_audit.engines.spark.judge.summary import FINDINGS_LISTED, first_of_each
-from txbridge_audit.engines.spark.read.kafka_source import AuditSource
+from txbridge_audit.audit import AuditEngine, run_audit
+from txbridge_audit.engines.gather import AuditedTopics
+from txbridge_audit.engines.local.state import StateStore
+from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.following import follow
+from txbridge_audit.judge.facts import TopicPartition
 
 from txbridge.core.names import Names
 
 NAMES = Names("big")
 INTERNAL = (NAMES.half, NAMES.end, NAMES.op, NAMES.offset, NAMES.discard)
-#: Log starts and ends of HALF: 900,000 and 500,000 offsets are there.
-STARTS = {(NAMES.half, 0): 100_000, (NAMES.half, 1): 0}
-ENDS = {(NAMES.half, 0): 1_000_000, (NAMES.half, 1): 500_000}
 
 
 class SparkStartedError(Exception):
@@ -31,43 +27,33 @@ class SparkStartedError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("read", "continued", "small"),
+    ("start", "small"),
     [
-        # 1,000 and 2,000 offsets are left.
-        ({0: 999_000, 1: 498_000}, True, True),
+        (900_000, True),
         # 900,000 are left of the first partition, because retention has removed the others.
-        ({0: 50_000, 1: 500_000}, True, False),
-        ({}, True, False),
-        # An audit that is not continued reads all of HALF.
-        ({0: 999_000, 1: 498_000}, False, False),
+        (100_000, False),
     ],
 )
-def test_a_short_audit_of_a_large_half_gets_a_spark_for_short_audits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: dict[int, int], continued: bool, small: bool
+def test_a_spark_for_short_audits_where_few_half_messages_are_left(
+    monkeypatch: pytest.MonkeyPatch, start: int, small: bool
 ) -> None:
-    folder = tmp_path / "_state"
-    folder.mkdir()
-    positions = {(NAMES.half, partition): offset for partition, offset in read.items()}
-    (folder / "000000009.json").write_text(AuditState("ab12", "big", step=9).to_json())
-    (folder / "000000010.json").write_text(AuditState("ab12", "big", step=10, positions=positions).to_json())
-    # The JVM's Hadoop writes such a file beside each one.
-    (folder / ".000000010.json.crc").touch()
     started: list[bool] = []
 
     def spark_session(*_: object, small: bool, **__: object) -> None:
         started.append(small)
         raise SparkStartedError
 
+    starts, ends = {(NAMES.half, 0): start, (NAMES.half, 1): 0}, {(NAMES.half, 0): 1_000_000, (NAMES.half, 1): 10}
     cluster = SimpleNamespace(
         partition_counts=lambda: dict.fromkeys(INTERNAL, 2),
         forbidden_topics=lambda _: [],
-        log_starts=lambda keys: {key: STARTS[key] for key in keys},
-        high_watermarks=lambda keys: {key: ENDS[key] for key in keys},
+        log_starts=lambda keys: {key: starts[key] for key in keys},
+        high_watermarks=lambda keys: {key: ends[key] for key in keys},
     )
     monkeypatch.setattr("txbridge_audit.audit.AuditedCluster", lambda _: cluster)
     monkeypatch.setattr("txbridge_audit.engines.spark.run.spark_session", spark_session)
     with pytest.raises(SparkStartedError):
-        run_audit("127.0.0.1:1", namespace="big", ledger_path=f"file://{tmp_path}", continued=continued)
+        run_audit("127.0.0.1:1", namespace="big", engine=AuditEngine.SPARK)
     assert started == [small]
 
 
@@ -77,26 +63,36 @@ def test_a_follower_refuses_a_namespace_before_kafka_is_asked(tmp_path: Path) ->
         follow("127.0.0.1:1", str(tmp_path), stop=threading.Event(), namespace="a b")
 
 
-def test_a_look_for_news_requests_the_metadata_of_all_topics_once() -> None:
+def test_quiet_cluster_has_no_news() -> None:
+    half, check, a, b = (NAMES.half, 0), (NAMES.check("billing"), 0), ("orders", 0), ("orders", 1)
+    there = {NAMES.half: 1, "orders": 2, "somebody's": 1}
+    ends = {half: 5, a: 7, b: 0, check: 1}
+    known = {half: 5, a: 7, b: 0}
     asked: list[str] = []
-    half, check = (NAMES.half, 0), (NAMES.check("billing"), 0)
 
     def partition_counts() -> dict[str, int]:
         asked.append("metadata")
-        return {NAMES.half: 1, NAMES.check("billing"): 1}
+        return there
 
-    cluster = SimpleNamespace(
-        partition_counts=partition_counts,
-        forget_leaders=lambda: None,
-        high_watermarks=lambda keys: dict.fromkeys(keys, 5),
-    )
-    source = SimpleNamespace(cluster=cluster, names=NAMES, partitions={NAMES.half: [half]})
-    state = AuditState("ab12", "big", step=1, positions={half: 5, check: 5})
-    assert not Increments(cast(AuditSource, source), "ledger", cast(Store, None), state).has_news()
-    assert asked == ["metadata"]
+    def has_news(positions: dict[TopicPartition, int]) -> bool:
+        nested: dict[str, dict[str, int]] = {}
+        for (topic, partition), offset in positions.items():
+            nested.setdefault(topic, {})[str(partition)] = offset
+        facts: dict[str, Any] = {"namespace": "big", "positions": nested}
+        cluster = SimpleNamespace(
+            partition_counts=partition_counts,
+            forget_leaders=lambda: None,
+            high_watermarks=lambda keys: {key: ends[key] for key in keys},
+        )
+        source = SimpleNamespace(cluster=cluster, names=NAMES, partitions={NAMES.half: [half]})
+        state = SimpleNamespace(read_fact=lambda name, default=None: facts.get(name, default))
+        return LocalSteps(cast(AuditedTopics, source), cast(StateStore, state)).has_news()
 
-
-def test_the_first_of_each_kind_are_listed_in_the_order_in_which_the_kinds_occur() -> None:
-    many = [("LATE", number) for number in range(FINDINGS_LISTED + 1)]
-    found = first_of_each([("REPEAT", 7), *many, ("REPEAT", 8)], lambda one: one[0])
-    assert found == [("REPEAT", 7), ("REPEAT", 8), *many[:1_000]]
+    assert not has_news(known)
+    assert asked == ["metadata"], "the metadata of all topics is requested once"
+    assert has_news({**known, a: 6}), "a record was written"
+    assert has_news({a: 7, b: 0}), "nothing was read of HALF yet"
+    assert has_news({**known, ("gone", 0): 3}), "a topic was deleted"
+    there[NAMES.check("billing")] = 1
+    assert has_news(known), "there is a new check topic"
+    assert not has_news({**known, check: 1})

@@ -1,4 +1,4 @@
-"""Cuts, options, the state and the report: the parts of the audit that need neither Spark nor Kafka."""
+"""Cuts, options and the report: the parts of the audit that need neither Spark nor Kafka."""
 
 from __future__ import annotations
 
@@ -10,26 +10,21 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
-from txbridge_audit.audit import run_audit
+from txbridge_audit.audit import AuditEngine, run_audit
 from txbridge_audit.cluster import kafka_admin
 from txbridge_audit.cluster.cuts import Range, ranges, settle
 from txbridge_audit.cluster.differences import differing
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.cluster.seen import Seen
 from txbridge_audit.cluster.selection import selection_of
-from txbridge_audit.engines.spark.incremental.state import Archive, AuditState, thinned
-from txbridge_audit.engines.spark.incremental.steps import Increments
-from txbridge_audit.engines.spark.incremental.store import Store
-from txbridge_audit.engines.spark.judge.loss_evidence import Anchor
-from txbridge_audit.engines.spark.judge.summary import Counts, Listed
-from txbridge_audit.engines.spark.read import delta_lake
-from txbridge_audit.engines.spark.read.kafka_source import AuditSource
+from txbridge_audit.engines.spark import delta_lake
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.following import follow
 from txbridge_audit.judge import fates
@@ -37,14 +32,11 @@ from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import FATES, FINDINGS, VIOLATIONS
-from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
 from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
-
-from txbridge.core.names import Names
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -273,53 +265,37 @@ def test_topic_that_may_not_be_seen_is_not_taken_for_missing(monkeypatch: pytest
         away.forbidden_topics(["orders"])
 
 
-STORES = ["s3", "s3a", "s3n", "S3A", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cosn"]
-
-
-@pytest.mark.parametrize("scheme", STORES)
-def test_an_object_store_holds_no_state(scheme: str) -> None:
+@pytest.mark.parametrize("path", ["s3a://bucket/ledger", "hdfs://nn:8020/ledger", "myfs:/ledger"])
+def test_the_state_is_kept_on_this_machine_alone(path: str) -> None:
     """Neither Kafka nor Spark is asked first: both are absent here."""
-    path, told = f"{scheme}://bucket/ledger", f"^{scheme.lower()}: is an object store, where a rename is not atomic"
+    told = "^the state of --continue and --follow is in a folder of this machine"
     with pytest.raises(CouldNotAuditError, match=told):
         run_audit("127.0.0.1:1", ledger_path=path, continued=True)
     with pytest.raises(CouldNotAuditError, match=told):
         follow("127.0.0.1:1", path, stop=threading.Event())
 
 
-def test_a_plain_path_on_an_object_store_holds_no_state() -> None:
-    """In some clusters Hadoop's fs.defaultFS is an object store."""
-    spark = MagicMock()
-    spark.sparkContext._jvm.org.apache.hadoop.fs.Path().getFileSystem().getUri().getScheme.return_value = "s3a"
-    with pytest.raises(CouldNotAuditError, match=r"^s3a: is an object store"):
-        Store(spark, "/ledger")
+@pytest.mark.parametrize("path", ["file:///data/l", "/data/s3a:/l", "l", "./gs:x"])
+def test_a_folder_of_this_machine_holds_the_state(path: str) -> None:
+    refuse_to_continue(AuditSelection(), path, by_spark=False, with_overview=False)
 
 
-def test_a_file_system_that_is_not_known_holds_no_state() -> None:
-    told = r"^myfs: is not known as a file system .* Give --ledger a folder on file:, hdfs:, viewfs: or webhdfs:"
-    with pytest.raises(CouldNotAuditError, match=told):
-        run_audit("127.0.0.1:1", ledger_path="myfs:/ledger", continued=True)
-
-
-def test_a_ledger_of_the_other_format_is_refused_before_kafka_is_asked(tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_continued_is_refused_before_kafka_is_asked(tmp_path: Path) -> None:
     """There is no Kafka here."""
-    (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
-    (tmp_path / "parquet" / "step=1").mkdir(parents=True)
-    table, files = str(tmp_path / "delta"), f"file://{tmp_path}/parquet"
-    with pytest.raises(CouldNotAuditError, match=r"is a Delta Lake table: continue it with --ledger-format delta"):
-        run_audit("127.0.0.1:1", ledger_path=table, continued=True)
-    with pytest.raises(CouldNotAuditError, match=r"is a Delta Lake table: continue it with --ledger-format delta"):
-        follow("127.0.0.1:1", table, stop=threading.Event())
-    with pytest.raises(CouldNotAuditError, match=r"stored as Parquet: continue it without --ledger-format delta"):
-        run_audit("127.0.0.1:1", ledger_path=files, continued=True, ledger_format=LedgerFormat.DELTA)
-    with pytest.raises(CouldNotAuditError, match=r"stored as Parquet: continue it without --ledger-format delta"):
-        follow("127.0.0.1:1", files, stop=threading.Event(), ledger_format=LedgerFormat.DELTA)
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "older" / "_state").mkdir(parents=True)
+    (tmp_path / "older" / "_state" / "000000001.json").touch()
 
+    def refuses(told: str, path: str = "new", **more: Any) -> None:
+        with pytest.raises(CouldNotAuditError, match=told):
+            run_audit("127.0.0.1:1", ledger_path=str(tmp_path / path), continued=True, **more)
+        with pytest.raises(CouldNotAuditError, match=told):
+            follow("127.0.0.1:1", str(tmp_path / path), stop=threading.Event(), **more)
 
-@pytest.mark.parametrize("form", LedgerFormat)
-@pytest.mark.parametrize("holds", ["_state", "_audit"])
-def test_a_ledger_without_a_row_may_become_either(tmp_path: Path, form: LedgerFormat, holds: str) -> None:
-    (tmp_path / holds).mkdir()
-    refuse_to_continue(AuditSelection(), str(tmp_path), form, with_overview=False)
+    refuses("is a Delta Lake table, which is written once: give --ledger a new folder", "table")
+    refuses("has the state of an earlier version: give --ledger a new folder", "older")
+    refuses("writes Parquet files: leave --ledger-format out", ledger_format=LedgerFormat.DELTA)
+    refuses("are made by the local engine: leave --engine spark out", engine=AuditEngine.SPARK)
 
 
 def test_a_session_without_delta_lake_is_told_how_to_start_it() -> None:
@@ -331,90 +307,13 @@ def test_a_session_without_delta_lake_is_told_how_to_start_it() -> None:
         delta_lake.refuse_without(spark)
 
 
-@pytest.mark.parametrize(
-    "path", ["file:///data/l", "hdfs://nn:8020/l", "viewfs://c/l", "webhdfs://nn/l", "/data/s3a:/l", "l", "./gs:x"]
-)
-def test_a_file_system_holds_the_state(path: str) -> None:
-    refuse_to_continue(AuditSelection(), path, with_overview=False)
-
-
-def test_state_is_what_was_written() -> None:
-    place = Place("half", "HALF", 0, 7)
-    state = AuditState(
-        audit="ab12",
-        namespace="prod",
-        step=3,
-        positions={A: 10, ("HALF", 0): 4},
-        topic_ids={"orders": "x"},
-        checkpoints={0: AuditCheckpoint(5, 4, 2, 7), 1: AuditCheckpoint(None, None)},
-        edges={0: (-1, 3, -1, 2**62)},
-        checks_since={"billing": -1},
-        named=frozenset({"orders"}),
-        closed=Counts(kinds={"ALTERED": 1}, answered_by_check=2, reach={"LOST ": 3}),
-        strays={"PHANTOM": 1},
-        stray_entries=(Entry("PHANTOM", "x", evidence=(place,)),),
-        listed=(Listed((0, 7), closed=True, entry=LOST),),
-        anchors=(Anchor(0, "orders", 1, 5, 6),),
-        archives=(Archive(2, {0: 1}, {0: 9}),),
-        raised=frozenset({("LOST", (0, 7)), ("LOST", (1, None))}),
-        alarms={("violations", 0): 12},
-        ledger_at=99,
-    )
-    assert AuditState.from_json(state.to_json()) == state
-    newer = state.to_json().replace('"format": 4', '"format": 5')
-    with pytest.raises(CouldNotAuditError, match="has the form 5, which this audit does not know"):
-        AuditState.from_json(newer)
-
-
-def test_quiet_cluster_has_no_news() -> None:
-    names = Names("quiet")
-    half, check = (names.half, 0), (names.check("billing"), 0)
-    there = {names.half: 1, "orders": 2, "somebody's": 1}
-    ends = {half: 5, A: 7, B: 0, check: 1}
-    known = {half: 5, A: 7, B: 0}
-
-    def has_news(positions: dict[TopicPartition, int]) -> bool:
-        cluster = SimpleNamespace(
-            partition_counts=lambda: there,
-            forget_leaders=lambda: None,
-            high_watermarks=lambda keys: {key: ends[key] for key in keys},
-        )
-        source = SimpleNamespace(cluster=cluster, names=names, partitions={names.half: [half]})
-        state = AuditState("ab12", "quiet", step=1, positions=positions)
-        return Increments(cast(AuditSource, source), "ledger", cast(Store, None), state).has_news()
-
-    assert not has_news(known)
-    assert has_news({**known, A: 6}), "a record was written"
-    assert has_news({A: 7, B: 0}), "nothing was read of HALF yet"
-    assert has_news({**known, ("gone", 0): 3}), "a topic was deleted"
-    there[names.check("billing")] = 1
-    assert has_news(known), "there is a new check topic"
-    assert not has_news({**known, check: 1})
-
-
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
     """In a topic whose records may vanish at any time, the rest is read. A new partition begins at its log start."""
-    seen = AuditState("ab12", "", positions={A: 10}).seen
+    seen = Seen({A: 10}, {}, {}, {}, frozenset())
     assert seen.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
     assert seen.start_of([A], {A: 15}, whole=False) == {A: 15}
     with pytest.raises(CouldNotAuditError, match="has removed orders/0 from 10 to 15, which no audit has read"):
         seen.start_of([A], {A: 15}, whole=True)
-
-
-def test_anchors_that_are_gone_prove_nothing_and_few_are_kept() -> None:
-    many = [Anchor(0, "orders", 0, op_commit, 10 * op_commit) for op_commit in range(65)]
-    assert thinned(many, {A: 0}) == tuple(many[::2])
-    assert thinned(many, {A: 615}) == tuple(many[62:])
-    assert thinned(many, {B: 0}) == ()
-
-
-def test_sums_of_closed_and_reopened() -> None:
-    one = Counts(fates={"delivered": 3, "LOST": 1}, kinds={"ALTERED": 1, "REPEAT": 2}, answered_by_check=1)
-    two = Counts(fates={"delivered": 1}, kinds={"ALTERED": 1}, answered_by_check=1)
-    assert (one + two).fates == {"delivered": 4, "LOST": 1}
-    left = one - two
-    assert (left.fates["delivered"], left.kinds, left.answered_by_check) == (2, {"REPEAT": 2}, 0)
-    assert (one + two).transactions == 5
 
 
 def test_ranges() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError
-from txbridge_audit import audit
-from txbridge_audit.audit import LOCAL_MOST, AuditEngine, chosen_engine, fitting_engine
+from txbridge_audit.audit import LOCAL_MOST, AuditEngine, fitting_engine, needed_engine
 from txbridge_audit.cluster import reader
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
@@ -131,33 +129,18 @@ def test_a_relative_ledger_is_a_folder_of_the_caller(tmp_path: Path, monkeypatch
     assert resolved("ledger") == "ledger"
 
 
-def test_a_ledger_chooses_the_engine_that_can_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.find_spec
-    there = {"pyarrow": True}
-    monkeypatch.setattr(
-        audit.importlib.util, "find_spec", lambda name: there[name] or None if name in there else spec(name)
-    )
+def test_a_ledger_chooses_the_engine_that_can_write_it(tmp_path: Path) -> None:
     folder, parquet, local, spark = str(tmp_path), LedgerFormat.PARQUET, AuditEngine.LOCAL, AuditEngine.SPARK
-    assert chosen_engine(None, None, parquet) is None
-    assert chosen_engine(None, folder, parquet) is None
-    assert chosen_engine(local, folder, parquet) is local
-    assert chosen_engine(spark, folder, parquet) is spark
-    assert chosen_engine(None, folder, LedgerFormat.DELTA) is spark
-    assert chosen_engine(None, "s3a://bucket/ledger", parquet) is spark
+    assert needed_engine(None, None, parquet) is None
+    assert needed_engine(None, folder, parquet) is None
+    assert needed_engine(local, folder, parquet) is local
+    assert needed_engine(spark, folder, parquet) is spark
+    assert needed_engine(None, folder, LedgerFormat.DELTA) is spark
+    assert needed_engine(None, "s3a://bucket/ledger", parquet) is spark
     with pytest.raises(CouldNotAuditError, match="cannot write this ledger, because it writes Parquet files"):
-        chosen_engine(local, folder, LedgerFormat.DELTA)
+        needed_engine(local, folder, LedgerFormat.DELTA)
     with pytest.raises(CouldNotAuditError, match="a folder of this machine"):
-        chosen_engine(local, "s3a://bucket/ledger", parquet)
-    # Who has begun a ledger continues it.
-    (tmp_path / "_state").mkdir()
-    (tmp_path / "_state" / "000000001.json").touch()
-    assert chosen_engine(None, folder, parquet) is spark
-    (tmp_path / "_state" / "000000001.json").unlink()
-    (tmp_path / "_state" / "audit.sqlite").touch()
-    assert chosen_engine(None, folder, parquet) is local
-    there["pyarrow"] = False
-    with pytest.raises(CouldNotAuditError, match="with pyarrow: install that"):
-        chosen_engine(local, folder, parquet)
+        needed_engine(local, "s3a://bucket/ledger", parquet)
 
 
 @pytest.mark.parametrize(

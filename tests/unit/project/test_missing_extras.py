@@ -17,7 +17,7 @@ import pytest
         ("txbridge_django", "django", "django"),
         ("txbridge_rocketmq.door_process", "lz4", "rocketmq"),
         ("txbridge_rocketmq.door_process", "grpc", "rocketmq"),
-        ("txbridge_audit.engines.spark.judge", "pyspark", "audit"),
+        ("txbridge_audit.engines.spark.tasks", "pyspark", "audit"),
         ("txbridge.testing", "faust", "testing"),
         ("txbridge.testing.sandbox", "structlog", "testing"),
         ("txbridge.testing.containers", "testcontainers", "testing"),

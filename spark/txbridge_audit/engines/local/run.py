@@ -73,8 +73,7 @@ def _judge(
     sums = Sums(source.names)
     for transaction in store.transactions():
         verdict = judge(transaction, facts)
-        message = verdict.case.message
-        if message is None or plan.selection.takes(message):
+        if plan.selection.takes(verdict.case.message):
             sums.add_verdict(verdict)
             for listener in listeners:
                 listener.take(verdict)

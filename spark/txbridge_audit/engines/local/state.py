@@ -28,11 +28,12 @@ from txbridge_audit.protocol.mentions import (
     from_row,
     to_row,
 )
+from txbridge_audit.report.formats import STATE
 
 #: Version of the database: raised when an older audit could misread it.
 FORMAT = 1
-#: Folder of the state in the ledger's folder. Readers of Parquet ignore names that begin with an underscore.
-FOLDER, FILE = "_state", "audit.sqlite"
+#: The database in the folder of the state.
+FILE = "audit.sqlite"
 
 #: Half partition and offset; -1 for records that name no offset, so that the key is never null.
 Key = tuple[int, int]
@@ -85,7 +86,7 @@ class StateStore:
         Raises CouldNotAuditError when another audit has it open, or an unknown version has written it.
         """
         self.ledger = ledger
-        folder = ledger / FOLDER
+        folder = ledger / STATE
         if any(folder.glob("*.json")):
             raise CouldNotAuditError(
                 f"the ledger in {ledger} was begun with Spark: continue it with --engine spark, or give --ledger a new "

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from txbridge.extras import missing_extra
 
-if error := missing_extra("txbridge_audit", "audit", "pyspark"):
+if error := missing_extra("txbridge_audit", "audit", "pyspark", "pyarrow"):
     raise error

@@ -18,7 +18,7 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.engines.local.intake import unknown_version
 from txbridge_audit.engines.spark import tasks
-from txbridge_audit.engines.spark.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, read
+from txbridge_audit.engines.spark.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, read
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.protocol.mentions import AsideMention, from_row
 from txbridge_audit.protocol.record import KafkaRecord

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,24 +13,37 @@ from pyspark.sql import DataFrame, SparkSession
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import unknown_version
-from txbridge_audit.engines.spark import tasks
+from txbridge_audit.engines.spark import ledger, tasks
 from txbridge_audit.engines.spark.intake import SparkIntake
 from txbridge_audit.engines.spark.shipped import ship
 from txbridge_audit.judge.evidence import Evidence
+from txbridge_audit.judge.facts import Facts
+from txbridge_audit.judge.violations import PHANTOM
+from txbridge_audit.ledger.rows import phantom_row
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
 from txbridge_audit.report.build import report_of
 from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
 
 #: Rows of one task: enough to be worth a task, few enough to be sorted in memory.
 _ROWS_OF_A_TASK = 200_000
 
 
-def audit(spark: SparkSession, source: AuditedTopics, plan: Plan) -> AuditReport:
-    """Make one audit of everything that the topics hold. Raises CouldNotAuditError.
+def audit(
+    spark: SparkSession,
+    source: AuditedTopics,
+    plan: Plan,
+    *,
+    ledger_path: str | None,
+    ledger_format: LedgerFormat,
+    with_overview: bool,
+) -> AuditReport:
+    """Make one audit of everything that the topics hold, with a ledger and an overview if they are asked for.
 
-    The report has 0 for `started_at` and `seconds`.
+    Raises CouldNotAuditError. The report has 0 for `started_at` and `seconds`.
     """
     ship(spark)
     intake = SparkIntake(spark, source.settings, source.names)
@@ -41,15 +55,36 @@ def audit(spark: SparkSession, source: AuditedTopics, plan: Plan) -> AuditReport
             intake.rows().repartition(number, "partition", "half").sortWithinPartitions("partition", "half").persist()
         )
         try:
-            return _judge(source, plan, reading, rows)
+            facts = _facts_with_evidence(reading, rows, odd := OddRecords(source.names))
+            source.say("judging")
+            sums, phantoms, overview = _sums(source, plan, facts, rows, with_overview=with_overview)
+            source.cluster.refuse_moved({*reading.spans, *facts.before})
+            if ledger_path is not None:
+                source.say("writing the ledger")
+                table = rows.mapInArrow(partial(tasks.ledger_rows, facts, plan.selection), ledger.COLUMNS)
+                ledger.write(table, [phantom_row(copy) for copy in phantoms], ledger_path, ledger_format)
+            report = report_of(
+                source.names,
+                sums,
+                odd,
+                facts,
+                selection=plan.selection,
+                starts=reading.starts,
+                cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
+                hidden=reading.hidden,
+                started_at=0,
+                seconds=0.0,
+            )
+            return replace(report, overview=overview.overview()) if with_overview else report
         finally:
             rows.unpersist()
     finally:
         intake.close()
 
 
-def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame) -> AuditReport:
-    evidence, odd = Evidence(), OddRecords(source.names)
+def _facts_with_evidence(reading: Reading, rows: DataFrame, odd: OddRecords) -> Facts:
+    """The facts with what all transactions prove about each other. Odd records are added to `odd`."""
+    evidence = Evidence()
     for what, packed, _ in _asked(rows, tasks.evidence_of):
         if what == tasks.ODD:
             mention = from_row(marshal.loads(packed))
@@ -63,16 +98,24 @@ def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame)
         else:
             partition, identity, half = marshal.loads(packed)
             evidence.unexplained.setdefault((partition, identity), set()).add(half)
-    facts = evidence.add_to(reading.facts, reading.truncated)
-    source.say("judging")
-    sums = Sums(source.names)
+    return evidence.add_to(reading.facts, reading.truncated)
+
+
+def _sums(
+    source: AuditedTopics, plan: Plan, facts: Facts, rows: DataFrame, *, with_overview: bool
+) -> tuple[Sums, Sequence[CopyMention], OverviewSums]:
+    """The sums over all verdicts, and the phantoms."""
+    sums, overview = Sums(source.names), OverviewSums()
     entries: list[tuple[str, int, int, Entry]] = []
-    for what, packed, number in _asked(rows, partial(tasks.verdicts_on, source.names, facts, plan.selection)):
+    ask = partial(tasks.verdicts_on, source.names, facts, plan.selection, with_overview)
+    for what, packed, number in _asked(rows, ask):
         if what == tasks.SUM:
             sums.count_alike(Contribution.from_json(marshal.loads(packed)), number)
         elif what == tasks.ENTRY:
             kind, partition, half, told = marshal.loads(packed)
             entries.append((kind, partition, half, Entry.from_dict(told)))
+        elif what == tasks.OVERVIEW:
+            overview.add_sums(OverviewSums.from_row(marshal.loads(packed)))
         else:
             stray = from_row(marshal.loads(packed))
             assert isinstance(stray, CopyMention)
@@ -82,20 +125,8 @@ def _judge(source: AuditedTopics, plan: Plan, reading: Reading, rows: DataFrame)
         if len(listed) < most_listed(kind):
             listed.append(entry)
     claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
-    sums.add_strays(facts, other_namespaces(source, claimed))
-    source.cluster.refuse_moved({*reading.spans, *facts.before})
-    return report_of(
-        source.names,
-        sums,
-        odd,
-        facts,
-        selection=plan.selection,
-        starts=reading.starts,
-        cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
-        hidden=reading.hidden,
-        started_at=0,
-        seconds=0.0,
-    )
+    labelled = sums.add_strays(facts, other_namespaces(source, claimed))
+    return sums, [copy for copy, kind in labelled if kind == PHANTOM.name], overview
 
 
 def _asked(rows: DataFrame, ask: Callable[[Iterable[Any]], Iterable[tasks.Answer]]) -> Iterator[tasks.Answer]:

@@ -20,12 +20,15 @@ from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.transaction import AuditedTransaction, SetAside, transaction_of
-from txbridge_audit.judge.verdict import judge
+from txbridge_audit.judge.verdict import Verdict, judge
+from txbridge_audit.ledger.rows import row_of
+from txbridge_audit.ledger.schema import table_of
 from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.entries import entry_of
+from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import Contribution, most_listed
 
 #: What a row is: a mention of a transaction; an odd record; a real topic that a half message names; a checkpoint; a
@@ -39,7 +42,7 @@ _ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("half
 
 #: What the tasks that judge send to the driver: a sort, its text, and how many are the same.
 ANSWERS = "what string, told binary, n bigint"
-ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY = "anchor", "unexplained", "sum", "entry", "stray"
+ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY, OVERVIEW = "anchor", "unexplained", "sum", "entry", "stray", "overview"
 Answer = tuple[str, bytes, int]
 _ANSWERS: Any = pa.schema([("what", pa.string()), ("told", pa.binary()), ("n", pa.int64())])
 
@@ -189,17 +192,22 @@ def evidence_of(batches: Iterable[Any]) -> Iterator[Answer]:
         yield from ((UNEXPLAINED, marshal.dumps([partition, identity, half]), 1) for half in halves)
 
 
-def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, batches: Iterable[Any]) -> Iterator[Answer]:
+def _verdicts(facts: Facts, batches: Iterable[Any]) -> Iterator[Verdict]:
+    return (judge(_transaction(texts), facts) for are_mentions, texts in _groups(batches) if are_mentions)
+
+
+def verdicts_on(
+    names: Names, facts: Facts, selection: AuditSelection, with_overview: bool, batches: Iterable[Any]
+) -> Iterator[Answer]:
     sums: Counter[Contribution] = Counter()
     listed: Counter[str] = Counter()
-    for are_mentions, texts in _groups(batches):
-        if not are_mentions:
-            continue
-        verdict = judge(_transaction(texts), facts)
+    overview = OverviewSums()
+    for verdict in _verdicts(facts, batches):
         yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
-        message = verdict.case.message
-        if message is not None and not selection.takes(message):
+        if not selection.takes(verdict.case.message):
             continue
+        if with_overview:
+            overview.take(verdict)
         told = Contribution.of(verdict)
         sums[told] += 1
         for kind in told.kinds:
@@ -209,3 +217,13 @@ def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, batches: 
                 entry = asdict(entry_of(names, verdict, kind))
                 yield ENTRY, marshal.dumps([kind, partition, -1 if half is None else half, entry]), 1
     yield from ((SUM, marshal.dumps(told.to_json()), number) for told, number in sums.items())
+    if with_overview:
+        yield OVERVIEW, marshal.dumps(overview.to_row()), 1
+
+
+def ledger_rows(facts: Facts, selection: AuditSelection, batches: Iterable[Any]) -> Iterator[Any]:
+    """The rows of the ledger, as Arrow batches."""
+    taken = (row_of(verdict) for verdict in _verdicts(facts, batches) if selection.takes(verdict.case.message))
+    rows = (row for row in taken if row is not None)
+    while some := list(itertools.islice(rows, _BATCH)):
+        yield from table_of(some).to_batches()

@@ -1,20 +1,15 @@
-"""The source of an audit: Kafka topics as Spark DataFrames, between fixed offsets."""
+"""The source of an audit by Spark: Kafka topics as Spark DataFrames, between fixed offsets."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from txbridge.core.names import Names
-from txbridge_audit.cluster.cuts import Ends, Range, ranges
-from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.engines.spark.read.literals import frame, nothing_like
-from txbridge_audit.engines.spark.read.spark_session import Progress
 from txbridge_audit.judge.facts import TopicPartition
 
 #: Columns of every raw frame with their types: those of Spark's Kafka source that are used.
@@ -28,8 +23,8 @@ _COLUMNS = {
     "value": "binary",
     "headers": "array<struct<key: string, value: binary>>",
 }
-#: The same as text, for `literals.frame`.
-RAW_FIELDS = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
+#: The same as text.
+_SCHEMA = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
 
 #: Time-out of Spark's poll, ms. A task fails when no record comes for so long before the end of its range. A broker on
 #: an overloaded machine must answer within this time. The default of two minutes would hide a dead broker for too long.
@@ -49,32 +44,6 @@ _POLLS = {
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditSource:
-    """The source of one audit: the internal topics of a namespace, on a cluster, read through a Spark session."""
-
-    spark: SparkSession
-    cluster: AuditedCluster
-    settings: KafkaSettings
-    names: Names
-    #: The partitions of each internal topic.
-    partitions: Mapping[str, Sequence[TopicPartition]]
-    #: Called with a short text for each phase.
-    say: Progress
-    #: Empty tables by name (`none_of`).
-    _nothing: dict[str, DataFrame] = field(default_factory=dict, compare=False)
-
-    def none_of(self, name: str, like: Callable[[], DataFrame]) -> DataFrame:
-        """The empty table of that name. Made once, because planning takes as long for no records as for many."""
-        if name not in self._nothing:
-            self._nothing[name] = nothing_like(like())
-        return self._nothing[name]
-
-    def read(self, starts: Ends, ends: Ends, isolation: str, *, may_vanish: bool = False) -> DataFrame:
-        """Records of the partitions in `ends`, from `starts`; see `read` below."""
-        return read(self.spark, self.settings, ranges(starts, ends), isolation, may_vanish=may_vanish)
-
-
 def read(
     spark: SparkSession,
     settings: KafkaSettings,
@@ -83,14 +52,14 @@ def read(
     *,
     may_vanish: bool = False,
 ) -> DataFrame:
-    """Records of the spans (all of them, whatever their topic) as RAW_FIELDS. Lazy: nothing is read yet.
+    """Records of the spans (all of them, whatever their topic) with _COLUMNS. Lazy: nothing is read yet.
 
     If retention removes a record while we read, the job fails. With `may_vanish` it skips the record instead. Then only
     records that are there prove anything.
     """
     wanted = {key: span for key, span in spans.items() if not span.empty}
     if not wanted:
-        return frame(spark, [], RAW_FIELDS)
+        return spark.createDataFrame([], _SCHEMA)
     partitions: dict[str, list[int]] = defaultdict(list)
     starts: dict[str, dict[str, int]] = defaultdict(dict)
     ends: dict[str, dict[str, int]] = defaultdict(dict)

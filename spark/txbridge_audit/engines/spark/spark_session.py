@@ -25,8 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from txbridge_audit.engines.spark.read import delta_lake
-from txbridge_audit.engines.spark.read.jvm_names import remember
+from txbridge_audit.engines.spark import delta_lake
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 
 Progress = Callable[[str], None]
@@ -37,72 +36,22 @@ _TESTED = "4.1.1"
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 #: Settings of the audit's queries, whatever the session's defaults are.
-_SEMANTICS = {
+_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    # If a JSON object repeats a name, the last one counts.
-    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     # All but `kafka`: its newer source makes Spark's own rows directly. The older one copies each record twice more.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # Kept frames are read once or twice. Compressing them took a tenth of the time of all tasks.
+    # Kept frames are read three times at most. Compressing them took a tenth of the time of all tasks.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # A small map before the large one helps when keys repeat within a task. Keys of transactions do not.
-    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
-    # HotSpot never compiles a method of more than 8,000 bytes. Above this limit Spark compiles operators one by one.
-    "spark.sql.codegen.hugeMethodLimit": "8000",
-    # The ledger is aggregated in the order of its key. Hash aggregation would sort it once more.
-    "spark.sql.execution.useObjectHashAggregateExec": "false",
-    # Planning again after every stage cost more than the stages of 300,000 transactions. `suit` knows the sizes.
+    # judging.py knows how many tasks there are to be.
     "spark.sql.adaptive.enabled": "false",
-    # Spark writes each plan as text for its web page, which nobody reads.
-    "spark.sql.ui.explainMode": "simple",
-    "spark.sql.debug.maxToStringFields": "1",
-    # A check for developers of Spark's optimiser, made on every plan after each of a hundred rules.
-    "spark.sql.lightweightPlanChangeValidation": "false",
 }
-#: Rows of one task of a shuffle. More do not fit together into a small memory, and fewer are not worth a task.
-_ROWS_AT_MOST, _ROWS_AT_LEAST = 250_000, 10_000
-#: Up to this many rows Spark interprets its expressions. Compiling code for them costs more than it saves.
-FEW = 50_000
-#: Rules of Spark's optimiser that save work for each row. Spark tries them on plans of hundreds of columns until
-#: nothing changes any more. That costs more than a few rows do.
-_NOT_FOR_FEW = ",".join(
-    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
-    for rule in (
-        *("CollapseRepartition", "CollapseWindow", "CombineConcats", "ConstantPropagation"),
-        *("CostBasedJoinReorder", "DecimalAggregates", "EliminateAggregateFilter", "EliminateLimits"),
-        *("EliminateMapObjects", "EliminateOffsets", "EliminateOuterJoin", "EliminateSerialization", "EliminateSorts"),
-        *("EliminateWindowPartitions", "FoldablePropagation", "GenerateOptimization", "InferFiltersFromConstraints"),
-        *("InferFiltersFromGenerate", "LikeSimplification", "LimitPushDown", "LimitPushDownThroughWindow"),
-        *("NullDownPropagation", "NullPropagation", "ObjectSerializerPruning", "OptimizeCsvJsonExprs", "OptimizeIn"),
-        *("OptimizeJoinCondition", "OptimizeRand", "OptimizeRepartition", "OptimizeUpdateFields"),
-        *("OptimizeWindowFunctions", "PushDownLeftSemiAntiJoin", "PushFoldableIntoBranches"),
-        *("PushLeftSemiLeftAntiThroughJoin", "PushProjectionThroughUnion"),
-        *("RemoveNoopOperators", "RemoveRedundantAggregates", "RemoveRedundantAliases", "ReorderAssociativeOperator"),
-        *(
-            "ReorderJoin",
-            "ReplaceNullWithFalseInPredicate",
-            "SimplifyBinaryComparison",
-            "SimplifyCaseConversionExpressions",
-            "SimplifyCasts",
-        ),
-        *("SimplifyConditionals", "SimplifyExtractValueOps", "TransposeWindow", "UnwrapCastInBinaryComparison"),
-    )
-)
 _TASK_ATTEMPTS = 4
 _JAVA = 17
-#: HotSpot's optimising compiler took 40 % of all processor time of an audit of 337,000 transactions.
-#: Without it HotSpot's cache for code is smaller, and when that is full nothing is compiled any more.
+#: HotSpot's optimising compiler works for long before it saves anything. Without it HotSpot's cache for code is
+#: smaller, and when that is full nothing is compiled any more.
 _QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-#: A follower plans the same queries for days. With HotSpot's own limits the planning is optimised within some steps.
-_FOR_DAYS = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC"
-#: With more to read, optimised code pays off if it runs once per record. All other code, above all planning, runs some
-#: ten thousand times. With HotSpot's own limits, a thirtieth of these, most of the optimised code was of that kind.
 #: Nobody waits for an answer meanwhile, so pauses for garbage collection may be long.
-_LATER_OPTIMISED = (
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC -XX:Tier4InvocationThreshold=150000 "
-    "-XX:Tier4MinInvocationThreshold=20000 -XX:Tier4CompileThreshold=450000 -XX:Tier4BackEdgeThreshold=1200000"
-)
+_UNDISTURBED = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC"
 #: Seconds for the JVM to end after its session. It only has to delete its temporary files.
 _JVM_EXIT_TIMEOUT = 10.0
 #: The folders of the sessions that were started here and have not ended.
@@ -116,7 +65,6 @@ def spark_session(
     *,
     connector: bool = True,
     small: bool = False,
-    for_days: bool = False,
     with_delta: bool = False,
 ) -> Iterator[SparkSession]:
     """A session for one audit. Raises CouldNotAuditError when Spark cannot start or fails.
@@ -125,8 +73,8 @@ def spark_session(
     Otherwise a local one is started, and stopped with its JVM at the end. The output of Ivy and Spark goes to a file,
     which is kept when something fails.
 
-    `small` says that the session ends before optimised code would pay off, `for_days` that it runs for long.
-    `with_delta` says that a ledger is written as a Delta Lake table.
+    `small` says that the session ends before optimised code would pay off, `with_delta` that a ledger is written as a
+    Delta Lake table.
     """
     active = spark or SparkSession.getActiveSession()
     if active is None and (SparkContext._active_spark_context or "PYSPARK_GATEWAY_PORT" in os.environ):  # noqa: SLF001
@@ -143,7 +91,7 @@ def spark_session(
         with _hearing_interrupts() as hear:
             with _explained(f"see {log}"):
                 packages = [CONNECTOR] * connector + [delta_lake.PACKAGE] * with_delta
-                options = _QUICK_START if small else _FOR_DAYS if for_days else _LATER_OPTIMISED
+                options = _QUICK_START if small else _UNDISTURBED
                 own = _start(workdir, log, progress, hear, packages, options)
             try:
                 # Errors are explained before the session is stopped: their texts come from the JVM.
@@ -295,7 +243,7 @@ def _reason(error: Exception) -> str:
 
 
 def _configured(spark: SparkSession, progress: Progress, *, connector: bool, with_delta: bool) -> SparkSession:
-    # Spark Connect has no SparkContext. The driver takes the cuts, and its JVM's file systems hold the state.
+    # Spark Connect has no SparkContext, which tells how many tasks run at once, and the class of an error of Kafka.
     if not hasattr(spark, "sparkContext"):
         raise CouldNotAuditError(
             "the audit cannot run over Spark Connect: use spark-submit, or let it start a Spark of its own",
@@ -303,7 +251,7 @@ def _configured(spark: SparkSession, progress: Progress, *, connector: bool, wit
     if with_delta:
         delta_lake.refuse_without(spark)
     session = spark.newSession()
-    for name, value in _SEMANTICS.items():
+    for name, value in _SETTINGS.items():
         session.conf.set(name, value)
     if connector and not _has_connector(session):
         # The session was started without it (plain spark-submit): have Spark's own Ivy fetch it now.
@@ -326,19 +274,6 @@ def _has_connector(spark: SparkSession) -> bool:
     return True
 
 
-def suit(session: SparkSession, rows: int) -> None:
-    """Configure the session's next queries for about this many rows. A wrong number only makes them slow."""
-    parallelism = session.sparkContext.defaultParallelism
-    partitions = max(1 + rows // _ROWS_AT_MOST, min(parallelism, 1 + rows // _ROWS_AT_LEAST))
-    session.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    compiled = rows > FEW
-    session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
-    # It infers filters for other columns. With hundreds of columns that takes longer than filtering few rows.
-    session.conf.set("spark.sql.constraintPropagation.enabled", str(compiled).lower())
-    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
-    session.conf.set("spark.sql.optimizer.excludedRules", "" if compiled else _NOT_FOR_FEW)
-
-
 def _start(
     workdir: Path, log: Path, progress: Progress, hear: Callable[[], None], packages: Sequence[str], options: str
 ) -> SparkSession:
@@ -353,18 +288,8 @@ def _start(
             ("spark.driver.bindAddress", "127.0.0.1"),
             ("spark.driver.memory", "2g"),
             ("spark.ui.enabled", "false"),
-            # Kept for the web page, which is off. A step has some twenty queries with large plans, and there are
-            # steps for days.
-            ("spark.sql.ui.retainedExecutions", "5"),
-            ("spark.ui.retainedJobs", "50"),
-            ("spark.ui.retainedStages", "50"),
-            ("spark.ui.retainedTasks", "500"),
             ("spark.ui.showConsoleProgress", "false"),
-            ("spark.sql.shuffle.partitions", str(max(4, cores))),
             ("spark.sql.catalogImplementation", "in-memory"),
-            # Both record where in the program a column was made, for texts of errors. That is as slow as making it.
-            ("spark.python.sql.dataFrameDebugging.enabled", "false"),
-            ("spark.sql.dataFrameQueryContext.enabled", "false"),
             ("spark.sql.warehouse.dir", str(workdir / "warehouse")),
             ("spark.local.dir", str(workdir)),
         ],
@@ -383,8 +308,7 @@ def _start(
             gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
         # The tasks run in this Python, which has pyarrow, not in the first one of the user's PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        context: Any = SparkContext(conf=conf, gateway=gateway)
-        remember(context._jvm)  # noqa: SLF001
+        SparkContext(conf=conf, gateway=gateway)
         # The last act of SparkContext's constructor is to set a handler of its own. That one sends the JVM a request
         # while another answer is being read, and both fail.
         hear()

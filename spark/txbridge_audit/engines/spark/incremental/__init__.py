@@ -1,1 +1,0 @@
-"""Continued audits: the steps of `--continue` and `--follow`, and the state between them."""

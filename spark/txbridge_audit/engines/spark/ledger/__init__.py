@@ -1,1 +1,0 @@
-"""The ledger as Spark writes it."""

@@ -1,1 +1,0 @@
-"""The reading stage: the cuts, the records below them as typed rows, and the facts that no record states."""

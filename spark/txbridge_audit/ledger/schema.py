@@ -1,0 +1,53 @@
+"""The columns of the ledger in Arrow's types. The executors of Spark need no more than pyarrow for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
+
+from txbridge_audit.ledger.rows import LedgerRow
+
+_TIME = pa.timestamp("us", tz="UTC")
+_PLACE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+_DECISION = pa.struct(
+    [
+        *(("end", pa.int64()), ("line", pa.int32()), ("at", _TIME), ("decision", pa.int32()), ("source", pa.string())),
+        *(("client", pa.string()), ("group", pa.string()), ("check", pa.int64()), ("remark", pa.string())),
+        ("ruling", pa.string()),
+    ]
+)
+_DISCARD = pa.struct(
+    [
+        *(("at", _TIME), ("partition", pa.int32()), ("offset", pa.int64()), ("reason", pa.string())),
+        *(("end", pa.int64()), ("checks", pa.int64())),
+    ]
+)
+#: The columns, those of notebook.TRANSACTIONS; a test compares them.
+SCHEMA: Any = pa.schema(
+    [
+        *(("partition", pa.int32()), ("half", pa.int64()), ("transaction", pa.string()), ("id_sha256", pa.string())),
+        *(("group", pa.string()), ("real_partition", pa.int32()), ("prepared_at", _TIME), ("fate", pa.string())),
+        *(("pending_state", pa.string()), ("violations", pa.list_(pa.string())), ("findings", pa.list_(pa.string()))),
+        *(("decision", pa.string()), ("decided_by", pa.string()), ("decided_at", _TIME), ("decided_end", pa.int64())),
+        *(("prepare_to_decision_ms", pa.int64()), ("delivered_at", _TIME), ("decision_to_delivery_ms", pa.int64())),
+        *(("entries", pa.int64()), ("decisions", pa.list_(_DECISION)), ("checks_sent", pa.int64())),
+        *(("held_since", _TIME), ("held_ms", pa.int64()), ("held_why", pa.string()), ("copies", pa.int64())),
+        *(("delivered", pa.list_(_PLACE)), ("op_commit_offset", pa.int64()), ("op_rollback_offset", pa.int64())),
+        *(("op_discard_offset", pa.int64()), ("op_abandon_offset", pa.int64())),
+        *(("discard_records", pa.list_(_DISCARD)), ("resumed_end", pa.int64())),
+        *(("day", pa.date32()), ("real_topic", pa.string())),
+    ]
+)
+
+
+def table_of(rows: Sequence[LedgerRow]) -> Any:
+    """The rows as a table of these columns."""
+    return pa.Table.from_pylist([row | {"delivered": _places(row.get("delivered"))} for row in rows], schema=SCHEMA)
+
+
+def _places(delivered: list[tuple[str, int, int]] | None) -> list[dict[str, Any]] | None:
+    if delivered is None:
+        return None
+    return [{"topic": topic, "partition": place, "offset": at} for topic, place, at in delivered]
