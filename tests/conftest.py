@@ -43,7 +43,12 @@ _SPARK_FIXTURES = {"spark", "running_spark"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make quick` and `make test` leave out, by the fixtures that they use."""
-    with_spark = {item.path for item in items if _SPARK_FIXTURES & set(getattr(item, "fixturenames", ()))}
+    with_spark = {
+        item.path
+        for item in items
+        # A parameter that gets the fixture by its name has the mark.
+        if _SPARK_FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("spark")
+    }
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _SPARK_FIXTURES:

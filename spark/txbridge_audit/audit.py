@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from enum import StrEnum
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from txbridge_audit.cluster import facts
@@ -78,9 +76,8 @@ def run_audit(
     Raises CouldNotAuditError when no verdict can be given. The message says what to do. May be run at any time, beside
     running workers and clients.
     """
-    started = time.time()
     plan = Plan(
-        int(started * 1000),
+        int(time.time() * 1000),
         limits or AuditLimits(),
         selection or AuditSelection(),
         frozenset(real_topics),
@@ -104,18 +101,6 @@ def run_audit(
     wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path, ledger_format)
     chosen = AuditEngine.LOCAL if continued else wanted or fitting_engine(cluster, topics[names.half], progress)
 
-    def about_it(report: AuditReport) -> AuditReport:
-        return replace(
-            report,
-            version=version("txbridge"),
-            engine=str(chosen),
-            limits=plan.limits,
-            started_at=plan.now,
-            seconds=time.time() - started,
-            bootstrap_servers=bootstrap_servers,
-            cluster_id=cluster.cluster_id,
-        )
-
     source = AuditedTopics(cluster, settings, names, topics, progress)
     if chosen is AuditEngine.SPARK:
         # Only here: Spark takes a second to load.
@@ -128,15 +113,12 @@ def run_audit(
             ledger_path=ledger_path,
             ledger_format=ledger_format,
             with_overview=with_overview,
-            about_it=about_it,
         )
     if continued and folder is not None:
-        report = about_it(continue_once(source, folder, plan))
+        report = continue_once(source, folder, plan)
     else:
-        report = about_it(
-            until_leaders_stay(
-                progress, lambda: audit_in_full(source, plan, ledger=folder, with_overview=with_overview)
-            )
+        report = until_leaders_stay(
+            progress, lambda: audit_in_full(source, plan, ledger=folder, with_overview=with_overview)
         )
     if folder is not None:
         formats.write_summary(report.to_json(), folder)

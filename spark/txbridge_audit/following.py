@@ -63,6 +63,6 @@ def follow(
         return Plan(now, limits or AuditLimits(), AuditSelection(), frozenset(real_topics), local.SETTLE_TIMEOUT)
 
     how = local.Following(stop, violations_topic, interval, plan, on_ready, on_step)
-    report = local.follow(AuditedTopics(cluster, settings, names, topics, progress), folder, how, bootstrap_servers)
+    report = local.follow(AuditedTopics(cluster, settings, names, topics, progress), folder, how)
     formats.write_summary(report.to_json(), folder)
     return report

@@ -94,6 +94,8 @@ def test_finds_what_was_planted_and_nothing_else(
     assert report.rolled_back_but_visible == 3  # the same, leaked, and where a later commit prevailed
     assert (report.delivered, report.rolled_back) == (fates["delivered"], fates["rolled_back"])
     assert "reading half messages" in said
+    differing = {entry.says for entry in report.violations.listed if entry.kind == "ALTERED"}
+    assert {f"not that of the half message in a visible copy: {what}" for what in ("value", "timestamp")} <= differing
     for name, case in (CASES | TAIL).items():
         half = halves[name]
         if half is not None:

@@ -150,8 +150,8 @@ def test_kafkas_errors_that_pass_are_told_from_others_in_spark(spark):
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "1000"}
     options |= {"kafka.request.timeout.ms": "500", "fetchOffset.numRetries": "1"}
     lost = spark.read.format("kafka").options(**options).option("assign", '{"t":[0]}').load()
-    with pytest.raises(ElectionError, match="TimeoutException: a broker is away"), elections(spark):
+    with pytest.raises(ElectionError, match="TimeoutException: a broker is away"), elections():
         lost.count()
     wrong = spark.sql("SELECT 1 / 0 AS division")
-    with pytest.raises(ArithmeticException), elections(spark):
+    with pytest.raises(ArithmeticException), elections():
         wrong.collect()

@@ -180,7 +180,7 @@ def test_following_raises_each_violation_once(
 
     def followed(on_step: object = lambda _: None) -> AuditReport:
         how = local.Following(stop, topic, 0.1, lambda _: plan_of(log), lambda: None, on_step)  # type: ignore[arg-type]
-        return local.follow(source_of(log), tmp_path, how, log.servers)
+        return local.follow(source_of(log), tmp_path, how)
 
     with monkeypatch.context() as patch:
         sent = Alarms.send

@@ -480,7 +480,7 @@ def test_each_right_that_an_audit_lacks_for_its_alarms_is_named(followed: Scene,
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_audit_follows_with_its_documented_rights(followed: Scene, spark: SparkSession, tmp_path: Path) -> None:
+def test_an_audit_follows_with_its_documented_rights(followed: Scene, tmp_path: Path) -> None:
     bridge = followed.bridge
     [delivered] = [one for one in bridge.read(followed.real) if one.value() == b"value"]
     again = {"headers": delivered.headers(), "timestamp": delivered.timestamp()[1]}
@@ -494,7 +494,6 @@ def test_an_audit_follows_with_its_documented_rights(followed: Scene, spark: Spa
         violations_topic=bridge.names.violations,
         namespace=bridge.namespace,
         kafka_options=followed.user("audit", "follower").settings,
-        spark=spark,
     )
     assert {kind: count for kind, count in report.violations.by_kind.items() if count} == {"DUPLICATED": 1}
     [raised] = [one for one in bridge.read(bridge.names.violations) if b"DUPLICATED" in (one.value() or b"")]

@@ -79,7 +79,7 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
     app_id = app_id or names.worker_group
     checks = names.check("")
     fences = Right(ResourceKind.TRANSACTIONAL_ID, f"{names.half}@{SYSTEM_GROUP}/", Pattern.PREFIXED, ("WRITE",))
-    # librdkafka looks up the coordinator of this group for every reader.
+    # librdkafka looks up the coordinator of this group for every reader. The audit's reads on without it.
     reader = Right(ResourceKind.GROUP, READER_GROUP, Pattern.LITERAL, ("DESCRIBE",))
     answering = (
         topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
@@ -123,7 +123,6 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         case Role.FOLLOWER:
             return [
                 topic(names.violations, "READ", "WRITE"),
-                reader,
                 # The rest of the name is the ledger's own id.
                 Right(ResourceKind.TRANSACTIONAL_ID, f"{names.violations}-", Pattern.PREFIXED, ("WRITE",)),
             ]

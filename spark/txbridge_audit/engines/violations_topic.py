@@ -1,6 +1,6 @@
 """The violations topic: each violation of a ledger is written there as one record.
 
-The records of a step are written in one Kafka transaction before the step counts (store.py). An audit that dies
+The records of a step are written in one Kafka transaction before the step counts (local/state.py). An audit that dies
 between the two repeats the step. So before its first step an audit reads the records that were written since the last
 step that counts, and does not write them again. The transactional id belongs to the ledger. So an audit that starts
 fences a predecessor that still runs.
@@ -14,20 +14,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txbridge.core.names import READER_GROUP, Names
+from txbridge.core.names import Names
 from txbridge.kafka.denied import named
+from txbridge_audit.cluster.cuts import ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
+from txbridge_audit.cluster.reader import read
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.report.alarms import Alarm
 
 #: Version of the records. It is raised when a key changes its meaning or is removed.
 FORMAT = 1
-#: Time-out of each request about the topic, seconds. During an election a partition may be without a leader for so
+#: Time-out of each request of the producer, seconds. During an election a partition may be without a leader for so
 #: long.
 TIMEOUT = 30.0
 
@@ -69,38 +70,8 @@ class Alarms:
         starts, ends = self._cluster.log_starts(self._partitions), self._cluster.stable_offsets(self._partitions)
         begin = {key: max(starts[key], since.get(key, 0)) for key in self._partitions}
         self._at = begin
-        unread = {key for key in self._partitions if begin[key] < ends[key]}
-        if not unread:
-            return
-        consumer = Consumer(
-            {
-                **self._settings.librdkafka,
-                # librdkafka requires a group, and looks up its coordinator. No offsets are committed.
-                "group.id": READER_GROUP,
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "log_level": 0,
-            },
-        )
-        try:
-            consumer.assign([KafkaPartition(*key, begin[key]) for key in unread])
-            deadline = time.monotonic() + TIMEOUT
-            while unread:
-                if time.monotonic() >= deadline:
-                    raise CouldNotAuditError(f"{self._topic} cannot be read to its end within {TIMEOUT:.0f} s")
-                message = consumer.poll(1.0)
-                if message is None:
-                    continue
-                error = message.error()
-                if error is None:
-                    self._remember_id(message.value())
-                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (librdkafka's own name)
-                    unread.discard((str(message.topic()), int(message.partition() or 0)))
-                else:
-                    raise self._explain_error(KafkaException(error), "READ")
-        finally:
-            consumer.close()
+        for record in read(self._settings, ranges(begin, ends), committed=True):
+            self._remember_id(record.value)
 
     def send(self, step: int, alarms: Sequence[Alarm]) -> Mapping[TopicPartition, int]:
         """Write the alarms that were not written yet. Returns offsets by partition, below which no later alarm lies."""
@@ -138,20 +109,16 @@ class Alarms:
         if isinstance(told, dict) and told.get("audit") == self._audit:
             self._sent.add(str(told.get("id")))
 
-    def _explain_error(self, error: Exception, operation: str = "WRITE") -> CouldNotAuditError:
+    def _explain_error(self, error: Exception) -> CouldNotAuditError:
         first = error.args[0] if error.args else error
-        reason = self._name_right(first, operation).str() if isinstance(first, KafkaError) else str(first)
+        reason = self._name_right(first).str() if isinstance(first, KafkaError) else str(first)
         return CouldNotAuditError(
             f"violations cannot be written to {self._topic} ({reason}): check that it is up, and that no other audit "
             "follows this ledger",
         )
 
-    def _name_right(self, error: KafkaError, operation: str) -> KafkaError:
+    def _name_right(self, error: KafkaError) -> KafkaError:
         """The error, which names the missing right if there is one."""
-        match error.code():
-            case KafkaError.GROUP_AUTHORIZATION_FAILED:
-                return named(error, "DESCRIBE", f"group {READER_GROUP}")
-            case KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                return named(error, "WRITE", f"transactional id {self._topic}-{self._audit}")
-            case _:
-                return named(error, operation, f"topic {self._topic}")
+        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return named(error, "WRITE", f"transactional id {self._topic}-{self._audit}")
+        return named(error, "WRITE", f"topic {self._topic}")

@@ -11,7 +11,6 @@ from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.lacking import SAYS
-from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.report import entries
 from txbridge_audit.report.entry import Entry, Tally
 from txbridge_audit.report.model import AuditReport
@@ -24,7 +23,6 @@ def report_of(
     odd: OddRecords,
     facts: Facts,
     *,
-    selection: AuditSelection,
     starts: Mapping[TopicPartition, int],
     cuts: Mapping[TopicPartition, tuple[int, int]],
     hidden: Mapping[TopicPartition, tuple[int, int]],
@@ -59,7 +57,6 @@ def report_of(
         answered_by_check=sums.answered_by_check,
         unjudged=sums.unjudged_by_kind(),
         cuts=_cuts(cuts, facts.before),
-        selection=selection,
         **about,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -47,6 +47,11 @@ class Entries:
         self.by_kind[entry.kind] += 1
         if self.has_room(entry.kind):
             self.listed.setdefault(entry.kind, []).append(entry)
+
+    def explain(self, kind: str, better: Callable[[Sequence[Entry]], list[Entry]]) -> None:
+        """Replace the listed entries of a kind by better ones."""
+        if kind in self.listed:
+            self.listed[kind] = better(self.listed[kind])
 
     def add_all(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
+from txbridge_audit.engines.reporting import EXPLAINED
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.protocol.mentions import AsideMention, HalfMention, UnreadableMention
@@ -44,6 +45,8 @@ class Steps:
         # Nothing here must outlive a loss of power.
         self.state._database.execute("PRAGMA synchronous = OFF")
         self._steps = LocalSteps(self._source, self.state)
+        # There is no Kafka here that would show the differences.
+        self._steps._explained = EXPLAINED
 
     def reopen(self) -> None:
         """As if the process had ended."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from txbridge_audit.cluster.plan import Plan
@@ -15,7 +15,7 @@ from txbridge_audit.engines.local.run import until_leaders_stay
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.violations_topic import Alarms
-from txbridge_audit.report.alarms import AuditStep, Raise
+from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.model import AuditReport
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise.
@@ -56,7 +56,7 @@ class Following:
     on_step: Callable[[AuditStep], None]
 
 
-def follow(source: AuditedTopics, ledger: Path, how: Following, bootstrap_servers: str) -> AuditReport:
+def follow(source: AuditedTopics, ledger: Path, how: Following) -> AuditReport:
     """Make steps until `stop` is set, then a last one. Returns the report of everything so far.
 
     Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
@@ -79,32 +79,11 @@ def follow(source: AuditedTopics, ledger: Path, how: Following, bootstrap_server
             plan = how.plan(int(now * 1000))
             raising = alarms.send if alarms else None
             closing = last or now - steps.written_at > LEDGER_EVERY
-            step = _timed(source, steps, plan, raising, ledger if closing else None, bootstrap_servers)
+            make = partial(steps.step, plan, raising, ledger=ledger if closing else None)
+            step = until_leaders_stay(source.say, make)
             how.on_step(step)
             if last:
                 return step.report
             how.stop.wait(how.interval)
     finally:
         state.close()
-
-
-def _timed(
-    source: AuditedTopics,
-    steps: LocalSteps,
-    plan: Plan,
-    raising: Raise | None,
-    ledger: Path | None,
-    bootstrap_servers: str,
-) -> AuditStep:
-    step = until_leaders_stay(source.say, lambda: steps.step(plan, raising, ledger=ledger))
-    report = replace(
-        step.report,
-        started_at=plan.now,
-        seconds=time.time() - plan.now / 1000,
-        bootstrap_servers=bootstrap_servers,
-        cluster_id=source.cluster.cluster_id,
-        version=version("txbridge"),
-        engine="local",
-        limits=plan.limits,
-    )
-    return replace(step, report=report)

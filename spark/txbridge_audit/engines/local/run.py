@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -12,11 +13,12 @@ from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import LocalIntake
 from txbridge_audit.engines.local.store import MentionStore, store_for
+from txbridge_audit.engines.reporting import report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.verdict import Verdict, judge
+from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.protocol.mentions import CopyMention
-from txbridge_audit.report.build import report_of
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import Sums
@@ -39,10 +41,7 @@ class Listener(Protocol):
 
 
 def audit(source: AuditedTopics, plan: Plan, listeners: Sequence[Listener] = ()) -> AuditReport:
-    """Make one audit of everything that the topics hold. Raises CouldNotAuditError.
-
-    The report has 0 for `started_at` and `seconds`.
-    """
+    """Make one audit of everything that the topics hold. Raises CouldNotAuditError."""
     records = sum(source.cluster.high_watermarks(source.partitions[source.names.half]).values())
     store = store_for(records * _RECORDS_EACH)
     try:
@@ -79,6 +78,7 @@ def _judge(
                 listener.take(verdict)
         else:
             sums.strays += verdict.case.strays
+    sums.entries.explain(ALTERED.name, partial(with_differences, source.settings))
     claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
     for copy, kind in sums.add_strays(facts, other_namespaces(source, claimed)):
         for listener in listeners:
@@ -86,18 +86,7 @@ def _judge(
     # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut off
     # from the controllers.
     source.cluster.refuse_moved({*reading.spans, *facts.before})
-    return report_of(
-        source.names,
-        sums,
-        intake.odd,
-        facts,
-        selection=plan.selection,
-        starts=reading.starts,
-        cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
-        hidden=reading.hidden,
-        started_at=0,
-        seconds=0.0,
-    )
+    return report_on(source, plan, reading, facts, sums, intake.odd, engine="local")
 
 
 def until_leaders_stay(say: Progress, attempt: Callable[[], _T]) -> _T:

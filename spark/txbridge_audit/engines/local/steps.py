@@ -22,16 +22,17 @@ from txbridge_audit.cluster.seen import Seen, edges_of
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import LocalIntake
 from txbridge_audit.engines.local.state import Key, StateStore, cannot_keep
+from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import table
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.strays import label
 from txbridge_audit.judge.verdict import Verdict, judge
+from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.protocol.mentions import CopyMention, Mention, UnreadableMention, to_row
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.alarms import Alarm, AuditStep, Raise
-from txbridge_audit.report.build import report_of
 from txbridge_audit.report.entries import entry_of, stray_entry
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
@@ -73,6 +74,8 @@ class LocalSteps:
     def __init__(self, source: AuditedTopics, state: StateStore) -> None:
         """Continue the ledger of this state. Raises CouldNotAuditError when it is about another namespace."""
         self._source, self.state = source, state
+        #: Altered records whose differences this process has looked for.
+        self._explained = 0
         namespace = state.read_fact("namespace", source.names.namespace)
         if namespace != source.names.namespace:
             raise CouldNotAuditError(
@@ -282,6 +285,9 @@ class LocalSteps:
         alarms = []
         for kind in verdict.kinds:
             entry = entry_of(names, verdict, kind)
+            if kind == ALTERED.name and self._explained < EXPLAINED:
+                self._explained += 1
+                [entry] = with_differences(self._source.settings, [entry])
             is_new = self.state.put_entry(key, kind, json.dumps(dataclasses.asdict(entry)))
             if is_new and kind in table.VIOLATIONS:
                 half = None if key[1] < 0 else key[1]
@@ -337,18 +343,7 @@ class LocalSteps:
                 odd.add_record(fault)
         for aside in state.asides():
             odd.add_record(aside)
-        return report_of(
-            names,
-            sums,
-            odd,
-            facts,
-            selection=plan.selection,
-            starts=reading.starts,
-            cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
-            hidden=reading.hidden,
-            started_at=0,
-            seconds=0.0,
-        )
+        return report_on(self._source, plan, reading, facts, sums, odd, engine="local")
 
 
 def _row(mention: Mention) -> str:

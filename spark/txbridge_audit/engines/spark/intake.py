@@ -16,11 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.engines.local.intake import unknown_version
+from txbridge_audit.engines.records import refuse_unknown_version
 from txbridge_audit.engines.spark import tasks
 from txbridge_audit.engines.spark.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, read
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.protocol.mentions import AsideMention, from_row
+from txbridge_audit.judge.transaction import SetAside
+from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention, from_row
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
@@ -36,16 +37,20 @@ class SparkIntake:
         self._kept: list[DataFrame] = []
         self.named: set[str] = set()
         self.checkpoints: dict[int, AuditCheckpoint] = {}
-        self._asides: list[AsideMention] = []
+        self._asides = SetAside(names)
 
     def take_halves(self, spans: Spans) -> None:
-        for packed in self._look(self._rows(spans, tasks.halves, isolation=READ_UNCOMMITTED), tasks.NAMED):
+        for packed in self._look(
+            self._rows(spans, partial(tasks.halves, self._names), isolation=READ_UNCOMMITTED), tasks.NAMED
+        ):
             self.named.add(marshal.loads(packed))
 
     def take_offsets(self, spans: Spans) -> None:
         frame = self._rows(spans, partial(tasks.offsets, self._names))
-        for packed in self._look(frame, tasks.VERSION):
-            raise unknown_version(*marshal.loads(packed))
+        for packed in self._look(frame, tasks.ODD):
+            mention = from_row(marshal.loads(packed))
+            assert isinstance(mention, UnreadableMention)
+            refuse_unknown_version(mention)
         for packed in self._look(frame, tasks.CHECKPOINT):
             partition, *values = marshal.loads(packed)
             told = AuditCheckpoint(*values)
@@ -58,20 +63,18 @@ class SparkIntake:
         for packed in self._look(self._rows(spans, partial(tasks.discards, self._names)), tasks.ODD):
             aside = from_row(marshal.loads(packed))
             if isinstance(aside, AsideMention):
-                self._asides.append(aside)
+                self._asides.add_record(aside)
 
     def take_others(self, spans: Spans, counts: Mapping[str, int], *, exactly: bool) -> None:
         others = partial(tasks.others, self._names, dict(counts), self._asides, exactly)
         self._frames.append(self._rows(spans, others))
 
     def take_checks(self, spans: Spans) -> None:
-        self._frames.append(self._rows(spans, tasks.checks, may_vanish=True))
+        self._frames.append(self._rows(spans, partial(tasks.checks, self._names), may_vanish=True))
 
     def rows(self) -> DataFrame:
         """Everything that was read. Lazy."""
-        return reduce(DataFrame.union, [*self._kept, *self._frames]).where(
-            F.col("what").isin(tasks.MENTION, tasks.ODD, tasks.VERSION)
-        )
+        return reduce(DataFrame.union, [*self._kept, *self._frames]).where(F.col("what").isin(tasks.MENTION, tasks.ODD))
 
     def close(self) -> None:
         """Release what the driver has looked at."""

@@ -12,16 +12,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
-from txbridge_audit.engines.local.intake import unknown_version
+from txbridge_audit.engines.records import refuse_unknown_version
+from txbridge_audit.engines.reporting import report_on, with_differences
 from txbridge_audit.engines.spark import ledger, tasks
 from txbridge_audit.engines.spark.intake import SparkIntake
 from txbridge_audit.engines.spark.shipped import ship
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.violations import PHANTOM
+from txbridge_audit.judge.violations import ALTERED, PHANTOM
 from txbridge_audit.ledger.rows import phantom_row
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
-from txbridge_audit.report.build import report_of
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
@@ -43,7 +43,7 @@ def audit(
 ) -> AuditReport:
     """Make one audit of everything that the topics hold, with a ledger and an overview if they are asked for.
 
-    Raises CouldNotAuditError. The report has 0 for `started_at` and `seconds`.
+    Raises CouldNotAuditError.
     """
     ship(spark)
     intake = SparkIntake(spark, source.settings, source.names)
@@ -63,18 +63,7 @@ def audit(
                 source.say("writing the ledger")
                 table = rows.mapInArrow(partial(tasks.ledger_rows, facts, plan.selection), ledger.COLUMNS)
                 ledger.write(table, [phantom_row(copy) for copy in phantoms], ledger_path, ledger_format)
-            report = report_of(
-                source.names,
-                sums,
-                odd,
-                facts,
-                selection=plan.selection,
-                starts=reading.starts,
-                cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
-                hidden=reading.hidden,
-                started_at=0,
-                seconds=0.0,
-            )
+            report = report_on(source, plan, reading, facts, sums, odd, engine="spark")
             return replace(report, overview=overview.overview()) if with_overview else report
         finally:
             rows.unpersist()
@@ -89,8 +78,8 @@ def _facts_with_evidence(reading: Reading, rows: DataFrame, odd: OddRecords) -> 
         if what == tasks.ODD:
             mention = from_row(marshal.loads(packed))
             assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
-            if isinstance(mention, UnreadableMention) and mention.version is not None:
-                raise unknown_version(mention.topic, mention.partition, mention.at, mention.version)
+            if isinstance(mention, UnreadableMention):
+                refuse_unknown_version(mention)
             odd.add_record(mention)
         elif what == tasks.ANCHOR:
             place, anchor = marshal.loads(packed)
@@ -124,6 +113,7 @@ def _sums(
         listed = sums.entries.listed.setdefault(kind, [])
         if len(listed) < most_listed(kind):
             listed.append(entry)
+    sums.entries.explain(ALTERED.name, partial(with_differences, source.settings))
     claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
     labelled = sums.add_strays(facts, other_namespaces(source, claimed))
     return sums, [copy for copy, kind in labelled if kind == PHANTOM.name], overview

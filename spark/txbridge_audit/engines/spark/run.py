@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import SparkSession
 
 from txbridge_audit.cluster.plan import Plan
@@ -27,9 +25,8 @@ def spark_audit(
     ledger_path: str | None,
     ledger_format: LedgerFormat,
     with_overview: bool,
-    about_it: Callable[[AuditReport], AuditReport],
 ) -> AuditReport:
-    """See `txbridge_audit.audit.run_audit`. `about_it` adds what is known when an audit ends."""
+    """See `txbridge_audit.audit.run_audit`."""
     half = source.partitions[source.names.half]
     starts, ends = source.cluster.log_starts(half), source.cluster.high_watermarks(half)
     small, in_delta = sum(ends[key] - starts[key] for key in half) < _SMALL, ledger_format is LedgerFormat.DELTA
@@ -38,7 +35,7 @@ def spark_audit(
             ledger.refuse_existing(session, ledger_path)
 
         def attempt() -> AuditReport:
-            with elections(session):
+            with elections():
                 return judging.audit(
                     *(session, source, plan),
                     ledger_path=ledger_path,
@@ -46,7 +43,7 @@ def spark_audit(
                     with_overview=with_overview,
                 )
 
-        report = about_it(until_leaders_stay(source.say, attempt))
+        report = until_leaders_stay(source.say, attempt)
         if ledger_path is not None:
             ledger.write_summary(session, report.to_json(), ledger_path)
     return report

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from txbridge_audit.engines.spark.spark_session import own_folder
+
 #: What the tasks import (tasks.py), by package. A test compares.
 _PARTS = {
     "txbridge": ("__init__.py", "errors.py", "extras.py", "text.py", "core/__init__.py", "core/names.py"),
     "txbridge_audit": (
         "__init__.py",
+        "errors.py",
         "protocol/*.py",
         "judge/*.py",
         "report/__init__.py",
@@ -25,6 +28,7 @@ _PARTS = {
         "ledger/rows.py",
         "ledger/schema.py",
         "engines/__init__.py",
+        "engines/records.py",
         "engines/spark/__init__.py",
         "engines/spark/tasks.py",
     ),
@@ -40,10 +44,12 @@ def ship(spark: SparkSession) -> None:
     if name in _SHIPPED:
         return
     _SHIPPED.add(name)
-    # Executors fetch it when they start, at any time: it is there as long as this process.
-    folder = tempfile.TemporaryDirectory(prefix="txbridge-audit-")
-    _FOLDERS.append(folder)
-    file = Path(folder.name) / "txbridge_audit_tasks.zip"
+    # Executors fetch it when they start, at any time: it is there as long as the session, or this process.
+    folder = own_folder(spark)
+    if folder is None:
+        _FOLDERS.append(tempfile.TemporaryDirectory(prefix="txbridge-audit-"))
+        folder = Path(_FOLDERS[-1].name)
+    file = folder / "txbridge_audit_tasks.zip"
     write_zip(file)
     spark.addArtifacts(str(file), pyfile=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -15,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyspark
@@ -88,17 +86,15 @@ def spark_session(
     log = workdir / "spark.log"
     keep_log = True
     try:
-        with _hearing_interrupts() as hear:
+        with _explained(f"see {log}"):
+            packages = [CONNECTOR] * connector + [delta_lake.PACKAGE] * with_delta
+            own = _start(workdir, log, progress, packages, _QUICK_START if small else _UNDISTURBED)
+        try:
+            # Errors are explained before the session is stopped: their texts come from the JVM.
             with _explained(f"see {log}"):
-                packages = [CONNECTOR] * connector + [delta_lake.PACKAGE] * with_delta
-                options = _QUICK_START if small else _UNDISTURBED
-                own = _start(workdir, log, progress, hear, packages, options)
-            try:
-                # Errors are explained before the session is stopped: their texts come from the JVM.
-                with _explained(f"see {log}"):
-                    yield _configured(own, progress, connector=connector, with_delta=with_delta)
-            finally:
-                _stop(own)
+                yield _configured(own, progress, connector=connector, with_delta=with_delta)
+        finally:
+            _stop(own)
         keep_log = False
     except CouldNotAuditError as error:
         keep_log = str(log) in str(error)
@@ -125,52 +121,10 @@ def kill_session() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _hearing_interrupts() -> Iterator[Callable[[], None]]:
-    """Keep the handler of Ctrl-C that was set before Spark starts, without log lines of Py4J when it is interrupted.
-
-    Yields a function that sets the handler again after Spark has replaced it. A handler that is set later is kept.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:
-        yield lambda: None
-        return
-    wanted = _interrupt_quietly if before is signal.default_int_handler else before
-    disabled = logging.root.manager.disable
-
-    def hear() -> None:
-        signal.signal(signal.SIGINT, wanted)
-
-    hear()
-    try:
-        yield hear
-    finally:
-        logging.disable(disabled)
-        if signal.getsignal(signal.SIGINT) is _interrupt_quietly:
-            signal.signal(signal.SIGINT, before)
-
-
-def _interrupt_quietly(_signal: int, _frame: FrameType | None) -> None:
-    logging.disable(logging.CRITICAL)
-    raise KeyboardInterrupt
-
-
-@contextmanager
-def _interrupted_afterwards() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block. PySpark, interrupted while its JVM starts, would never end that JVM."""
-    if threading.current_thread() is not threading.main_thread() or (
-        signal.getsignal(signal.SIGINT) is not _interrupt_quietly
-    ):
-        yield
-        return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, _interrupt_quietly)
-    if came:
-        _interrupt_quietly(came[0], None)
+def own_folder(spark: SparkSession) -> Path | None:
+    """The folder of a session that was started here, which is deleted with it; None for a given session."""
+    folder = Path(str(spark.sparkContext.getConf().get("spark.local.dir", "")))
+    return folder if folder in _own_folders else None
 
 
 @contextmanager
@@ -182,46 +136,30 @@ def _explained(where: str) -> Iterator[None]:
         raise CouldNotAuditError(f"{_reason(error)}; {where}") from error
 
 
-_KAFKAS_EXCEPTION = re.compile(r"\borg\.apache\.kafka\.[\w.$]+Exception\b")
-_RETRIABLE = "org.apache.kafka.common.errors.RetriableException"
+#: The retriable errors of Kafka's client that a reader meets.
+_PASSING = re.compile(
+    r"\borg\.apache\.kafka\.common\.errors\.((?:Timeout|Network|Disconnect|NotLeaderOrFollower|LeaderNotAvailable|"
+    r"ReplicaNotAvailable|OffsetNotAvailable|KafkaStorage|CorruptRecord|(?:Fenced|Unknown)LeaderEpoch|"
+    r"UnknownTopicOrPartition|(?:Unknown|Inconsistent|FetchSession)TopicId|FetchSessionIdNotFound|"
+    r"InvalidFetchSessionEpoch|CoordinatorLoadInProgress|(?:Not)?Coordinator(?:NotAvailable)?|ListenerNotFound|"
+    r"ThrottlingQuotaExceeded)Exception)\b"
+)
 
 
 @contextmanager
-def elections(spark: SparkSession) -> Iterator[None]:
-    """Turn retriable errors of Kafka's client, in a task or in Spark's driver, into ElectionError.
-
-    Kafka's own classes tell which errors are retriable.
-    """
+def elections() -> Iterator[None]:
+    """Turn retriable errors of Kafka's client, in a task or in Spark's driver, into ElectionError."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        name = next((name for name in _classes_of(error) if _is_retriable(spark, name)), None)
-        if name is None:
+        # An error of a task is in the text, one of the driver is a cause in the stack trace.
+        found = _PASSING.search(f"{error}\n{getattr(error, '_stackTrace', '')}")
+        if found is None:
             raise
         raise ElectionError(
-            f"Kafka did not answer during the audit ({name.rpartition('.')[2]}: a broker is away, or a leader is being "
+            f"Kafka did not answer during the audit ({found[1]}: a broker is away, or a leader is being "
             "elected): check the brokers, run it again",
         ) from error
-
-
-def _classes_of(error: Exception) -> list[str]:
-    """Names of Kafka's exceptions in an error: a task's are in its text, the driver's are its causes."""
-    names = _KAFKAS_EXCEPTION.findall(str(error))
-    cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    while cause is not None:
-        names += _KAFKAS_EXCEPTION.findall(str(cause.toString()))
-        cause = cause.getCause()
-    return names
-
-
-def _is_retriable(spark: SparkSession, name: str) -> bool:
-    context: Any = spark.sparkContext
-    loader = spark._jsparkSession.sharedState().jarClassLoader()  # noqa: SLF001  (the connector's classes are there)
-    load = context._jvm.java.lang.Class.forName  # noqa: SLF001
-    try:
-        return bool(load(_RETRIABLE, False, loader).isAssignableFrom(load(name, False, loader)))  # Java: initialise
-    except Py4JError:  # no class of that name
-        return False
 
 
 def _reason(error: Exception) -> str:
@@ -243,7 +181,7 @@ def _reason(error: Exception) -> str:
 
 
 def _configured(spark: SparkSession, progress: Progress, *, connector: bool, with_delta: bool) -> SparkSession:
-    # Spark Connect has no SparkContext, which tells how many tasks run at once, and the class of an error of Kafka.
+    # Spark Connect has no SparkContext, which tells how many tasks run at once.
     if not hasattr(spark, "sparkContext"):
         raise CouldNotAuditError(
             "the audit cannot run over Spark Connect: use spark-submit, or let it start a Spark of its own",
@@ -274,10 +212,9 @@ def _has_connector(spark: SparkSession) -> bool:
     return True
 
 
-def _start(
-    workdir: Path, log: Path, progress: Progress, hear: Callable[[], None], packages: Sequence[str], options: str
-) -> SparkSession:
+def _start(workdir: Path, log: Path, progress: Progress, packages: Sequence[str], options: str) -> SparkSession:
     _check_java()
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
     cores = os.cpu_count() or 2
     conf = SparkConf().setAll(
         [
@@ -304,14 +241,15 @@ def _start(
     gateway = None
     try:
         # Spark leaves files in its working directory, which must not be the user's.
-        with log.open("wb") as out, _interrupted_afterwards():
+        with log.open("wb") as out:
             gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
         # The tasks run in this Python, which has pyarrow, not in the first one of the user's PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         SparkContext(conf=conf, gateway=gateway)
         # The last act of SparkContext's constructor is to set a handler of its own. That one sends the JVM a request
         # while another answer is being read, and both fail.
-        hear()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, on_ctrl_c)
         return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         if gateway is not None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
 
 from txbridge.core.names import Names
+from txbridge_audit.engines import records
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.selection import AuditSelection
@@ -23,7 +24,6 @@ from txbridge_audit.judge.transaction import AuditedTransaction, SetAside, trans
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.ledger.rows import row_of
 from txbridge_audit.ledger.schema import table_of
-from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
@@ -31,9 +31,8 @@ from txbridge_audit.report.entries import entry_of
 from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import Contribution, most_listed
 
-#: What a row is: a mention of a transaction; an odd record; a real topic that a half message names; a checkpoint; a
-#: record of an unknown version.
-MENTION, ODD, NAMED, CHECKPOINT, VERSION = "mention", "odd", "named", "checkpoint", "version"
+#: What a row is: a mention of a transaction; an odd record; a real topic that a half message names; a checkpoint.
+MENTION, ODD, NAMED, CHECKPOINT = "mention", "odd", "named", "checkpoint"
 #: `half` is -1 where a mention names no offset, and in rows that are no mention.
 ROWS = "what string, partition int, half bigint, row binary"
 #: A row as a task makes it. What it says are plain values, packed by Python for Python of the same version.
@@ -81,76 +80,49 @@ def _records(batches: Iterable[Any]) -> Iterator[KafkaRecord]:
             yield KafkaRecord(topic, partition, offset, timestamp, kind == 0, key, value, pairs)
 
 
-def _told(mention: Mention) -> Told:
-    return MENTION, mention.partition, -1 if mention.half is None else mention.half, marshal.dumps(to_row(mention))
+def _told(names: Names, mentions: Iterable[Mention]) -> Iterator[Told]:
+    for mention in mentions:
+        packed = marshal.dumps(to_row(mention))
+        if isinstance(mention, UnreadableMention | AsideMention):
+            yield ODD, mention.partition, -1, packed
+        if isinstance(mention, UnreadableMention):
+            continue
+        if not isinstance(mention, AsideMention) or mention.source_topic == names.half:
+            yield MENTION, mention.partition, -1 if mention.half is None else mention.half, packed
 
 
-def _odd(mention: Mention) -> Told:
-    return ODD, mention.partition, -1, marshal.dumps(to_row(mention))
-
-
-def halves(records: Iterable[KafkaRecord]) -> Iterator[Told]:
+def halves(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
     named: set[str] = set()
-    for record in records:
-        half = client_records.half_mention(record)
-        yield _told(half)
-        if half.fault is None:
-            named.update([part.topic for part in half.parts] if half.parts is not None else [str(half.real_topic)])
+
+    def seen() -> Iterator[Mention]:
+        for half in records.half_mentions(given):
+            named.update(records.real_topics_of(half))
+            yield half
+
+    yield from _told(names, seen())
     yield from ((NAMED, 0, -1, marshal.dumps(topic)) for topic in named)
 
 
-def offsets(names: Names, records: Iterable[KafkaRecord]) -> Iterator[Told]:
-    ours, last = f"{names.half}@".encode(), dict[int, AuditCheckpoint]()
-    for record in records:
-        if (record.key or b"").startswith(ours) and (version := worker_records.unknown_version(record)):
-            yield VERSION, 0, -1, marshal.dumps([record.topic, record.partition, record.offset, version])
-        told = worker_records.offset_mention(record, names)
-        if isinstance(told, AuditCheckpoint):
-            last[record.partition] = told
-        elif told is not None:
-            yield _told(told)
+def offsets(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
+    last: dict[int, AuditCheckpoint] = {}
+    yield from _told(names, records.offset_mentions(names, last, given))
     for partition, seen in last.items():
         values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics)]
         yield CHECKPOINT, partition, -1, marshal.dumps(values)
 
 
-def discards(names: Names, records: Iterable[KafkaRecord]) -> Iterator[Told]:
-    for record in records:
-        told = worker_records.discard_mention(record)
-        if isinstance(told, AsideMention):
-            yield _odd(told)
-            if told.source_topic == names.half:
-                yield _told(told)
-        elif told is not None:
-            yield _told(told)
+def discards(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
+    return _told(names, records.discard_mentions(given))
 
 
 def others(
-    names: Names, counts: Mapping[str, int], asides: list[AsideMention], exactly: bool, records: Iterable[KafkaRecord]
+    names: Names, counts: Mapping[str, int], asides: SetAside, exactly: bool, given: Iterable[KafkaRecord]
 ) -> Iterator[Told]:
-    set_aside = SetAside(names)
-    for one in asides:
-        set_aside.add_record(one)
-    for record in records:
-        if record.topic == names.end:
-            ends = client_records.end_mentions(record, exactly=exactly)
-            found: Iterable[Mention] = (
-                [ends] if isinstance(ends, UnreadableMention) else set_aside.entries_that_count(ends)
-            )
-        elif record.topic == names.op:
-            outcomes = worker_records.outcome_mentions(record)
-            found = [outcomes] if isinstance(outcomes, UnreadableMention) else outcomes
-        else:
-            copy = worker_records.copy_mention(record, counts[record.topic])
-            found = [] if copy is None else [copy]
-        for mention in found:
-            yield _odd(mention) if isinstance(mention, UnreadableMention) else _told(mention)
+    return _told(names, records.other_mentions(names, counts, asides, exactly, given))
 
 
-def checks(records: Iterable[KafkaRecord]) -> Iterator[Told]:
-    for check in map(worker_records.check_mention, records):
-        if check is not None:
-            yield _told(check)
+def checks(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
+    return _told(names, records.check_mentions(given))
 
 
 # Mentions to verdicts

@@ -1,0 +1,88 @@
+"""What the records of each topic mention, for both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from txbridge.core.names import Names
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.transaction import SetAside
+from txbridge_audit.protocol import client_records, worker_records
+from txbridge_audit.protocol.mentions import AsideMention, DiscardMention, HalfMention, Mention, UnreadableMention
+from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.worker_records import AuditCheckpoint
+
+
+def half_mentions(records: Iterable[KafkaRecord]) -> Iterator[HalfMention]:
+    """The half messages of HALF, with a fault or without."""
+    return map(client_records.half_mention, records)
+
+
+def real_topics_of(half: HalfMention) -> Iterable[str]:
+    """The real topics that a half message names."""
+    if half.fault is not None:
+        return ()
+    return [str(half.real_topic)] if half.parts is None else [part.topic for part in half.parts]
+
+
+def offset_mentions(
+    names: Names, checkpoints: dict[int, AuditCheckpoint], records: Iterable[KafkaRecord]
+) -> Iterator[Mention]:
+    """The parked entries of OFFSET. The last checkpoint of each partition goes into `checkpoints`.
+
+    A record of a worker whose version is not known is an UnreadableMention with that version.
+    """
+    ours = f"{names.half}@".encode()
+    for record in records:
+        if (record.key or b"").startswith(ours) and (version := worker_records.unknown_version(record)):
+            yield UnreadableMention(record.partition, None, record.offset, record.topic, "a newer version", version)
+        told = worker_records.offset_mention(record, names)
+        if isinstance(told, AuditCheckpoint):
+            checkpoints[record.partition] = told
+        elif told is not None:
+            yield told
+
+
+def discard_mentions(records: Iterable[KafkaRecord]) -> Iterator[AsideMention | DiscardMention]:
+    """What the records of the discard topic say."""
+    return (told for told in map(worker_records.discard_mention, records) if told is not None)
+
+
+def other_mentions(
+    names: Names, counts: Mapping[str, int], asides: SetAside, exactly: bool, records: Iterable[KafkaRecord]
+) -> Iterator[Mention]:
+    """The mentions of records of END, OP and real topics. See engines/gather.py for `counts` and `exactly`."""
+    for record in records:
+        if record.topic == names.end:
+            ends = client_records.end_mentions(record, exactly=exactly)
+            if isinstance(ends, UnreadableMention):
+                yield ends
+            else:
+                yield from asides.entries_that_count(ends)
+        elif record.topic == names.op:
+            outcomes = worker_records.outcome_mentions(record)
+            if isinstance(outcomes, UnreadableMention):
+                yield outcomes
+            else:
+                yield from outcomes
+        elif not record.has_headers:
+            # It may claim a half message. So it is not passed over without a word.
+            fault = "the name of a header is not UTF-8, so that it cannot be read here"
+            yield UnreadableMention(record.partition, None, record.offset, record.topic, fault)
+        elif (copy := worker_records.copy_mention(record, counts[record.topic])) is not None:
+            yield copy
+
+
+def check_mentions(records: Iterable[KafkaRecord]) -> Iterator[Mention]:
+    """The checks of a check topic."""
+    return (told for told in map(worker_records.check_mention, records) if told is not None)
+
+
+def refuse_unknown_version(mention: UnreadableMention) -> None:
+    """Raise CouldNotAuditError for a record that only workers write, of another version of the protocol."""
+    if mention.version is not None:
+        raise CouldNotAuditError(
+            f"{mention.topic}/{mention.partition}@{mention.at} has TXB_V={mention.version[:20]}, which this audit does "
+            "not know: a newer worker wrote it, and its meaning for the verdict is not known; use the audit of that "
+            "version",
+        )
