@@ -104,7 +104,7 @@ def run_audit(
     source = AuditedTopics(cluster, settings, names, topics, progress)
     if chosen is AuditEngine.SPARK:
         # Only here: Spark takes a second to load.
-        from txbridge_audit.engines.spark.run import spark_audit  # noqa: PLC0415
+        from txbridge_audit.engines.spark.spark_audit import spark_audit  # noqa: PLC0415
 
         return spark_audit(
             source,

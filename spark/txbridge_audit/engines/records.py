@@ -1,4 +1,4 @@
-"""What the records of each topic mention, for both engines."""
+"""The mentions in the records of each topic, for both engines."""
 
 from __future__ import annotations
 

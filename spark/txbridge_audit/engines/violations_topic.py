@@ -16,7 +16,6 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txbridge.core.names import Names
 from txbridge.kafka.denied import named
 from txbridge_audit.cluster.cuts import ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
@@ -31,11 +30,6 @@ FORMAT = 1
 #: Time-out of each request of the producer, seconds. During an election a partition may be without a leader for so
 #: long.
 TIMEOUT = 30.0
-
-
-def default_topic(namespace: str) -> str:
-    """The violations topic of a namespace."""
-    return Names(namespace).violations
 
 
 def existing_partitions(cluster: AuditedCluster, topic: str) -> list[TopicPartition]:

@@ -48,7 +48,7 @@ class Entries:
         if self.has_room(entry.kind):
             self.listed.setdefault(entry.kind, []).append(entry)
 
-    def explain(self, kind: str, better: Callable[[Sequence[Entry]], list[Entry]]) -> None:
+    def explain_kind(self, kind: str, better: Callable[[Sequence[Entry]], list[Entry]]) -> None:
         """Replace the listed entries of a kind by better ones."""
         if kind in self.listed:
             self.listed[kind] = better(self.listed[kind])

@@ -51,7 +51,7 @@ def test_a_spark_for_short_audits_where_few_half_messages_are_left(
         high_watermarks=lambda keys: {key: ends[key] for key in keys},
     )
     monkeypatch.setattr("txbridge_audit.audit.AuditedCluster", lambda _: cluster)
-    monkeypatch.setattr("txbridge_audit.engines.spark.run.spark_session", spark_session)
+    monkeypatch.setattr("txbridge_audit.engines.spark.spark_audit.spark_session", spark_session)
     with pytest.raises(SparkStartedError):
         run_audit("127.0.0.1:1", namespace="big", engine=AuditEngine.SPARK)
     assert started == [small]

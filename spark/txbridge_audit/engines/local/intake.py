@@ -39,7 +39,7 @@ class LocalIntake:
 
     def take_halves(self, spans: Spans) -> None:
         for half in records.half_mentions(self._read(spans, committed=False)):
-            self._take(half)
+            self._take_mention(half)
             self.named.update(records.real_topics_of(half))
 
     def take_offsets(self, spans: Spans) -> None:
@@ -56,9 +56,9 @@ class LocalIntake:
 
     def _take_all(self, found: Iterable[Mention]) -> None:
         for mention in found:
-            self._take(mention)
+            self._take_mention(mention)
 
-    def _take(self, mention: Mention) -> None:
+    def _take_mention(self, mention: Mention) -> None:
         if isinstance(mention, UnreadableMention):
             records.refuse_unknown_version(mention)
             self.odd.add_record(mention)

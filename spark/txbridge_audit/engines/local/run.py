@@ -78,7 +78,7 @@ def _judge(
                 listener.take(verdict)
         else:
             sums.strays += verdict.case.strays
-    sums.entries.explain(ALTERED.name, partial(with_differences, source.settings))
+    sums.entries.explain_kind(ALTERED.name, partial(with_differences, source.settings))
     claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
     for copy, kind in sums.add_strays(facts, other_namespaces(source, claimed)):
         for listener in listeners:

@@ -113,7 +113,7 @@ def _sums(
         listed = sums.entries.listed.setdefault(kind, [])
         if len(listed) < most_listed(kind):
             listed.append(entry)
-    sums.entries.explain(ALTERED.name, partial(with_differences, source.settings))
+    sums.entries.explain_kind(ALTERED.name, partial(with_differences, source.settings))
     claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
     labelled = sums.add_strays(facts, other_namespaces(source, claimed))
     return sums, [copy for copy, kind in labelled if kind == PHANTOM.name], overview

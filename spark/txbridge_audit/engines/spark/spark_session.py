@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from txbridge_audit.cluster.plan import Progress
 from txbridge_audit.engines.spark import delta_lake
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-
-Progress = Callable[[str], None]
 
 #: The newest PySpark that the audit is tested with (docs/compatibility.md).
 _TESTED = "4.1.1"
