@@ -97,9 +97,12 @@ def run_audit(
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = AuditedCluster(settings)
     topics = facts.internal_topics(cluster, names)  # first, so that a missing topic is reported at once
-    folder = None if ledger_path is None else formats.local_folder(ledger_path)
-    wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path, ledger_format)
-    chosen = AuditEngine.LOCAL if continued else wanted or fitting_engine(cluster, topics[names.half], progress)
+    folder = None if ledger_path is None else formats.local_folder(ledger_path, continued=continued)
+    if continued:
+        chosen = AuditEngine.LOCAL
+    else:
+        wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path, ledger_format)
+        chosen = wanted or fitting_engine(cluster, topics[names.half], progress)
 
     source = AuditedTopics(cluster, settings, names, topics, progress)
     if chosen is AuditEngine.SPARK:

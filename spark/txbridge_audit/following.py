@@ -50,7 +50,7 @@ def follow(
     """
     by_spark = engine is AuditEngine.SPARK
     formats.refuse_to_continue(AuditSelection(), ledger_path, ledger_format, by_spark=by_spark, with_overview=False)
-    names, folder = facts.named(namespace), formats.local_folder(formats.resolved(ledger_path))
+    names, folder = facts.named(namespace), formats.local_folder(ledger_path, continued=True)
     assert folder is not None  # Others were refused.
     formats.refuse_without_library()
     settings = kafka_settings(bootstrap_servers, kafka_options)

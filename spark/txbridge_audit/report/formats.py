@@ -36,13 +36,16 @@ def _scheme_of(path: str) -> str | None:
     return found[1].lower() if found else None
 
 
-def local_folder(path: str) -> Path | None:
-    """The folder of a ledger if it is certainly on this machine, and can be read before Spark starts; else None."""
+def local_folder(path: str, *, continued: bool = False) -> Path | None:
+    """The folder of a ledger if it is certainly on this machine, and can be read before Spark starts; else None.
+
+    Spark does not write that of a continued audit: a plain path is always here.
+    """
     scheme = _scheme_of(path)
     if scheme == "file":
         return Path(urlsplit(path).path)
-    if scheme is None and not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
-        return Path(path)
+    if scheme is None and (continued or not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys()):
+        return Path(path).absolute()
     return None
 
 
@@ -101,7 +104,7 @@ def refuse_to_continue(
         raise CouldNotAuditError(
             "a continued audit writes Parquet files: leave --ledger-format out, or --continue and --follow"
         )
-    folder = local_folder(ledger_path)
+    folder = local_folder(ledger_path, continued=True)
     if folder is None:
         raise CouldNotAuditError(
             "the state of --continue and --follow is in a folder of this machine: give --ledger one, as file:///... if "

@@ -13,7 +13,7 @@ from txbridge_audit.cluster import reader
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.report.formats import LedgerFormat, resolved
+from txbridge_audit.report.formats import LedgerFormat, local_folder, resolved
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -165,3 +165,13 @@ def test_the_number_of_half_messages_chooses_the_engine(
     said: list[str] = []
     assert fitting_engine(cast("AuditedCluster", cluster), [A], said.append) is expected
     assert submitted or said == [f"{number:,} half messages: --engine {expected}"]
+
+
+def test_a_plain_path_of_a_continued_audit_is_here_whatever_spark_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert local_folder("ledger") is None
+    assert local_folder("ledger", continued=True) == tmp_path / "ledger"
+    assert local_folder("hdfs://nn/ledger", continued=True) is None
