@@ -42,14 +42,14 @@ class CheckGroups:
     def push_check(self, group: str, due: int, offset: int) -> None:
         """Schedule a check."""
         if group not in self.schedules:
-            self._sweep()
-        self._schedule(group).push_item(due, offset)
-        self._note(group, due)
+            self._sweep_groups()
+        self._schedule_of(group).push_item(due, offset)
+        self._note_due(group, due)
 
     def load_check(self, group: str, due: int, offset: int) -> None:
         """Schedule a check at a take-over, before any check is asked for."""
-        self._schedule(group).load_item(due, offset)
-        self._note(group, due)
+        self._schedule_of(group).load_item(due, offset)
+        self._note_due(group, due)
 
     def next_due(self, until: int | None = None) -> int | None:
         """Time (ms) of the first check; if checks are due, the time of any of these.
@@ -59,7 +59,7 @@ class CheckGroups:
         for line in (self._new, self._seen):
             while line:
                 group = next(iter(line))
-                due = self._due(group)
+                due = self._due_of(group)
                 if due is not None:
                     return due
                 del line[group]
@@ -67,7 +67,7 @@ class CheckGroups:
             due, group = self._heads[0]
             if until is not None and due > until:
                 return due
-            first = self._first(group) if self._head.get(group) == due else None
+            first = self._first_due(group) if self._head.get(group) == due else None
             if first == due:
                 return due
             self._drop_head(due, group, first)
@@ -79,9 +79,9 @@ class CheckGroups:
         found: list[str] = []
         seen = len(self._seen)
         limit = min(limit, len(self._new) + seen)
-        self._look(self._new, len(self._new), (limit + 1) // 2, found)
-        self._look(self._seen, seen, limit, found)
-        self._look(self._new, len(self._new), limit, found)
+        self._look_through(self._new, len(self._new), (limit + 1) // 2, found)
+        self._look_through(self._seen, seen, limit, found)
+        self._look_through(self._new, len(self._new), limit, found)
         return found
 
     def is_due(self, group: str, now: int) -> bool:
@@ -107,13 +107,13 @@ class CheckGroups:
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
-    def _schedule(self, group: str) -> TimerQueue:
+    def _schedule_of(self, group: str) -> TimerQueue:
         found = self.schedules.get(group)
         if found is None:
             found = self.schedules[group] = TimerQueue(self._is_current)
         return found
 
-    def _sweep(self) -> None:
+    def _sweep_groups(self) -> None:
         """Remove some groups without a current check.
 
         The check of a decided message stays here until it is due, which may take days.
@@ -121,11 +121,11 @@ class CheckGroups:
         for _ in range(min(_LOOKS, len(self.schedules))):
             group = next(iter(self.schedules))
             self.schedules.move_to_end(group)
-            if self._first(group) is None:
+            if self._first_due(group) is None:
                 self._new.pop(group, None)
                 self._seen.pop(group, None)
 
-    def _note(self, group: str, due: int) -> None:
+    def _note_due(self, group: str, due: int) -> None:
         if group in self._new or group in self._seen:
             return
         head = self._head.get(group)
@@ -136,7 +136,7 @@ class CheckGroups:
                 self._heads = [(due, group) for group, due in self._head.items()]
                 heapq.heapify(self._heads)
 
-    def _first(self, group: str) -> int | None:
+    def _first_due(self, group: str) -> int | None:
         """Time (ms) of the group's first check. A group without one is removed."""
         due = self.schedules[group].next_due()
         if due is None:
@@ -157,7 +157,7 @@ class CheckGroups:
         self._now = now
         while self._heads and self._heads[0][0] <= now:
             due, group = self._heads[0]
-            first = self._first(group) if self._head.get(group) == due else None
+            first = self._first_due(group) if self._head.get(group) == due else None
             if first is not None and first <= now:
                 heapq.heappop(self._heads)
                 del self._head[group]
@@ -165,24 +165,24 @@ class CheckGroups:
             else:
                 self._drop_head(due, group, first)
 
-    def _due(self, group: str) -> int | None:
+    def _due_of(self, group: str) -> int | None:
         """Time (ms) of the first check of a group in line; None if the group has to leave the line.
 
         It leaves when it has no check, or none that is due. In the second case it is in the heap again.
         """
-        due = self._first(group)
+        due = self._first_due(group)
         if due is None or due <= self._now:
             return due
         self._head[group] = due
         heapq.heappush(self._heads, (due, group))
         return None
 
-    def _look(self, line: OrderedDict[str, None], count: int, limit: int, found: list[str]) -> None:
+    def _look_through(self, line: OrderedDict[str, None], count: int, limit: int, found: list[str]) -> None:
         """Look at the first `count` groups of a part of the line, until `limit` are found. These go to its end."""
         for _ in range(count):
             if len(found) >= limit:
                 return
             group, _ = line.popitem(last=False)
-            if self._due(group) is not None:
+            if self._due_of(group) is not None:
                 self._seen[group] = None
                 found.append(group)

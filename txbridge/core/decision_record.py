@@ -105,7 +105,7 @@ class PlainEntries(Sequence[DecisionEntry]):
             return None
         return cls(list(map(int, numbers)), ids, decisions)
 
-    def _all(self) -> list[DecisionEntry]:
+    def _make_entries(self) -> list[DecisionEntry]:
         if self._made is None:
             columns = zip(self.offsets, self.ids, self.decisions, strict=True)
             self._made = [DecisionEntry(offset, name.decode(), _PLAIN_DECISION[one]) for offset, name, one in columns]
@@ -119,16 +119,16 @@ class PlainEntries(Sequence[DecisionEntry]):
     @overload
     def __getitem__(self, index: slice) -> list[DecisionEntry]: ...
     def __getitem__(self, index: int | slice) -> DecisionEntry | list[DecisionEntry]:
-        return self._all()[index]
+        return self._make_entries()[index]
 
     def __iter__(self) -> Iterator[DecisionEntry]:
-        return iter(self._all())
+        return iter(self._make_entries())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def __repr__(self) -> str:
-        return repr(self._all())
+        return repr(self._make_entries())
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,11 +126,11 @@ class HalfQueue:
             self._latest_birth = born
         elif born < self._latest_birth - _STEP_MS:
             self._latest_birth, self._park_below = born, half.offset
-        return self._read(half)
+        return self._read_half(half)
 
-    def _read(self, half: HalfMessage) -> bool:
+    def _read_half(self, half: HalfMessage) -> bool:
         offset = half.offset
-        self._enter(offset, half.size)
+        self._pass_offset(offset, half.size)
         # Not a row: the rows of a take-over lie below the offsets that are still to be read.
         entry = self._entries.get_object(offset)
         if entry is None:
@@ -167,7 +167,7 @@ class HalfQueue:
 
     def read_malformed(self, offset: int, size: int) -> bool:
         """Take in a malformed record of HALF. True if it still has to be copied to the discard topic."""
-        if not self._enter(offset, size) or offset in self._outcomes:
+        if not self._pass_offset(offset, size) or offset in self._outcomes:
             return False
         self._malformed.add(offset)
         return True
@@ -179,7 +179,7 @@ class HalfQueue:
         """
         self.half_position = max(self.half_position, position)
 
-    def _enter(self, offset: int, size: int) -> bool:
+    def _pass_offset(self, offset: int, size: int) -> bool:
         if offset < self.half_position:
             return False
         self.half_position = offset + 1
@@ -225,10 +225,10 @@ class HalfQueue:
             offset, size = fresh.first, fresh.size_of(fresh.first)
             half = fresh.enter_first()
             if half is None:
-                self._enter(offset, size)
+                self._pass_offset(offset, size)
                 continue
             self._entries.uncount_fresh(half.group, (half.born,))
-            self._read(half)
+            self._read_half(half)
             entered.append(half)
         return entered
 

@@ -114,14 +114,14 @@ class OffsetTopic:
         record with the same key comes.
         """
         try:
-            self._take(key, value, headers, offset, appended)
+            self._take_record(key, value, headers, offset, appended)
         except NewerVersionError as error:
             self._newer[key or b""] = (offset, str(error))
             raise
         if self._newer:
             self._newer.pop(key or b"", None)
 
-    def _take(
+    def _take_record(
         self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int, appended: int | None
     ) -> None:
         if key == self._checkpoint_key:

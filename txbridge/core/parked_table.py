@@ -56,35 +56,35 @@ class ParkedTable:
         return self._count
 
     def __contains__(self, offset: int) -> bool:
-        return self._row(offset) >= 0
+        return self._row_of(offset) >= 0
 
     def __iter__(self) -> Iterator[HalfEntry]:
         """Every row; in the order of offsets once the table is sorted."""
-        return (self._at(row) for row, alive in enumerate(self._states) if alive)
+        return (self._entry_at(row) for row, alive in enumerate(self._states) if alive)
 
     def offsets(self) -> Iterator[int]:
         """Offset of every row, in the same order; cheaper than the rows."""
         return compress(self._offsets, self._states)
 
     def get_row(self, offset: int) -> HalfEntry | None:
-        row = self._row(offset)
-        return None if row < 0 else self._at(row)
+        row = self._row_of(offset)
+        return None if row < 0 else self._entry_at(row)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
         """For a pending row: due time of the next check, number of checks sent, birth. Cheaper than `get_row`."""
-        row = self._row(offset)
+        row = self._row_of(offset)
         if row < 0 or self._states[row] != _PENDING:
             return None
         return self._next_due[row], self._checks[row], self._born[row]
 
     def delivery_of(self, offset: int) -> int | None:
         """Due time of a scheduled row; cheaper than `get_row`."""
-        row = self._row(offset)
+        row = self._row_of(offset)
         return None if row < 0 or self._states[row] != _SCHEDULED else self._next_due[row]
 
     def counted_as(self, offset: int) -> tuple[str, TransactionState, int] | None:
         """Group, state and birth; cheaper than `get_row`."""
-        row = self._row(offset)
+        row = self._row_of(offset)
         if row < 0:
             return None
         return self._kind_names[self._kinds[row]][0], _STATES[self._states[row]], self._born[row]
@@ -117,19 +117,19 @@ class ParkedTable:
 
     def put_row(self, row: HalfEntry) -> None:
         """Add a row, or replace the one with its offset."""
-        place = self._row(row.offset)
+        place = self._row_of(row.offset)
         if place < 0:
-            self._append(row)
+            self._append_row(row)
             return
         self._born[place], self._next_due[place] = row.born, row.next_due
         self._sizes[place], self._checks[place] = row.size, row.checks
-        self._kinds[place] = self._kind((row.group, row.real_topic, row.messages))
+        self._kinds[place] = self._kind_number((row.group, row.real_topic, row.messages))
         self._states[place], self._others[place] = _state_of(row)
         self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES] = bytes.fromhex(row.transaction_id)
 
     def remove_row(self, offset: int) -> bool:
         """Remove a row; False when there is none."""
-        row = self._row(offset)
+        row = self._row_of(offset)
         if row < 0:
             return False
         self._states[row] = _DEAD
@@ -137,7 +137,7 @@ class ParkedTable:
         if self._index is not None:
             del self._index[offset]
         if len(self._states) > 2 * self._count + _FEW:
-            self._compact()
+            self._drop_empty_rows()
         return True
 
     def sort_rows(self) -> None:
@@ -147,12 +147,12 @@ class ParkedTable:
             return
         order = [index[offset] for offset in sorted(index)]
         index.clear()
-        self._rearrange(order)
+        self._rearrange_rows(order)
 
     def split_off(self, offset: int) -> list[HalfEntry]:
         """Remove and return the rows at and above an offset. The table must be sorted."""
         first = bisect_left(self._offsets, offset)
-        found = [self._at(row) for row in range(first, len(self._states)) if self._states[row]]
+        found = [self._entry_at(row) for row in range(first, len(self._states)) if self._states[row]]
         for column in (self._offsets, self._born, self._next_due, self._sizes, self._checks, self._kinds, self._others):
             del column[first:]
         del self._states[first:]
@@ -162,7 +162,7 @@ class ParkedTable:
 
     # --- columns ----------------------------------------------------------------------------------------------------
 
-    def _row(self, offset: int) -> int:
+    def _row_of(self, offset: int) -> int:
         if self._index is not None:
             return self._index.get(offset, -1)
         row = bisect_left(self._offsets, offset)
@@ -170,7 +170,7 @@ class ParkedTable:
             return -1
         return row
 
-    def _at(self, row: int) -> HalfEntry:
+    def _entry_at(self, row: int) -> HalfEntry:
         group, real_topic, messages = self._kind_names[self._kinds[row]]
         state, other, next_due = self._states[row], self._others[row], self._next_due[row]
         is_scheduled = state == _SCHEDULED
@@ -192,7 +192,7 @@ class ParkedTable:
             deliver_at=deliver_at,
         )
 
-    def _append(self, row: HalfEntry) -> None:
+    def _append_row(self, row: HalfEntry) -> None:
         if self._index is not None:
             self._index[row.offset] = len(self._offsets)
         elif self._offsets and row.offset <= self._offsets[-1]:
@@ -202,30 +202,30 @@ class ParkedTable:
         self._next_due.append(row.next_due)
         self._sizes.append(row.size)
         self._checks.append(row.checks)
-        self._kinds.append(self._kind((row.group, row.real_topic, row.messages)))
+        self._kinds.append(self._kind_number((row.group, row.real_topic, row.messages)))
         self._ids += bytes.fromhex(row.transaction_id)
         state, other = _state_of(row)
         self._others.append(other)
         self._states.append(state)
         self._count += 1
 
-    def _kind(self, kind: _Kind) -> int:
+    def _kind_number(self, kind: _Kind) -> int:
         number = self._kind_numbers.get(kind)
         if number is None:
             number = self._kind_numbers[kind] = len(self._kind_names)
             self._kind_names.append(kind)
         return number
 
-    def _compact(self) -> None:
-        self._rearrange(list(compress(range(len(self._states)), self._states)))
+    def _drop_empty_rows(self) -> None:
+        self._rearrange_rows(list(compress(range(len(self._states)), self._states)))
         # Kinds without a row are forgotten: clients choose groups and topics, so there may be any number over time.
         kinds = list(map(self._kind_names.__getitem__, self._kinds))
         self._kind_numbers, self._kind_names = {}, []
-        self._kinds = array("I", map(self._kind, kinds))
+        self._kinds = array("I", map(self._kind_number, kinds))
         if self._index is not None:
             self._index = {offset: row for row, offset in enumerate(self._offsets)}
 
-    def _rearrange(self, order: list[int]) -> None:
+    def _rearrange_rows(self, order: list[int]) -> None:
         """Keep these rows, in this order. Columns are copied one by one, so that only one is in memory twice."""
         self._offsets = array("q", map(self._offsets.__getitem__, order))
         self._born = array("q", map(self._born.__getitem__, order))

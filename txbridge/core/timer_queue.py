@@ -89,14 +89,14 @@ class TimerQueue:
             else:
                 insort(self._rest, code, self._rest_at)
         else:
-            self._note(due, offset)
+            self._note_later(due, offset)
         if self._cleaned and (self._to_clean or self._count >= self._clean_at):
             self._clean_some()
 
     def load_item(self, due: int, offset: int) -> None:
         """Schedule a current item before anything is asked for: a take-over has nothing to clean."""
         self._count += 1
-        self._note(due, offset)
+        self._note_later(due, offset)
         if self._count >= self._clean_at:
             self._clean_at = 2 * self._count
 
@@ -106,7 +106,7 @@ class TimerQueue:
             while self._heap:
                 if self._is_current(*self._heap[0]):
                     return self._heap[0][0]
-                self._pop()
+                self._pop_head()
             first = self._horizon if self._rest else self._days[0] * _DAY if self._days else None
             if first is None or (until is not None and first > until):
                 return None
@@ -115,8 +115,8 @@ class TimerQueue:
     def take_due(self, now: int, limit: int) -> list[int]:
         """Remove up to `limit` current items that are due, earliest first. Returns their half offsets."""
         taken: dict[int, None] = {}
-        while len(taken) < limit and self._reach(now):
-            due, offset = self._pop()
+        while len(taken) < limit and self._reach_time(now):
+            due, offset = self._pop_head()
             if self._is_current(due, offset):
                 taken[offset] = None
         return list(taken)
@@ -125,8 +125,8 @@ class TimerQueue:
         """Half offsets of the items that `take_due` would remove."""
         found: dict[int, None] = {}
         seen: list[tuple[int, int]] = []
-        while len(found) < limit and self._reach(now):
-            item = self._pop()
+        while len(found) < limit and self._reach_time(now):
+            item = self._pop_head()
             if self._is_current(*item):
                 seen.append(item)
                 found[item[1]] = None
@@ -137,7 +137,7 @@ class TimerQueue:
 
     # --- heap and calendar ------------------------------------------------------------------------------------------
 
-    def _note(self, due: int, offset: int) -> None:
+    def _note_later(self, due: int, offset: int) -> None:
         number = due // _DAY
         day = self._later.get(number)
         if day is None:
@@ -146,11 +146,11 @@ class TimerQueue:
         day.append(due)
         day.append(offset)
 
-    def _pop(self) -> tuple[int, int]:
+    def _pop_head(self) -> tuple[int, int]:
         self._count -= 1
         return heapq.heappop(self._heap)
 
-    def _reach(self, now: int) -> bool:
+    def _reach_time(self, now: int) -> bool:
         """Move due items of the calendar to the heap as far as needed. Returns whether the heap's head is due."""
         while not self._heap and (self._rest or self._days):
             if (self._horizon if self._rest else self._days[0] * _DAY) > now:
@@ -174,7 +174,7 @@ class TimerQueue:
             self._next_page()
             return
         self._horizon = (number + 1) * _DAY
-        self._heap = self._current(day)
+        self._heap = self._current_items(day)
         heapq.heapify(self._heap)
         self._count += len(self._heap) - len(day) // 2
 
@@ -191,7 +191,7 @@ class TimerQueue:
         else:
             self._horizon, self._rest, self._rest_at, self._rest_until = self._rest_until, array("q"), 0, 0
 
-    def _current(self, day: array[int]) -> list[tuple[int, int]]:
+    def _current_items(self, day: array[int]) -> list[tuple[int, int]]:
         items, is_current = iter(day), self._is_current
         # The set comes last, because nearly all items are out of date.
         return list({item for item in zip(items, items, strict=True) if is_current(*item)})
@@ -213,7 +213,7 @@ class TimerQueue:
     def _clean_day(self, number: int) -> None:
         day = self._later.get(number)
         if day is not None:
-            kept = array("q", [value for item in self._current(day) for value in item])
+            kept = array("q", [value for item in self._current_items(day) for value in item])
             # An empty day stays until its time comes, because its number is in the middle of a heap.
             self._later[number] = kept
             self._looked_at(len(day) // 2, len(kept) // 2)

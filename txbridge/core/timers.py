@@ -37,7 +37,7 @@ class Timers:
 
     def next_discard(self, until: int) -> int | None:
         """Time (ms) at which the first message is to be discarded. None may also mean that none is by `until`."""
-        self._ripen(until)
+        self._move_ripe(until)
         heads = (self._exhausted.next_due(until), self._by_age.next_due(until))
         return min((due for due in heads if due is not None), default=None)
 
@@ -57,7 +57,7 @@ class Timers:
         else:
             self.schedule_next(entry)
 
-    def _ripen(self, now: int) -> None:
+    def _move_ripe(self, now: int) -> None:
         """Move first checks that are due to the schedules of all checks."""
         for offset in self._first_checks.take_due(now, len(self._first_checks)):
             self.schedule_next(self._entries.get_open(offset))
@@ -109,12 +109,12 @@ class Timers:
 
     def groups_with_checks_due(self, now: int, limit: int) -> list[str]:
         """Up to `limit` producer groups with a check due. Later calls return the others."""
-        self._ripen(now)
+        self._move_ripe(now)
         return self._checks.groups_due(now, limit)
 
     def has_checks_due(self, group: str, now: int) -> bool:
         """Whether a check of this group is due."""
-        self._ripen(now)
+        self._move_ripe(now)
         return self._checks.is_due(group, now)
 
     def in_turn(self, groups: Iterable[str]) -> list[str]:
@@ -127,7 +127,7 @@ class Timers:
 
     def take_exhausted(self, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages undecided a full interval after their last check."""
-        self._ripen(now)
+        self._move_ripe(now)
         return self._take_from(self._exhausted, now, limit)
 
     def take_timers_due(self, now: int, limit: int) -> list[HalfEntry]:

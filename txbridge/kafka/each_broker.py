@@ -51,9 +51,9 @@ class _Connections:
         self._client: AIOKafkaClient | None = None
 
     def list_nodes(self) -> Collection[int]:
-        return self._answer_of(self._connect()) or ()
+        return self._answer_of(self._list_brokers()) or ()
 
-    async def _connect(self) -> list[int]:
+    async def _list_brokers(self) -> list[int]:
         if self._client is None:
             self._client = aiokafka_client(self._kafka, "each-broker", _ANSWER_S)
             await self._client.bootstrap()

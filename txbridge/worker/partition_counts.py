@@ -44,7 +44,7 @@ class PartitionCounts:
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + _LOOK_EVERY_S
-        counts = self._counts()
+        counts = self._read_counts()
         half = counts[self._names.half]
         others = [f"{topic} {count}" for topic, count in counts.items() if count != half]
         problem = None
@@ -70,7 +70,7 @@ class PartitionCounts:
             self._metrics.found_partitions(half)
         self.problem = problem
 
-    def _counts(self) -> dict[str, int]:
+    def _read_counts(self) -> dict[str, int]:
         """Number of partitions by topic. Raises KafkaException, TimeoutError."""
         topics = self._names.identified.values()
         answers = self._requests.describe_topics(topics, _REQUEST_TIMEOUT_S)

@@ -100,7 +100,7 @@ class TurnPlanner:
             if not choice.is_empty:
                 # It has no room beside others.
                 return False
-        self._enter(record)
+        self._enter_entries(record)
         return choice.take_entries(record).is_whole
 
     def plan(
@@ -112,7 +112,7 @@ class TurnPlanner:
         """
         draft, limits = Draft(self._queue, now, choice.due), self._size.limits
         for part in choice.slices:
-            self._decide(part, draft)
+            self._decide_part(part, draft)
         for record in choice.malformed:
             draft.skip_end(record.offset + 1)
         if not self.round_waits:
@@ -133,15 +133,15 @@ class TurnPlanner:
         draft.park_entries(min(PARK_LIMIT, limits.entries), grown_old=due_round is not None)
         return draft
 
-    def _decide(self, part: Slice, draft: Draft) -> None:
+    def _decide_part(self, part: Slice, draft: Draft) -> None:
         if part.run is not None:
             if self._gates.are_clear(part.run.topics):
                 draft.apply_run(part.run)
                 return
-            self._enter(part.record)
+            self._enter_entries(part.record)
         draft.apply_end(part, self._gates.obstacle_of_new)
 
-    def _enter(self, record: DecisionRecord) -> None:
+    def _enter_entries(self, record: DecisionRecord) -> None:
         """Make entries of the fresh half messages that a record names, to look at them one by one."""
         fresh = self._queue.fresh
         named = [offset for offset in record.half_offsets if offset in fresh]

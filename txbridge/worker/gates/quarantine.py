@@ -162,7 +162,7 @@ class Quarantine:
 
     def block_topic(self, topic: str, reason: str) -> float:
         """Try nothing with a topic that takes no record. Returns the monotonic time (s) until which."""
-        now, ward = self._outside.monotonic(), self._ward(topic, reason)
+        now, ward = self._outside.monotonic(), self._ward_of(topic, reason)
         # A random factor: if several topics were blocked because one of them is at fault, they must not return
         # together.
         ward.paused_until = now + ward.blocking.next() * self._outside.uniform(0.5, 1.5)
@@ -174,19 +174,19 @@ class Quarantine:
 
         `culprits`: reasons by half offset, as far as it is known which messages were refused.
         """
-        self._ward(topic, reason).close_anew(self._outside.monotonic())
+        self._ward_of(topic, reason).close_anew(self._outside.monotonic())
         for offset, why in culprits.items():
             self.set_apart(topic, offset, why)
 
     def suspect_topic(self, topic: str, reason: str) -> None:
         """Hold new commits for a topic until it has taken something: it may be the one that refuses records."""
         if topic not in self._wards:
-            ward = self._ward(topic, reason)
+            ward = self._ward_of(topic, reason)
             ward.is_suspected = ward.is_blocked = True
 
     def set_apart(self, topic: str, offset: int, reason: str) -> None:
         """Let a message be tried only after those that its topic may take."""
-        ward = self._ward(topic, reason)
+        ward = self._ward_of(topic, reason)
         ward.waiting.pop(offset, None)
         if len(ward.refused) < _MOST_WAITING:
             ward.refused[offset] = reason
@@ -198,7 +198,7 @@ class Quarantine:
 
         The probe took so many seconds. A single message is the culprit.
         """
-        now, ward = self._outside.monotonic(), self._ward(topic, reason)
+        now, ward = self._outside.monotonic(), self._ward_of(topic, reason)
         for other in self._wards.values():
             for offset in offsets if other is not ward else ():
                 if offset in other.waiting:
@@ -220,7 +220,7 @@ class Quarantine:
 
     def probe_refused(self, topic: str, reason: str, suspects: int, seconds: float) -> None:
         """Note that a topic has refused a probe with so many records that may be the culprit, or none."""
-        ward = self._ward(topic, reason)
+        ward = self._ward_of(topic, reason)
         ward.close_anew(self._outside.monotonic())
         # Culprits are named only if a batch has several. So larger probes find more of them at once.
         ward.together = max(1, min(ward.together, suspects) // _STEP) if suspects else _MOST_TOGETHER
@@ -262,7 +262,7 @@ class Quarantine:
             if max(ward.used, ward.closed_until, ward.paused_until) + _UNUSED_S > now
         }
 
-    def _ward(self, topic: str, reason: str) -> _Ward:
+    def _ward_of(self, topic: str, reason: str) -> _Ward:
         ward = self._wards.get(topic)
         if ward is None:
             ward = self._wards[topic] = _Ward()

@@ -275,7 +275,7 @@ class HalfLog:
             return len(records)
         if waits or self._state.queue.must_park:
             return waits
-        return self._judge(records, end_position)
+        return self._judge_waiting(records, end_position)
 
     def _lowest_unread(self, record: DecisionRecord | MalformedRecord) -> int | None:
         """The lowest half offset in the record that only reading HALF can explain; None if there is none."""
@@ -292,7 +292,7 @@ class HalfLog:
         )
         return min(unread, default=None)
 
-    def _judge(self, records: Waiting, end_position: int) -> int:
+    def _judge_waiting(self, records: Waiting, end_position: int) -> int:
         """Judge records of END, of which the first waits for a half message. Return how many can be applied.
 
         That message is still on its way, or absent.
@@ -303,7 +303,7 @@ class HalfLog:
         if now - self._asked_at >= _ASK_EVERY_S:
             lowest = self._lowest_unread(first)
             assert lowest is not None
-            self._ask(lowest, end_position)
+            self._ask_end(lowest, end_position)
         judged = 0
         for record in records:
             unread = self._lowest_unread(record)
@@ -313,7 +313,7 @@ class HalfLog:
             self._judged_to = record.offset + 1
         return judged
 
-    def _ask(self, lowest: int, end_position: int) -> None:
+    def _ask_end(self, lowest: int, end_position: int) -> None:
         """Ask where HALF ends. Raises TimeoutError when `lowest` neither comes nor is proven to be absent.
 
         A decision is refused for an absent message only if the absence is certain. So the end that the supposed leader

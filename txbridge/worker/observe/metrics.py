@@ -315,7 +315,7 @@ class _States(Collector):
         # Unknown is not zero: with one partition unknown, no sum is true.
         counts = [one.open for one in facts if one.open is not None]
         is_known = answer is not None and len(counts) == len(facts)
-        yield from self._open(counts if is_known else None, brokers_now(facts, time.time_ns() // 1_000_000))
+        yield from self._open_messages(counts if is_known else None, brokers_now(facts, time.time_ns() // 1_000_000))
 
     @staticmethod
     def _of_partitions(facts: list[PartitionFacts]) -> Metric:
@@ -329,7 +329,7 @@ class _States(Collector):
                     family.add_metric([str(one.partition), state.value], number)
         return family
 
-    def _open(self, counts: list[OpenCounts] | None, now: int) -> Iterator[Metric]:
+    def _open_messages(self, counts: list[OpenCounts] | None, now: int) -> Iterator[Metric]:
         """Open messages of all partitions, by group, state and age; no sample when they are not known."""
         states = {state: Counter[str]() for state in TransactionState if state.is_open}
         ages = {name: Counter[str]() for name in _AGES}

@@ -105,7 +105,7 @@ class Reports:
     @property
     def are_good(self) -> bool:
         """Whether every reported record was stored."""
-        unnamed = any(error is not None for error in self._errors())
+        unnamed = any(error is not None for error in self._unnamed_errors())
         return not (self._failed or self._not_accepted or self._incomplete or unnamed)
 
     @property
@@ -143,5 +143,5 @@ class Reports:
             in_part=in_part,
         )
 
-    def _errors(self) -> Iterator[KafkaError | None]:
+    def _unnamed_errors(self) -> Iterator[KafkaError | None]:
         return chain.from_iterable(self._unnamed.values())

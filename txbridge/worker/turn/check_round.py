@@ -116,9 +116,9 @@ class CheckRound:
             self._watch.round_waits("Kafka has to say where END ends")
         else:
             self._due = Horizon(now, end)
-            self._prove(now)
+            self._prove_end(now)
 
-    def _prove(self, now: int) -> None:
+    def _prove_end(self, now: int) -> None:
         """If a discard is due, prove the END offset to be applied first."""
         due, monotonic = self._state.queue.timers.next_discard(now), self._outside.monotonic()
         if due is None or due > now or monotonic < self._next_proof:
