@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from pyarrow import dataset
 
 from txbridge_audit.judge.verdict import Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
 from txbridge_audit.ledger.rows import LedgerRow
 

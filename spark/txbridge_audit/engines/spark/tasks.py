@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
 from txbridge.core.names import Names
 from txbridge_audit.engines import records
