@@ -235,7 +235,7 @@ story(
 )
 story(
     "scheduled_and_cancelled",
-    "abandoned",
+    "abandoned BY_HAND",
     schedule(FAR_AWAY),
     end(UNKNOWN, "abandon", rest=",,the%20customer%20called"),
     let_go,
@@ -248,27 +248,27 @@ story("scheduled_and_forgotten", "pending:scheduled OVERDUE", schedule(LONG_AGO)
 story("parked_and_passed_by_the_watermark", "pending:undecided", together(parked("pending")), partition=PASSED)
 story(
     "held_and_abandoned",
-    "abandoned",
+    "abandoned BY_HAND",
     hold,
     end(UNKNOWN, "abandon", rest=",,gone%20for%20good"),
     let_go,
     topic=ABSENT,
 )
-story("abandoned_and_decided_again", "abandoned REPEAT CONTRADICTION", hold, abandon, let_go, commit, rollback)
-story("abandoned_before_it_was_held_and_so_refused", "delivered", abandon, commit, deliver)
-story("abandoned_and_not_read_yet", "pending:held", hold, abandon, topic=ABSENT, tail=True)
+story("abandoned_and_decided_again", "abandoned REPEAT CONTRADICTION BY_HAND", hold, abandon, let_go, commit, rollback)
+story("abandoned_before_it_was_held_and_so_refused", "delivered BY_HAND", abandon, commit, deliver)
+story("abandoned_and_not_read_yet", "pending:held BY_HAND", hold, abandon, topic=ABSENT, tail=True)
 story("discarded", "discarded", together(discard(), op("discard"), parked("discarded", reason="MAX_CHECKS")))
-story("resumed", "pending:resumed", discard_parked, resume, together(parked("pending")))
+story("resumed", "pending:resumed BY_HAND", discard_parked, resume, together(parked("pending")))
 story(
     "resumed_and_committed",
-    "delivered",
+    "delivered BY_HAND",
     discard_parked,
     resume,
     together(parked("pending")),
     end(COMMIT, "operator"),
     deliver_parked,
 )
-story("discarded_again_after_a_resume", "discarded", discard_unparked, resume, discard_parked)
+story("discarded_again_after_a_resume", "discarded BY_HAND", discard_unparked, resume, discard_parked)
 
 # Refusals: findings beside the fate
 
@@ -302,8 +302,8 @@ def late_by_the_end_position_of_the_discard(log: Log) -> Half:
     return half
 
 
-story("late_then_resumed", "delivered LATE", discard_parked, rollback, resume, commit, deliver)
-story("resume_of_what_was_not_discarded_does_nothing", "rolled_back", resume, rollback, record_rollback)
+story("late_then_resumed", "delivered LATE BY_HAND", discard_parked, rollback, resume, commit, deliver)
+story("resume_of_what_was_not_discarded_does_nothing", "rolled_back BY_HAND", resume, rollback, record_rollback)
 
 
 @written("", strays="NO_HALF_MESSAGE NO_HALF_MESSAGE")
@@ -426,19 +426,19 @@ story("lost_because_discarded_instead", "LOST", commit, discard_parked)
 story("lost_because_rolled_back_instead", "LOST", commit, record_rollback)
 story("duplicated", "DUPLICATED", commit, deliver, together(copy(partition=1)))
 story("leaked_though_rolled_back", "LEAKED", rollback, together(copy(), op("rollback")))
-story("leaked_though_abandoned", "LEAKED", hold, abandon, let_go, together(copy()))
-story("leaked_by_a_commit_after_it_was_abandoned", "LEAKED", hold, abandon, let_go, deliver)
+story("leaked_though_abandoned", "LEAKED BY_HAND", hold, abandon, let_go, together(copy()))
+story("leaked_by_a_commit_after_it_was_abandoned", "LEAKED BY_HAND", hold, abandon, let_go, deliver)
 story("lost_because_abandoned_by_nobody", "LOST", hold, let_go)
-story("lost_because_abandoned_before_the_commit", "LOST", abandon, hold, let_go)
+story("lost_because_abandoned_before_the_commit", "LOST BY_HAND", abandon, hold, let_go)
 story(
     "lost_because_abandoned_by_another_group",
-    "LOST WRONG_GROUP",
+    "LOST WRONG_GROUP BY_HAND",
     hold,
     end(UNKNOWN, "abandon", group="others"),
     let_go,
 )
-story("lost_because_abandoned_while_undecided", "LOST OUTCOME_WITHOUT_DECISION", abandon, let_go)
-story("abandoned_though_rolled_back", "WRONG_WINNER", rollback, abandon, let_go)
+story("lost_because_abandoned_while_undecided", "LOST OUTCOME_WITHOUT_DECISION BY_HAND", abandon, let_go)
+story("abandoned_though_rolled_back", "WRONG_WINNER BY_HAND", rollback, abandon, let_go)
 story("leaked_though_undecided", "LEAKED OUTCOME_WITHOUT_DECISION", deliver)
 story("leaked_though_discarded", "LEAKED", discard_unparked, together(copy()))
 story("leaked_by_a_late_commit", "LEAKED LATE OUTCOME_WITHOUT_DECISION", discard_unparked, commit, deliver)
@@ -702,7 +702,7 @@ def checked_before_the_decision_was_applied(log: Log) -> Half:
 
 story(
     "checked_after_a_late_commit_and_a_resume",
-    "pending:resumed LATE",
+    "pending:resumed LATE BY_HAND",
     discard_parked,
     commit,
     resume,
@@ -793,7 +793,7 @@ def records_of_other_producers(log: Log) -> None:
 story("commit_not_read_yet", "pending:decision_unread", commit, tail=True)
 story("rollback_not_read_yet", "pending:decision_unread", rollback, tail=True)
 story("delivered_in_half_of_a_kafka_transaction", "delivered UNRECORDED", commit, together(copy()), tail=True)
-story("resume_not_read_yet", "discarded", discard_parked, resume, tail=True)
+story("resume_not_read_yet", "discarded BY_HAND", discard_parked, resume, tail=True)
 
 
 def plant(log: Log) -> dict[str, Half | None]:

@@ -12,8 +12,10 @@ from bisect import bisect_left, bisect_right
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import (
+    BY_OPERATOR,
     COMMIT,
     ROLLBACK,
+    UNKNOWN,
     DiscardMention,
     EndMention,
     HalfMention,
@@ -136,6 +138,28 @@ class DecidedCase:
 
     def is_decided(self, decision: int) -> bool:
         return self.winner is not None and self.winner.decision == decision
+
+    def ruling_of(self, end: EndMention) -> str:
+        """What the protocol makes of an entry: `decided`, `unknown`, `resume`, `abandon`, or why it is refused."""
+        own, winner = self.message, self.winner
+        if own is None or end.id != own.id:
+            return "WRONG_TRANSACTION_ID"
+        if end.group != own.group:
+            return "WRONG_GROUP"
+        if end.source in {"resume", "abandon"}:
+            return end.source
+        if end.decision == UNKNOWN:
+            return "unknown"
+        if winner is None or end.place < winner.place:
+            return "LATE"
+        if end.place == winner.place:
+            return "decided"
+        return "REPEAT" if end.decision == winner.decision else "CONTRADICTION"
+
+    @lazy
+    def by_hand(self) -> list[EndMention]:
+        """The entries that name an operator as their source, in their order."""
+        return sorted((end for end in self.transaction.ends if end.source in BY_OPERATOR), key=_place)
 
     @lazy
     def resumed_at(self) -> int | None:

@@ -29,6 +29,7 @@ NOT_IN_TOPIC = _kind(
 HELD_LONG = _kind(
     "HELD_LONG", "committed hours ago, its real topic is there, and it is not delivered: `txbridge pending` says why"
 )
+BY_HAND = _kind("BY_HAND", "an operator decided, resumed or abandoned it, or tried to", sort=Sort.NOTE)
 FOREIGN_COPY = _kind("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", sort=Sort.NOTE)
 
 # Findings that do not come from a transaction.
@@ -140,6 +141,7 @@ RULES: tuple[Rule, ...] = (
         HELD_LONG.means,
         lambda case: case.pending_state == fates.HELD and case.is_held_long,
     ),
+    Rule(BY_HAND, BY_HAND.means, lambda case: bool(case.by_hand)),
     Rule(FOREIGN_COPY, FOREIGN_COPY.means, lambda case: bool(case.foreign)),
 )
 

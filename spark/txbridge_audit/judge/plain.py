@@ -15,7 +15,7 @@ from __future__ import annotations
 from txbridge_audit.judge.fates import DELIVERED, ROLLED_BACK
 from txbridge_audit.judge.rule import VerdictKind
 from txbridge_audit.judge.transaction import AuditedTransaction
-from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK, CopyMention, HalfMention, position_of
+from txbridge_audit.protocol.mentions import BY_OPERATOR, COMMIT, ROLLBACK, CopyMention, HalfMention, position_of
 
 
 def plain_fate(one: AuditedTransaction) -> VerdictKind | None:
@@ -28,7 +28,7 @@ def plain_fate(one: AuditedTransaction) -> VerdictKind | None:
     # Several messages have several copies, all to be examined. A message with a time of delivery may have come early.
     if half.fault is not None or half.parts is not None or half.deliver_at is not None:
         return None
-    if end.id != half.id or end.group != half.group or end.source == "resume":
+    if end.id != half.id or end.group != half.group or end.source in BY_OPERATOR:
         return None
     if end.decision == ROLLBACK and outcome.outcome == "rollback":
         return None if one.copies else ROLLED_BACK

@@ -11,13 +11,12 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from typing import Any
-from urllib.parse import unquote
 
 from txbridge.core.names import short_id
 from txbridge_audit.judge import violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.verdict import Verdict
-from txbridge_audit.protocol.mentions import COMMIT, UNKNOWN, CopyMention, EndMention
+from txbridge_audit.protocol.mentions import COMMIT, CopyMention, EndMention
 from txbridge_audit.protocol.record import LAST_TIME
 
 #: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
@@ -84,7 +83,7 @@ def _named(identity: str | None) -> LedgerRow:
 
 
 def _decision(case: Case, end: EndMention) -> LedgerRow:
-    """An entry of END with its ruling: `decided`, `unknown`, `resume`, `abandon` or a refusal of the protocol."""
+    """An entry of END with its ruling."""
     return {
         "end": end.at,
         "line": end.line,
@@ -94,33 +93,9 @@ def _decision(case: Case, end: EndMention) -> LedgerRow:
         "client": end.client,
         "group": end.group,
         "check": end.checks,
-        "remark": _decoded(end.remark),
-        "ruling": _ruling(case, end),
+        "remark": end.remark_text,
+        "ruling": case.ruling_of(end),
     }
-
-
-def _ruling(case: Case, end: EndMention) -> str:
-    own, winner = case.message, case.winner
-    if own is None or end.id != own.id:
-        return "WRONG_TRANSACTION_ID"
-    if end.group != own.group:
-        return "WRONG_GROUP"
-    if end.source in {"resume", "abandon"}:
-        return end.source
-    if end.decision == UNKNOWN:
-        return "unknown"
-    if winner is None or end.place < winner.place:
-        return "LATE"
-    if end.place == winner.place:
-        return "decided"
-    return "REPEAT" if end.decision == winner.decision else "CONTRADICTION"
-
-
-def _decoded(remark: str | None) -> str | None:
-    try:
-        return None if remark is None else unquote(remark, errors="strict")
-    except UnicodeDecodeError:
-        return remark
 
 
 def _place_of(end: EndMention) -> tuple[int, int]:

@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+#: The sources of an END that a person sends.
+BY_OPERATOR = frozenset({"operator", "resume", "abandon"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,14 @@ class EndMention(Mention):
     def place(self) -> tuple[int, int]:
         """The place in the order of decisions."""
         return self.at, self.line
+
+    @property
+    def remark_text(self) -> str | None:
+        """The remark as text; as it is, if it is badly encoded."""
+        try:
+            return None if self.remark is None else unquote(self.remark, errors="strict")
+        except UnicodeDecodeError:
+            return self.remark
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,21 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 from txbridge.core.names import Names, short_id
+from txbridge.text import plain
 from txbridge_audit.judge import findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.findings import HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
 from txbridge_audit.judge.table import says_of
 from txbridge_audit.judge.verdict import Verdict
-from txbridge_audit.protocol.mentions import CopyMention
-from txbridge_audit.report.entry import Entry, Place
+from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK, UNKNOWN, CopyMention, EndMention
+from txbridge_audit.report.entry import Entry, OperatorAction, Place
 
 #: Violations that a parked entry is evidence of.
 _OF_PARKED = frozenset({violations.STUCK.name, violations.EXPIRED.name, violations.OVERDUE.name})
+
+#: Actions of one transaction that are listed, and the length of a name or reason: enough for any person's work.
+ACTIONS, REASON = 20, 300
 
 
 def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
@@ -25,9 +29,11 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
     # The parked entry describes a half message that is gone.
     own = case.last_parked if kind == violations.EXPIRED.name else case.message
     identity = None if own is None else own.id
+    actions = tuple(_action(case, end) for end in case.by_hand[:ACTIONS]) if kind == findings.BY_HAND.name else ()
+    says = verdict.says if kind == verdict.fate else says_of(kind)
     return Entry(
         kind,
-        verdict.says if kind == verdict.fate else says_of(kind),
+        "; ".join(map(str, actions)) or says,
         transaction=None if identity is None else short_id(identity),
         group=None if own is None else own.group,
         real_topic=None if case.message is None else case.message.real_topic,
@@ -36,6 +42,18 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
         prepared_at=None if own is None else own.born,
         decided_at=None if case.winner is None else case.winner.stamp,
         delivered_at=case.committed_at,
+        actions=actions,
+    )
+
+
+def _action(case: Case, end: EndMention) -> OperatorAction:
+    what = {COMMIT: "commit", ROLLBACK: "rollback", UNKNOWN: "unknown"}[end.decision]
+    return OperatorAction(
+        end.stamp,
+        plain(end.client or "", REASON),
+        what if end.source == "operator" else end.source,
+        plain(end.remark_text or "", REASON),
+        case.ruling_of(end),
     )
 
 
@@ -48,6 +66,8 @@ def _evidence(names: Names, case: Case, kind: str) -> Iterator[Place]:
         if kind == violations.EXPIRED.name:
             yield Place("gone", names.half, partition, half)
     ends = {end.at for end in (case.winner, case.contrary) if end is not None}
+    if kind == findings.BY_HAND.name:
+        ends |= {end.at for end in case.by_hand[:ACTIONS]}
     ends |= {at for at in (_refused(case, kind), case.abandoned_at) if at is not None}
     yield from (Place("end", names.end, partition, at) for at in sorted(ends))
     outcomes = (case.op(name) for name in ("commit", "rollback", "discard", "abandon"))

@@ -20,6 +20,24 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorAction:
+    """What an operator did to a transaction. Anyone who can write to END can claim it: name and reason are escaped."""
+
+    #: Append time, ms.
+    at: int
+    who: str
+    #: commit, rollback, unknown, resume or abandon.
+    what: str
+    reason: str
+    #: What the protocol made of it: `decided`, `unknown`, `resume`, `abandon`, or why it was refused.
+    ruling: str
+
+    def __str__(self) -> str:
+        outcome = "" if self.ruling in {"decided", self.what} else f" ({self.ruling})"
+        return f"{self.what} by {self.who or 'nobody named'}{outcome}: {self.reason or 'no reason given'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One violation or finding."""
 
@@ -36,6 +54,8 @@ class Entry:
     prepared_at: int | None = None
     decided_at: int | None = None
     delivered_at: int | None = None
+    #: Of a BY_HAND: the first ones.
+    actions: tuple[OperatorAction, ...] = ()
 
     @property
     def times(self) -> dict[str, int]:
@@ -46,7 +66,9 @@ class Entry:
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Entry:
         """The entry of `dataclasses.asdict`, also if that was JSON meanwhile."""
-        return cls(**{**told, "evidence": tuple(Place(**place) for place in told["evidence"])})
+        evidence = tuple(Place(**place) for place in told["evidence"])
+        actions = tuple(OperatorAction(**action) for action in told.get("actions", ()))
+        return cls(**{**told, "evidence": evidence, "actions": actions})
 
 
 @dataclass(frozen=True, slots=True)

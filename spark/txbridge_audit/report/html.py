@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from txbridge.text import counted
 from txbridge_audit.judge import lacking, table
-from txbridge_audit.judge.findings import BLIND
+from txbridge_audit.judge.findings import BLIND, BY_HAND
 from txbridge_audit.report import plots
+from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.meaning import advice, iso_time, remedy, rule_of, says, some_of_each
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import QUANTILES, AuditOverview
@@ -37,6 +38,7 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         blind=[entry for entry in report.findings.listed if entry.kind == BLIND.name],
         unjudged_rules=counted(len(report.unjudged), "rule"),
         sections=_sections(report, overview),
+        by_hand=_by_hand(report)[:SHOWN],
         remedy=remedy,
         iso_time=iso_time,
         wrong=table.WRONG_FATES,
@@ -73,8 +75,13 @@ def _sections(report: AuditReport, overview: AuditOverview) -> list[tuple[str, b
         ("Latency", bool(overview.prepare_to_decision or overview.decision_to_delivery)),
         ("Checks per group", bool(overview.groups)),
         ("Oldest pending", bool(overview.oldest_pending)),
+        ("Operator actions", bool(_by_hand(report))),
         ("Findings", bool(report.findings.total)),
     ]
+
+
+def _by_hand(report: AuditReport) -> list[Entry]:
+    return [entry for entry in report.findings.listed if entry.kind == BY_HAND.name]
 
 
 def _time(ms: int) -> str:

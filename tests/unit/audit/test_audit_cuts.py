@@ -439,6 +439,7 @@ def test_json_form() -> None:
                 "prepared_at": None,
                 "decided_at": None,
                 "delivered_at": None,
+                "actions": [],
             },
         ],
     }

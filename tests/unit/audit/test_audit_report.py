@@ -15,13 +15,15 @@ from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.strays import OtherNamespaces
 from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention
 from txbridge_audit.report.build import report_of
+from txbridge_audit.report.html import html
 from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.overview import AuditOverview
 from txbridge_audit.report.sums import Contribution, Sums
 from txbridge_audit.report.terminal import print_report
 
 from tests.support.audit_cases import plant
-from tests.support.audit_judged import Judged, MemoryLog
-from tests.support.audit_terms import COMMIT, ORDERS, PASSED, PLAIN, Half
+from tests.support.audit_judged import BORN, Judged, MemoryLog
+from tests.support.audit_terms import COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half
 
 
 def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int]) -> AuditReport:
@@ -82,6 +84,35 @@ def test_nothing_of_a_record_controls_the_terminal() -> None:
     assert "forged" in text
     assert not {char for char in text if not char.isprintable() and char != "\n"}
     assert "\nclean: 9" not in text
+
+
+def test_who_resolved_what_is_listed_with_time_and_reason() -> None:
+    log = MemoryLog()
+    resolved, refused = log.half(), log.half()
+    by_hand = {"SOURCE": "operator", "CLIENT_ID": "ann\x1b[2J"}
+    log.decision_record(resolved.entry(ROLLBACK, rest=",,order%20cancelled%1B[31m").encode(), **by_hand)
+    log.transaction(log.op("rollback", resolved))
+    log.end(refused, COMMIT)
+    log.decision_record(refused.entry(0, rest=",,").encode(), SOURCE="abandon")
+    log.deliver(refused)
+    report = reported(log, Judged(log, log.facts()), {})
+    assert (report.fates["rolled_back"], report.fates["delivered"], report.strict_exit_code) == (1, 1, 0)
+    first, second = report.to_dict()["findings"]["listed"]
+    assert (first["kind"], first["transaction"]) == ("BY_HAND", resolved.id[:8])
+    # Anyone who can write to END chooses these texts.
+    assert list(first["actions"]) == [
+        {
+            "at": BORN,
+            "who": "ann\\x1b[2J",
+            "what": "rollback",
+            "reason": "order cancelled\\x1b[31m",
+            "ruling": "decided",
+        },
+    ]
+    assert first["says"] == "rollback by ann\\x1b[2J: order cancelled\\x1b[31m"
+    assert second["says"] == "abandon by nobody named: no reason given"
+    assert [place["role"] for place in second["evidence"]] == ["half", "end", "end", "op", "copy"]
+    assert "Operator actions" in html(report, AuditOverview(1, {}, None, None, (), ()))
 
 
 def shown(report: AuditReport) -> str:
