@@ -1,10 +1,11 @@
-"""`run_audit`: one audit of a running Kafka, and its report."""
+"""`run_audit` and `follow`: one audit of a running Kafka with its report, and one that goes on."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,16 @@ from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines.gather import AuditedTopics
+from txbridge_audit.engines.local import follow as local
 from txbridge_audit.engines.local.follow import continue_once
 from txbridge_audit.engines.local.run import audit_in_full, until_leaders_stay
+from txbridge_audit.engines.violations_topic import existing_partitions
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report import formats
-from txbridge_audit.report.formats import LedgerFormat
+from txbridge_audit.ledger import place
+from txbridge_audit.ledger.place import LedgerFormat
+from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.model import AuditReport
 
 if TYPE_CHECKING:  # the engine without Java needs no Spark
@@ -83,49 +87,87 @@ def run_audit(
         frozenset(real_topics),
         settle_timeout,
     )
+    by_spark, folder = spark is not None or engine is AuditEngine.SPARK, None
     if continued:
-        by_spark = spark is not None or engine is AuditEngine.SPARK
-        formats.refuse_to_continue(
+        folder = place.continued_folder(
             plan.selection, ledger_path, ledger_format, by_spark=by_spark, with_overview=with_overview
         )
-    names = facts.named(namespace)
+    elif ledger_path is not None:
+        ledger_path, folder = place.resolved(ledger_path), place.local_folder(ledger_path)
+        if folder is not None:
+            place.prepare_folder(folder)
     if ledger_path is not None:
-        ledger_path = formats.resolved(ledger_path)
-        if not continued:
-            formats.refuse_existing_locally(ledger_path)
-        formats.refuse_without_library()
-    settings = kafka_settings(bootstrap_servers, kafka_options)
-    cluster = AuditedCluster(settings)
-    topics = facts.internal_topics(cluster, names)  # first, so that a missing topic is reported at once
-    folder = None if ledger_path is None else formats.local_folder(ledger_path, continued=continued)
-    if continued:
-        chosen = AuditEngine.LOCAL
-    else:
-        wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path, ledger_format)
-        chosen = wanted or fitting_engine(cluster, topics[names.half], progress)
-
-    source = AuditedTopics(cluster, settings, names, topics, progress)
-    if chosen is AuditEngine.SPARK:
-        # Only here: Spark takes a second to load.
-        from txbridge_audit.engines.spark.spark_audit import spark_audit  # noqa: PLC0415
-
-        return spark_audit(
-            source,
-            plan,
-            spark=spark,
-            ledger_path=ledger_path,
-            ledger_format=ledger_format,
-            with_overview=with_overview,
-        )
+        place.refuse_without_library()
+    source = _connected(bootstrap_servers, namespace, kafka_options, progress)
     if continued and folder is not None:
-        report = continue_once(source, folder, plan)
-    else:
-        report = until_leaders_stay(
+        return continue_once(source, folder, plan)
+    wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path, ledger_format)
+    chosen = wanted or fitting_engine(source.cluster, source.partitions[source.names.half], progress)
+    if chosen is AuditEngine.LOCAL:
+        return until_leaders_stay(
             progress, lambda: audit_in_full(source, plan, ledger=folder, with_overview=with_overview)
         )
-    if folder is not None:
-        formats.write_summary(report.to_json(), folder)
-    return report
+    # Only here: Spark takes a second to load.
+    from txbridge_audit.engines.spark.spark_audit import spark_audit  # noqa: PLC0415
+
+    return spark_audit(
+        *(source, plan),
+        spark=spark,
+        ledger_path=ledger_path,
+        ledger_format=ledger_format,
+        with_overview=with_overview,
+    )
+
+
+def follow(
+    bootstrap_servers: str,
+    ledger_path: str,
+    *,
+    stop: threading.Event,
+    violations_topic: str | None = None,
+    interval: float = local.INTERVAL,
+    namespace: str = "",
+    kafka_options: Mapping[str, str] | None = None,
+    real_topics: Collection[str] = (),
+    engine: AuditEngine | None = None,
+    limits: AuditLimits | None = None,
+    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
+    progress: Progress = lambda _: None,
+    on_ready: Callable[[], None] = lambda: None,
+    on_step: Callable[[AuditStep], None] = lambda _: None,
+) -> AuditReport:
+    """Audit new records until `stop` is set. Then write the ledger and return the report of everything so far.
+
+    `ledger_path` is that of `run_audit` with `continued`, and each of the two may continue the ledger of the other. New
+    violations are passed to `on_step`. If a `violations_topic` is given, each is written there once, even after a
+    crash. The local engine follows: another `engine`, and a `ledger_format` other than Parquet, are refused.
+
+    `on_ready` is called when the first step is about to begin.
+
+    Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
+    """
+    by_spark = engine is AuditEngine.SPARK
+    folder = place.continued_folder(
+        AuditSelection(), ledger_path, ledger_format, by_spark=by_spark, with_overview=False
+    )
+    place.refuse_without_library()
+    source = _connected(bootstrap_servers, namespace, kafka_options, progress)
+    if violations_topic is not None:
+        existing_partitions(source.cluster, violations_topic)
+
+    def plan(now: int) -> Plan:
+        return Plan(now, limits or AuditLimits(), AuditSelection(), frozenset(real_topics), local.SETTLE_TIMEOUT)
+
+    return local.follow(source, folder, local.Following(stop, violations_topic, interval, plan, on_ready, on_step))
+
+
+def _connected(
+    bootstrap_servers: str, namespace: str, kafka_options: Mapping[str, str] | None, progress: Progress
+) -> AuditedTopics:
+    """The internal topics of a namespace. They come first, so that a missing one is reported at once."""
+    names, settings = facts.named(namespace), kafka_settings(bootstrap_servers, kafka_options)
+    cluster = AuditedCluster(settings)
+    return AuditedTopics(cluster, settings, names, facts.internal_topics(cluster, names), progress)
 
 
 def needed_engine(
@@ -137,7 +179,7 @@ def needed_engine(
     """
     if ledger_format is not LedgerFormat.PARQUET:
         lacking = "it writes Parquet files: leave --ledger-format out"
-    elif ledger_path is not None and formats.local_folder(ledger_path) is None:
+    elif ledger_path is not None and place.local_folder(ledger_path) is None:
         lacking = "it writes a ledger into a folder of this machine: give --ledger one, as file:///... if need be"
     else:
         return engine

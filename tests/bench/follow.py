@@ -22,8 +22,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from txbridge_audit.audit import follow
 from txbridge_audit.engines.local.follow import INTERVAL
-from txbridge_audit.following import follow
 from txbridge_audit.report.alarms import AuditStep
 
 from tests.bench.beside import beside

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
+from txbridge_audit.audit import follow
 from txbridge_audit.engines.local.state import StateStore
-from txbridge_audit.following import follow
 from txbridge_audit.report.alarms import AuditStep
 
 from tests.corruption.matrix import compare, table

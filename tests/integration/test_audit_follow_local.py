@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 import threading
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
+from pyarrow import dataset  # type: ignore[import-untyped]
 from txbridge_audit.audit import AuditEngine, run_audit
 from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
@@ -20,6 +22,8 @@ from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local import follow as local
+from txbridge_audit.engines.local.follow import continue_once
+from txbridge_audit.engines.local.run import audit_in_full
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.violations_topic import Alarms
@@ -126,9 +130,61 @@ def test_one_audit_at_a_time_continues_a_ledger(kafka: EmbeddedKafka, tmp_path: 
     with pytest.raises(CouldNotAuditError, match="is about the namespace"):
         LocalSteps(other, state)
     state.close()
-    (tmp_path / "_state" / "000000001.json").touch()
-    with pytest.raises(CouldNotAuditError, match="was begun with Spark"):
-        StateStore(tmp_path)
+
+
+def rows_in(folder: Path) -> list[tuple[int, str]]:
+    """Step and transaction of each row, as a reader of the whole ledger finds them."""
+    table = dataset.dataset(folder, partitioning="hive").to_table(["step", "transaction"]).to_pydict()
+    return sorted(zip(table["step"], table["transaction"], strict=True))
+
+
+def test_a_step_that_is_killed_while_it_writes_leaves_a_ledger_that_can_be_read(
+    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    source, first = source_of(log), log.half()
+    continue_once(source, tmp_path, plan_of(log))
+    second = log.half()
+
+    def killed(_: object, folder: Path, **__: object) -> None:
+        (folder / "day=2026-11-23").mkdir(parents=True)
+        (folder / "day=2026-11-23" / "part-0.parquet").write_bytes(b"PAR1")
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset, "write_dataset", killed)
+        with pytest.raises(KilledError):
+            continue_once(source, tmp_path, plan_of(log))
+    assert rows_in(tmp_path) == [(1, first.id[:8])]
+    # Killed between its rows and its end: they are those of no step.
+    (tmp_path / "step=2" / "day=2026-11-23").mkdir(parents=True)
+    (tmp_path / "step=2" / "day=2026-11-23" / "part-9.parquet").write_bytes(b"PAR1")
+    report = continue_once(source, tmp_path, plan_of(log))
+    assert report.transactions == 2
+    assert rows_in(tmp_path) == [(1, first.id[:8]), (2, second.id[:8])]
+
+
+def test_a_full_disk_is_named_and_loses_no_step(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """No file may grow beyond some kB here, which the system says by an error of the same kind."""
+    log = KafkaLog(kafka.bootstrap_servers)
+    source, whole, steps = source_of(log), tmp_path / "whole", tmp_path / "steps"
+    log.half()
+    whole.mkdir()
+    continue_once(source, steps, plan_of(log))
+    for _ in range(50):
+        log.half()
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, unlimited[1]))
+    try:
+        with pytest.raises(CouldNotAuditError, match=r"cannot be written .*: check the disk"):
+            audit_in_full(source, plan_of(log), ledger=whole, with_overview=False)
+        with pytest.raises(CouldNotAuditError, match=r"cannot be kept there .*: check the folder and the disk"):
+            continue_once(source, steps, plan_of(log))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert list(whole.iterdir()) == []
+    assert audit_in_full(source, plan_of(log), ledger=whole, with_overview=False).transactions == 51
+    assert continue_once(source, steps, plan_of(log)).transactions == 51
 
 
 def test_what_retention_removes_is_forgotten_and_what_waits_has_expired(kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -201,8 +257,6 @@ def test_following_raises_each_violation_once(
         if len(seen) == 2:
             stop.set()
 
-    # The last step writes the ledger, which needs pyarrow.
-    monkeypatch.setattr(LocalSteps, "_write", lambda *_: None)
     report = followed(on_step)
     assert report.violations.by_kind["PHANTOM"] == 2
     assert seen == ["PHANTOM", "PHANTOM"]

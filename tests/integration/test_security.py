@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, insert
 from structlog.testing import capture_logs
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
+from txbridge_audit.audit import follow
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.engines.violations_topic import Alarms
-from txbridge_audit.following import follow
 from txbridge_audit.report.alarms import Alarm
 from txbridge_audit.report.entry import Entry
 from txbridge_sqlalchemy import create_table, transactions

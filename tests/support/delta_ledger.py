@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from txbridge_audit.audit import run_audit
 from txbridge_audit.engines.spark.spark_session import spark_session
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.report.formats import LedgerFormat
+from txbridge_audit.ledger.place import LedgerFormat
 
 from tests.corruption.writer import Writer
 from tests.support.quick_spark import interpreting_session

@@ -13,7 +13,7 @@ from txbridge.cli.options import Format, OutputFormat
 
 
 class LedgerForm(StrEnum):
-    """The formats of a ledger, as in txbridge_audit/report/formats.py, which is not imported here."""
+    """The formats of a ledger, as in txbridge_audit/ledger/place.py, which is not imported here."""
 
     PARQUET = "parquet"
     DELTA = "delta"

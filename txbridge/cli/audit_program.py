@@ -10,14 +10,13 @@ import threading
 from collections.abc import Callable
 
 from rich.console import Console
-from txbridge_audit.audit import AuditEngine, run_audit
+from txbridge_audit.audit import AuditEngine, follow, run_audit
 from txbridge_audit.cluster.given import kafka_options, limits_of
 from txbridge_audit.cluster.selection import selection_of
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.following import follow
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.ledger.place import LedgerFormat, continued_folder
 from txbridge_audit.report.alarms import AuditStep
-from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
@@ -99,7 +98,7 @@ def _follow(
 ) -> AuditReport:
     """Audit step by step until SIGINT or SIGTERM. A new violation is a line on stderr; each step rewrites the files."""
     by_spark, with_overview = _engine(options) is AuditEngine.SPARK, options.html is not None
-    refuse_to_continue(selection, options.ledger, form, by_spark=by_spark, with_overview=with_overview)
+    continued_folder(selection, options.ledger, form, by_spark=by_spark, with_overview=with_overview)
     stop = threading.Event()
 
     def on_ready() -> None:

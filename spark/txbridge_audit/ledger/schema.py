@@ -37,7 +37,7 @@ SCHEMA: Any = pa.schema(
         *(("delivered", pa.list_(_PLACE)), ("op_commit_offset", pa.int64()), ("op_rollback_offset", pa.int64())),
         *(("op_discard_offset", pa.int64()), ("op_abandon_offset", pa.int64())),
         *(("discard_records", pa.list_(_DISCARD)), ("resumed_end", pa.int64())),
-        *(("day", pa.date32()), ("real_topic", pa.string())),
+        *(("real_topic", pa.string()), ("day", pa.date32())),
     ]
 )
 

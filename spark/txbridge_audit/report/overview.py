@@ -93,7 +93,7 @@ class OverviewSums:
     def take_stray(self, copy: CopyMention, kind: str) -> None:
         """Nothing is summed up of records without a transaction."""
 
-    def take(self, verdict: Verdict) -> None:
+    def take_verdict(self, verdict: Verdict) -> None:
         """Add a verdict."""
         case, message = verdict.case, verdict.case.message
         if message is None or verdict.fate is None:

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from txbridge_audit.audit import AuditEngine, run_audit
+from txbridge_audit.audit import AuditEngine, follow, run_audit
 from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.following import follow
 from txbridge_audit.judge.facts import TopicPartition
 
 from txbridge.core.names import Names

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
-from txbridge_audit.audit import AuditEngine, run_audit
+from txbridge_audit.audit import AuditEngine, follow, run_audit
 from txbridge_audit.cluster import kafka_admin
 from txbridge_audit.cluster.cuts import Range, ranges, settle
 from txbridge_audit.cluster.differences import differing
@@ -26,14 +26,13 @@ from txbridge_audit.cluster.seen import Seen
 from txbridge_audit.cluster.selection import selection_of
 from txbridge_audit.engines.spark import delta_lake
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.following import follow
 from txbridge_audit.judge import fates
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import FATES, FINDINGS, VIOLATIONS
+from txbridge_audit.ledger.place import LedgerFormat, continued_folder
 from txbridge_audit.report.entry import Entry, Place, Tally
-from txbridge_audit.report.formats import LedgerFormat, refuse_to_continue
 from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
@@ -277,14 +276,13 @@ def test_the_state_is_kept_on_this_machine_alone(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["file:///data/l", "/data/s3a:/l", "l", "./gs:x"])
 def test_a_folder_of_this_machine_holds_the_state(path: str) -> None:
-    refuse_to_continue(AuditSelection(), path, by_spark=False, with_overview=False)
+    continued_folder(AuditSelection(), path, by_spark=False, with_overview=False)
 
 
 def test_a_ledger_that_cannot_be_continued_is_refused_before_kafka_is_asked(tmp_path: Path) -> None:
     """There is no Kafka here."""
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
-    (tmp_path / "older" / "_state").mkdir(parents=True)
-    (tmp_path / "older" / "_state" / "000000001.json").touch()
+    (tmp_path / "once" / "day=2026-11-23").mkdir(parents=True)
 
     def refuses(told: str, path: str = "new", **more: Any) -> None:
         with pytest.raises(CouldNotAuditError, match=told):
@@ -292,8 +290,8 @@ def test_a_ledger_that_cannot_be_continued_is_refused_before_kafka_is_asked(tmp_
         with pytest.raises(CouldNotAuditError, match=told):
             follow("127.0.0.1:1", str(tmp_path / path), stop=threading.Event(), **more)
 
-    refuses("is a Delta Lake table, which is written once: give --ledger a new folder", "table")
-    refuses("has the state of an earlier version: give --ledger a new folder", "older")
+    for path in ("table", "once"):
+        refuses("was not begun with --continue or --follow: give --ledger a new folder", path)
     refuses("writes Parquet files: leave --ledger-format out", ledger_format=LedgerFormat.DELTA)
     refuses("are made by the local engine: leave --engine spark out", engine=AuditEngine.SPARK)
 
@@ -518,10 +516,10 @@ def test_what_differs_is_named() -> None:
 
 def test_what_is_wrong_without_spark_is_said_before_it_starts(tmp_path: Path) -> None:
     """No broker listens at the address, and no Spark is connected."""
-    (tmp_path / "day=2026-11-23").mkdir()
-    (tmp_path / "day=2026-11-23" / "part-0.parquet").touch()
+    (tmp_path / "_audit").mkdir()
+    (tmp_path / "_audit" / "report.json").touch()
     for path in (str(tmp_path), f"file://{tmp_path}"):
-        with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already: give --ledger a new folder"):
+        with pytest.raises(CouldNotAuditError, match="already, or something else: give --ledger a new folder"):
             run_audit("127.0.0.1:1", ledger_path=path)
     with pytest.raises(CouldNotAuditError, match=r"'a b' cannot be a namespace: .* check --namespace"):
         run_audit("127.0.0.1:1", namespace="a b")

@@ -131,7 +131,7 @@ def test_a_wanted_delay_is_no_latency(wanted: int | None, delivered: int, latenc
     assert row is not None
     assert row["decision_to_delivery_ms"] == latency
     sums = OverviewSums()
-    sums.take(verdict)
+    sums.take_verdict(verdict)
     summed_up = sums.overview().decision_to_delivery
     assert summed_up is not None
     assert summed_up.most == latency
@@ -141,7 +141,7 @@ def test_the_overview_of_all_cases(planted: tuple[MemoryLog, dict[str, Half | No
     _, _, judged = planted
     sums = OverviewSums()
     for verdict in judged.verdicts:
-        sums.take(verdict)
+        sums.take_verdict(verdict)
     overview = sums.overview()
     assert overview.over_time == {BORN: dict(judged.sums.fates)}
     assert [group.name for group in overview.groups] == ["billing"]
@@ -152,7 +152,7 @@ def test_the_overview_of_all_cases(planted: tuple[MemoryLog, dict[str, Half | No
     # The same from the sums of two halves.
     first, second = OverviewSums(), OverviewSums()
     for number, verdict in enumerate(judged.verdicts):
-        (first if number % 2 else second).take(verdict)
+        (first if number % 2 else second).take_verdict(verdict)
     first.add_sums(second)
     assert first.overview() == overview
     places = [(waits.born, waits.partition, waits.half) for waits in overview.oldest_pending]

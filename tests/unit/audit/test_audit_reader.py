@@ -13,7 +13,7 @@ from txbridge_audit.cluster import reader
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.report.formats import LedgerFormat, local_folder, resolved
+from txbridge_audit.ledger.place import LedgerFormat, local_folder, resolved
 
 A, B = ("orders", 0), ("orders", 1)
 

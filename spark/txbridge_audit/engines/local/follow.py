@@ -15,6 +15,7 @@ from txbridge_audit.engines.local.run import until_leaders_stay
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.violations_topic import Alarms
+from txbridge_audit.ledger.place import write_summary
 from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.model import AuditReport
 
@@ -25,7 +26,7 @@ LOOK = 0.25
 #: Seconds that a cut waits for open Kafka transactions. A worker's take milliseconds. One that is open longer must not
 #: delay the step: a later step judges the records that it hides.
 SETTLE_TIMEOUT = 2.0
-#: Seconds between two writes of the ledger: each makes a file for every day and real topic.
+#: Seconds between two writes of the ledger: each makes a file for every day.
 LEDGER_EVERY = 600.0
 #: Seconds between two steps while nothing is written. Time makes transactions overdue, and retention removes records.
 QUIET = 30.0
@@ -36,7 +37,9 @@ def continue_once(source: AuditedTopics, ledger: Path, plan: Plan) -> AuditRepor
     state = StateStore(ledger)
     try:
         steps = LocalSteps(source, state)
-        return until_leaders_stay(source.say, lambda: steps.step(plan, ledger=ledger)).report
+        report = until_leaders_stay(source.say, lambda: steps.step(plan, ledger=ledger)).report
+        write_summary(report.to_json(), ledger)
+        return report
     finally:
         state.close()
 
@@ -83,6 +86,7 @@ def follow(source: AuditedTopics, ledger: Path, how: Following) -> AuditReport:
             step = until_leaders_stay(source.say, make)
             how.on_step(step)
             if last:
+                write_summary(step.report.to_json(), ledger)
                 return step.report
             how.stop.wait(how.interval)
     finally:

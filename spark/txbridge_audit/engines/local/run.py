@@ -18,6 +18,7 @@ from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED
+from txbridge_audit.ledger.place import claim_folder, write_summary
 from txbridge_audit.protocol.mentions import CopyMention
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import OverviewSums
@@ -33,7 +34,7 @@ _T = TypeVar("_T")
 class Listener(Protocol):
     """Takes everything that is part of the report. An attempt that fails in the end calls it, too."""
 
-    def take(self, verdict: Verdict) -> None:
+    def take_verdict(self, verdict: Verdict) -> None:
         """Take a verdict."""
 
     def take_stray(self, copy: CopyMention, kind: str) -> None:
@@ -75,7 +76,7 @@ def _judge(
         if plan.selection.takes(verdict.case.message):
             sums.add_verdict(verdict)
             for listener in listeners:
-                listener.take(verdict)
+                listener.take_verdict(verdict)
         else:
             sums.strays += verdict.case.strays
     sums.entries.explain_kind(ALTERED.name, partial(with_differences, source.settings))
@@ -101,21 +102,26 @@ def until_leaders_stay(say: Progress, attempt: Callable[[], _T]) -> _T:
 
 def audit_in_full(source: AuditedTopics, plan: Plan, *, ledger: Path | None, with_overview: bool) -> AuditReport:
     """`audit`, with a ledger in a new folder, and with the summaries that the page shows, if they are asked for."""
-    overview, written = OverviewSums(), None
-    listeners: list[Listener] = [overview] if with_overview else []
-    if ledger is not None:
-        # Only here: it loads the library that writes Parquet.
-        from txbridge_audit.ledger.parquet import ParquetLedger  # noqa: PLC0415
-
-        written = ParquetLedger(ledger)
-        # There was no ledger at the start. One that is there now comes from an attempt that was repeated.
-        written.clear()
-        listeners.append(written)
     try:
-        report = audit(source, plan, listeners)
-        if written is not None:
-            written.flush()
+        if ledger is None:
+            return _audit_with_overview(source, plan, with_overview=with_overview)
+        with claim_folder(ledger):
+            # Only here: it loads the library that writes Parquet.
+            from txbridge_audit.ledger.parquet import ParquetLedger  # noqa: PLC0415
+
+            files = ParquetLedger(ledger)
+            report = _audit_with_overview(source, plan, files, with_overview=with_overview)
+            files.write_rows()
+            write_summary(report.to_json(), ledger)
+            return report
     except (sqlite3.Error, OSError) as error:
         where = "" if ledger is None else f" of the ledger in {ledger}, or"
         raise CouldNotAuditError(f"files{where} of the audit cannot be written ({error}): check the disk") from error
-    return replace(report, overview=overview.overview()) if with_overview else report
+
+
+def _audit_with_overview(source: AuditedTopics, plan: Plan, *listeners: Listener, with_overview: bool) -> AuditReport:
+    if not with_overview:
+        return audit(source, plan, listeners)
+    overview = OverviewSums()
+    report = audit(source, plan, [*listeners, overview])
+    return replace(report, overview=overview.overview())

@@ -18,6 +18,7 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.evidence import ENOUGH
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.transaction import AuditedTransaction, transaction_of
+from txbridge_audit.ledger.place import STATE, cannot_keep
 from txbridge_audit.protocol.mentions import (
     MENTIONS,
     AsideMention,
@@ -28,7 +29,6 @@ from txbridge_audit.protocol.mentions import (
     from_row,
     to_row,
 )
-from txbridge_audit.report.formats import STATE
 
 #: Version of the database: raised when an older audit could misread it.
 FORMAT = 1
@@ -87,11 +87,6 @@ class StateStore:
         """
         self.ledger = ledger
         folder = ledger / STATE
-        if any(folder.glob("*.json")):
-            raise CouldNotAuditError(
-                f"the ledger in {ledger} was begun with Spark: continue it with --engine spark, or give --ledger a new "
-                "folder"
-            )
         #: Transactions that were read or begun, as long as they are open: most are judged in two steps, one after the
         #: other. With them those that the last step has closed.
         self._loaded: dict[Key, AuditedTransaction] = {}
@@ -387,8 +382,3 @@ class StateStore:
 def key_of(mention: Mention) -> Key:
     """The key of a mention's transaction."""
     return mention.partition, -1 if mention.half is None else mention.half
-
-
-def cannot_keep(ledger: Path, error: Exception) -> CouldNotAuditError:
-    """The error for a ledger whose files cannot be written."""
-    return CouldNotAuditError(f"the ledger in {ledger} cannot be kept there ({error}): check the folder and the disk")

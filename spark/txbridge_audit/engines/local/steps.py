@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.seen import Seen, edges_of
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import LocalIntake
-from txbridge_audit.engines.local.state import Key, StateStore, cannot_keep
+from txbridge_audit.engines.local.state import Key, StateStore
 from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import table
@@ -30,6 +31,7 @@ from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.strays import label
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED
+from txbridge_audit.ledger.place import cannot_keep
 from txbridge_audit.protocol.mentions import CopyMention, Mention, UnreadableMention, to_row
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.alarms import Alarm, AuditStep, Raise
@@ -119,6 +121,8 @@ class LocalSteps:
     def _make_step(self, plan: Plan, alarm: Raise | None, ledger: Path | None) -> AuditStep:
         source, state = self._source, self.state
         number = state.read_fact("step", 0) + 1
+        # Of a step that wrote its rows, and did not count.
+        shutil.rmtree(state.ledger / f"step={number}", ignore_errors=True)
         self._forget_topics_created_again()
         touched: set[Key] = set()
         waiting: list[Mention] = []
@@ -313,15 +317,19 @@ class LocalSteps:
         # Only here: it loads the library that writes Parquet.
         from txbridge_audit.ledger.parquet import ParquetLedger  # noqa: PLC0415
 
-        ledger = ParquetLedger(folder)
-        ledger.clear()
+        # Readers of the ledger pass over this name: if we are killed, no reader meets half of a file.
+        unfinished = folder.with_name("_unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        ledger = ParquetLedger(unfinished)
         for key in self.state.unwritten():
             transaction = self.state.transaction(key)
             if transaction is not None:
-                ledger.take(judge(transaction, facts))
+                ledger.take_verdict(judge(transaction, facts))
         for copy, kind in self.state.unwritten_strays():
             ledger.take_stray(copy, kind)
-        ledger.flush()
+        ledger.write_rows()
+        if unfinished.exists():
+            unfinished.rename(folder)
 
     # The report
 

@@ -20,10 +20,10 @@ from txbridge_audit.engines.spark.shipped import ship
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
+from txbridge_audit.ledger.place import LedgerFormat
 from txbridge_audit.ledger.rows import phantom_row
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
 from txbridge_audit.report.entry import Entry
-from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from txbridge_audit.ledger.place import SUMMARY, LedgerFormat, ledger_exists
 from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.ledger.schema import table_of
-from txbridge_audit.report.formats import SUMMARY, LedgerFormat, ledger_exists
 
 _PLACE = "topic: string, partition: int, offset: bigint"
 _DECISION = (
@@ -27,23 +27,26 @@ COLUMNS = (
     f"decisions array<struct<{_DECISION}>>, checks_sent bigint, held_since timestamp, held_ms bigint, "
     f"held_why string, copies bigint, delivered array<struct<{_PLACE}>>, op_commit_offset bigint, "
     "op_rollback_offset bigint, op_discard_offset bigint, op_abandon_offset bigint, "
-    f"discard_records array<struct<{_DISCARD}>>, resumed_end bigint, day date, real_topic string"
+    f"discard_records array<struct<{_DISCARD}>>, resumed_end bigint, real_topic string, day date"
 )
 
 
 def refuse_existing(spark: SparkSession, path: str) -> None:
-    """Raise CouldNotAuditError when there is a ledger at the path already: it is not overwritten."""
+    """Raise CouldNotAuditError when there is anything at the path: writing the ledger would delete it."""
     try:
-        spark.read.parquet(path)
+        # The names of the files alone: a file of another format is no error.
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path).select("path")
+        if files.head() is None:
+            return
     except AnalysisException as error:
-        if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
+        if error.getCondition() == "PATH_NOT_FOUND":
             return
         raise
     raise ledger_exists(path)
 
 
 def write(judged: DataFrame, phantoms: Sequence[LedgerRow], path: str, form: LedgerFormat) -> None:
-    """Write the rows, partitioned by the day of birth (UTC) and the real topic.
+    """Write the rows, partitioned by the day of birth (UTC).
 
     There was no ledger at the start. One that is there now comes from an attempt that was repeated: it is replaced.
     """
@@ -51,7 +54,7 @@ def write(judged: DataFrame, phantoms: Sequence[LedgerRow], path: str, form: Led
     if phantoms:
         table: Any = table_of(phantoms)
         rows = judged.union(judged.sparkSession.createDataFrame(table, judged.schema))
-    rows.write.format(str(form)).mode("overwrite").partitionBy("day", "real_topic").save(path)
+    rows.write.format(str(form)).mode("overwrite").partitionBy("day").save(path)
 
 
 def write_summary(spark: SparkSession, text: str, path: str) -> None:

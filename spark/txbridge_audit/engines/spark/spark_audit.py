@@ -9,7 +9,7 @@ from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.run import until_leaders_stay
 from txbridge_audit.engines.spark import judging, ledger
 from txbridge_audit.engines.spark.spark_session import elections, spark_session
-from txbridge_audit.report.formats import LedgerFormat
+from txbridge_audit.ledger.place import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
 #: Number of half messages below which our own Spark is started for a short run, not for high speed. Offsets are counted

@@ -179,7 +179,7 @@ def verdicts_on(
         if not selection.takes(verdict.case.message):
             continue
         if with_overview:
-            overview.take(verdict)
+            overview.take_verdict(verdict)
         told = Contribution.of(verdict)
         sums[told] += 1
         for kind in told.kinds:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,8 +16,6 @@ from txbridge.extras import missing_extra
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.selection import AuditSelection
 
-#: The folder in which Delta Lake records the versions of a table.
-DELTA_LOG = "_delta_log"
 #: Folder beside the data. Readers of Parquet ignore names that begin with an underscore.
 SUMMARY = "_audit"
 #: The folder with the state of a continued audit.
@@ -55,23 +57,58 @@ def resolved(path: str) -> str:
     Spark runs in another folder, which is deleted with it.
     """
     folder = local_folder(path)
-    return path if folder is None or _scheme_of(path) is not None else str(folder.absolute())
+    return path if folder is None or _scheme_of(path) is not None else str(folder)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make a new folder for a ledger.
+
+    Raises CouldNotAuditError when something is there, which an audit would mix with its own files or delete, and when
+    nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if next(folder.iterdir(), None) is not None:
+            raise ledger_exists(folder) if _is_complete(folder) else _not_empty(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise cannot_keep(folder, error) from error
+
+
+@contextmanager
+def claim_folder(folder: Path) -> Iterator[None]:
+    """Claim a prepared folder for the files of one audit, which are deleted if it fails.
+
+    Raises CouldNotAuditError. Of two audits at once, one does.
+    """
+    try:
+        (folder / SUMMARY).mkdir()
+    except FileExistsError:
+        raise _not_empty(folder) from None
+    except OSError as error:
+        raise cannot_keep(folder, error) from error
+    try:
+        yield
+    except BaseException:
+        for made in (*folder.glob("day=*"), folder / SUMMARY):
+            shutil.rmtree(made, ignore_errors=True)
+        raise
 
 
 def write_summary(text: str, folder: Path) -> None:
-    """Write the JSON form of the report beside the ledger, atomically. A ledger without it is not complete."""
+    """Write the JSON form of the report beside the ledger, atomically. A ledger without it is not complete.
+
+    Raises CouldNotAuditError.
+    """
     summary = folder / SUMMARY
-    summary.mkdir(parents=True, exist_ok=True)
     unfinished = summary / ".report.json"
-    unfinished.write_text(text.replace("\n", " ") + "\n", encoding="utf-8")
-    unfinished.replace(summary / "report.json")
-
-
-def refuse_existing_locally(path: str) -> None:
-    """Raise CouldNotAuditError when a local folder holds a ledger of any format: it is not overwritten."""
-    folder = local_folder(path)
-    if folder is not None and next(folder.rglob("*.parquet"), None) is not None:
-        raise ledger_exists(path)
+    try:
+        summary.mkdir(exist_ok=True)
+        unfinished.write_text(text.replace("\n", " ") + "\n", encoding="utf-8")
+        unfinished.replace(summary / "report.json")
+    except OSError as error:
+        raise cannot_keep(folder, error) from error
 
 
 def refuse_without_library() -> None:
@@ -80,20 +117,40 @@ def refuse_without_library() -> None:
         raise error
 
 
-def ledger_exists(path: str) -> CouldNotAuditError:
-    """The error for a ledger that exists already."""
-    return CouldNotAuditError(f"there is a ledger in {path} already: {_NEW}")
+def _is_complete(folder: Path) -> bool:
+    written = (path for path in folder.glob(f"{SUMMARY}/*") if not path.name.startswith("."))
+    return next(written, None) is not None or (folder / STATE).is_dir()
 
 
-def refuse_to_continue(
+def ledger_exists(path: object) -> CouldNotAuditError:
+    """The error for a place where a ledger, or something else, is already."""
+    return CouldNotAuditError(f"there is a ledger in {path} already, or something else: {_NEW}")
+
+
+def _not_empty(folder: Path) -> CouldNotAuditError:
+    return CouldNotAuditError(
+        f"{folder} is not empty, and no ledger there is complete: {_NEW}, or delete this one if an audit that was "
+        "killed has left it"
+    )
+
+
+def cannot_keep(folder: Path, error: Exception) -> CouldNotAuditError:
+    """The error for a ledger whose files cannot be written."""
+    return CouldNotAuditError(f"the ledger in {folder} cannot be kept there ({error}): check the folder and the disk")
+
+
+def continued_folder(
     selection: AuditSelection,
     ledger_path: str | None,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     *,
     by_spark: bool,
     with_overview: bool,
-) -> None:
-    """Raise CouldNotAuditError for options that a continued audit does not take, and for a ledger of another kind."""
+) -> Path:
+    """The folder of a continued audit.
+
+    Raises CouldNotAuditError for options that a continued audit does not take, and for a ledger of another kind.
+    """
     if ledger_path is None:
         raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
     if by_spark:
@@ -111,10 +168,8 @@ def refuse_to_continue(
             "need be, and copy what it holds to where you like after each audit; a ledger that is written once may be "
             "anywhere that Spark can write to",
         )
-    if (folder / DELTA_LOG).is_dir():
-        raise CouldNotAuditError(f"the ledger in {ledger_path} is a Delta Lake table, which is written once: {_NEW}")
-    if next((folder / STATE).glob("*.json"), None) is not None:
-        raise CouldNotAuditError(f"the ledger in {ledger_path} has the state of an earlier version: {_NEW}")
+    if folder.is_dir() and not (folder / STATE).is_dir() and next(folder.iterdir(), None) is not None:
+        raise CouldNotAuditError(f"what is in {ledger_path} was not begun with --continue or --follow: {_NEW}")
     if selection != AuditSelection():
         raise CouldNotAuditError(
             "a continued audit is about all transactions: leave --since, --until and --only-topic out",
@@ -123,3 +178,4 @@ def refuse_to_continue(
         raise CouldNotAuditError(
             "a continued audit reads only what is new, and the page shows all: leave --html out, or audit in full",
         )
+    return folder

@@ -1,0 +1,85 @@
+"""The folder of a ledger: nobody's files are deleted there, and what is not complete is not taken for a ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyarrow import dataset  # type: ignore[import-untyped]
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.ledger.parquet import ParquetLedger
+from txbridge_audit.ledger.place import claim_folder, prepare_folder, write_summary
+from txbridge_audit.protocol.mentions import CopyMention
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("accounts.csv", "is not empty, and no ledger there is complete: give --ledger a new folder"),
+        # An audit was killed.
+        ("day=2026-11-23/part-00000-0.parquet", "or delete this one if an audit that was killed has left it"),
+        ("_audit/.report.json", "or delete this one if an audit that was killed has left it"),
+        ("_audit/report.json", "there is a ledger in .* already"),
+        # As Spark writes it.
+        ("_audit/part-00000.txt", "there is a ledger in .* already"),
+        ("_state/audit.sqlite", "there is a ledger in .* already"),
+    ],
+)
+def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path, file: str, told: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("kept")
+    with pytest.raises(CouldNotAuditError, match=told):
+        prepare_folder(tmp_path)
+    assert (tmp_path / file).read_text() == "kept"
+
+
+def test_of_two_audits_that_begin_at_once_one_has_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "ledger"
+    for _ in range(2):
+        prepare_folder(folder)
+    with claim_folder(folder):
+        (folder / "day=2026-11-23").mkdir()
+        with pytest.raises(CouldNotAuditError, match="is not empty"), claim_folder(folder):
+            raise AssertionError
+        write_summary("{}", folder)
+    assert files_in(folder) == ["_audit/report.json"]
+    assert (folder / "day=2026-11-23").is_dir()
+
+
+def test_an_audit_that_fails_deletes_its_own_files_alone(tmp_path: Path) -> None:
+    prepare_folder(tmp_path)
+
+    def audit() -> None:
+        with claim_folder(tmp_path):
+            write_summary("{}", tmp_path)
+            (tmp_path / "day=2026-11-23").mkdir()
+            (tmp_path / "somebody's").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit()
+    assert [path.name for path in tmp_path.iterdir()] == ["somebody's"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "ledger"):
+        with pytest.raises(CouldNotAuditError, match=r"ledger in .*file.* cannot be kept there .*: check the folder"):
+            prepare_folder(folder)
+    with pytest.raises(CouldNotAuditError, match="cannot be kept there"):
+        write_summary("{}", tmp_path / "file")
+
+
+def test_topics_named_by_numbers_keep_their_names(tmp_path: Path) -> None:
+    """Readers guess the types of partition columns from the names of the folders."""
+    ledger = ParquetLedger(tmp_path)
+    for topic in ("007", "7"):
+        ledger.take_stray(CopyMention(0, 7, at=9, topic=topic, place=0, id="F" * 32, content=0), "PHANTOM")
+    ledger.write_rows()
+    [file] = tmp_path.rglob("*.parquet")
+    assert "007" not in str(file.relative_to(tmp_path))
+    assert dataset.dataset(file).to_table().to_pydict()["real_topic"] == ["007", "7"]
