@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from txbridge_audit.audit import run_audit
     from txbridge_audit.errors import CouldNotAuditError
-    from txbridge_audit.notebook import Audited, audited, transactions, violations
+    from txbridge_audit.notebook import Audited, audited
     from txbridge_audit.report.entry import Entry, Place, Tally
     from txbridge_audit.report.model import AuditReport
 
@@ -25,8 +25,6 @@ __all__ = [
     "Tally",
     "audited",
     "run_audit",
-    "transactions",
-    "violations",
 ]
 
 #: Module of each public name. A name is imported on its first use, because the judge and the engine without Java need
@@ -40,8 +38,6 @@ _HOMES = {
     "Tally": "report.entry",
     "audited": "notebook",
     "run_audit": "audit",
-    "transactions": "notebook",
-    "violations": "notebook",
 }
 
 if not TYPE_CHECKING:  # else a type checker would accept any name as an attribute of this module

@@ -72,16 +72,6 @@ def audited(
     return Audited(report, spark.read.schema(TRANSACTIONS).parquet(path), _entries(spark, report.violations.listed))
 
 
-def transactions(spark: SparkSession, bootstrap_servers: str, **options: object) -> DataFrame:
-    """A row per transaction; the options are those of `audited`."""
-    return audited(spark, bootstrap_servers, **options).transactions  # type: ignore[arg-type]
-
-
-def violations(spark: SparkSession, bootstrap_servers: str, **options: object) -> DataFrame:
-    """A row per violation; the options are those of `audited`."""
-    return audited(spark, bootstrap_servers, **options).violations  # type: ignore[arg-type]
-
-
 def _own_folder(spark: SparkSession) -> str:
     if not str(spark.conf.get("spark.master")).startswith("local"):
         raise CouldNotAuditError(

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.audit import AuditEngine
-from txbridge_audit.cluster import selection
+from txbridge_audit.cluster import plan
 from txbridge_audit.judge.selection import AuditSelection
 
 from tests.support.audit_cases import CASES, TAIL, plant
@@ -229,7 +229,7 @@ def test_a_rule_that_judges_nothing_is_a_finding_and_no_audit_is_clean(kafka: Em
 def test_range_of_time_and_chosen_topics(kafka: EmbeddedKafka, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions outside the choice are not judged. Their copies and ENDs do not count as strays."""
     # One broker has one clock. The usual margin of an hour would make the audit read everything here.
-    monkeypatch.setattr(selection, "CLOCK_MARGIN_MS", 0)
+    monkeypatch.setattr(plan, "CLOCK_MARGIN_MS", 0)
     log = KafkaLog(kafka.bootstrap_servers)
     leaked, old = log.half(), log.half(partition=PASSED)
     log.deliver(leaked)

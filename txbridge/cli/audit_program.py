@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from rich.console import Console
 from txbridge_audit.audit import AuditEngine, follow, run_audit
-from txbridge_audit.cluster.given import kafka_options, limits_of
-from txbridge_audit.cluster.selection import selection_of
+from txbridge_audit.cluster.plan import selection_of
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.ledger.place import LedgerFormat, continued_folder
 from txbridge_audit.report.alarms import AuditStep
@@ -133,6 +133,21 @@ def _follow(
         on_ready=on_ready,
         on_step=on_step,
     )
+
+
+def kafka_options(settings: WorkerSettings) -> dict[str, str]:
+    """The Kafka properties as text."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.kafka.items()
+    }
+
+
+def limits_of(settings: WorkerSettings, check_max: int | None, max_age: int | None) -> AuditLimits:
+    """The limits from the workers' settings, or from the audit's own flags where they are given.
+
+    The flags are not validated together with the settings, because they may be those of another time.
+    """
+    return AuditLimits(check_max or settings.transaction_check_max, max_age or settings.transaction_max_age)
 
 
 def _engine(options: AuditOptions) -> AuditEngine | None:

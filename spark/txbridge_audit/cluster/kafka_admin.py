@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ _FIRST_TIMEOUT = 7.0
 #: REQUEST_TIMEOUT.
 _PATIENCE, _PAUSE = 40.0, 1.0
 #: Number of requests in _PATIENCE if the answers are quick.
-_ATTEMPTS = 40
+_ATTEMPTS = round(_PATIENCE / _PAUSE)
 
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -100,7 +100,7 @@ class AuditedCluster:
         try:
             self._admin = AdminClient(self._config)
         except KafkaException as error:
-            raise CouldNotAuditError(f"Kafka's client refuses the settings: {_text(error)}") from error
+            raise CouldNotAuditError(f"Kafka's client refuses the settings: {error.args[0].str()}") from error
 
     def _look_again(self) -> None:
         """Wait, and drop the known leaders: librdkafka asks a former leader, with its epoch, for up to 15 minutes."""
@@ -112,22 +112,13 @@ class AuditedCluster:
 
     def partition_counts(self) -> dict[str, int]:
         """Number of partitions of every topic that we may see. The request is for all: naming one could create it."""
-        deadline = time.monotonic() + _PATIENCE
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                seen = self._admin.list_topics(timeout=REQUEST_TIMEOUT if self._answered else _FIRST_TIMEOUT)
-                break
-            except KafkaException as error:
-                passes = error.args[0].code() in _TRANSIENT and attempt < _ATTEMPTS and time.monotonic() < deadline
-                if self._answered and passes:
-                    self._look_again()
-                    continue
-                reason = self._last_error or _text(error)
-                raise CouldNotAuditError(
-                    f"Kafka at {self._servers} cannot be reached ({reason}): check --bootstrap-servers and --kafka",
-                ) from error
-        self._answered, self.cluster_id = True, str(seen.cluster_id)
+        seen = self._ask_each(["topics"], self._list_topics, lambda _: "its topics")["topics"]
+        self.cluster_id = str(seen.cluster_id)
         return {name: len(topic.partitions) for name, topic in seen.topics.items() if topic.error is None}
+
+    def _list_topics(self, keys: Collection[str]) -> Iterable[tuple[str, Callable[[], Any]]]:
+        timeout = REQUEST_TIMEOUT if self._answered else _FIRST_TIMEOUT
+        return ((key, partial(self._admin.list_topics, timeout=timeout)) for key in keys)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that retention has left in each partition."""
@@ -178,10 +169,10 @@ class AuditedCluster:
     def cleanup_policies(self, topics: Collection[str]) -> dict[str, str | None]:
         """`cleanup.policy` of each topic; None where we have no right to see it."""
 
-        def ask(names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
+        def ask(names: Collection[str]) -> Iterable[tuple[str, Callable[[], Any]]]:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
             answers = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
-            return ((str(resource.name), future) for resource, future in answers.items())
+            return ((str(resource.name), future.result) for resource, future in answers.items())
 
         found = self._ask_each(sorted(topics), ask, lambda name: f"the configuration of {name}", {_NO_RIGHT: None})
         return {name: None if told is None else str(told["cleanup.policy"].value) for name, told in found.items()}
@@ -198,29 +189,23 @@ class AuditedCluster:
         found = self._ask_each(names, self._describe_topics, lambda name: f"whether there is a topic {name}", answers)
         return [name for name in names if found[name] == "hidden"]
 
-    def _describe_topics(self, names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
+    def _describe_topics(self, names: Collection[str]) -> Iterable[tuple[str, Callable[[], Any]]]:
         # Naming a topic does not create it here.
         futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT)
-        return futures.items()
+        return ((name, future.result) for name, future in futures.items())
 
     def _ask_offsets(
-        self,
-        partitions: Collection[TopicPartition],
-        spec: OffsetSpec,
-        isolation: IsolationLevel,
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
         return {key: int(answer.offset) for key, answer in self._list_offsets(partitions, spec, isolation).items()}
 
     def _list_offsets(
-        self,
-        partitions: Collection[TopicPartition],
-        spec: OffsetSpec,
-        isolation: IsolationLevel,
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, Any]:
-        def ask(keys: Collection[TopicPartition]) -> Iterable[tuple[TopicPartition, Future[Any]]]:
+        def ask(keys: Collection[TopicPartition]) -> Iterable[tuple[TopicPartition, Callable[[], Any]]]:
             wanted = {KafkaPartition(topic, partition): spec for topic, partition in keys}
             answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT)
-            return (((asked.topic, asked.partition), future) for asked, future in answers.items())
+            return (((asked.topic, asked.partition), future.result) for asked, future in answers.items())
 
         def valid(key: TopicPartition, answer: Any) -> bool:
             # For a partition whose leader did not answer, librdkafka returns no error, but an invalid offset.
@@ -240,7 +225,7 @@ class AuditedCluster:
     def _ask_each(
         self,
         keys: Collection[_K],
-        ask: Callable[[Collection[_K]], Iterable[tuple[_K, Future[Any]]]],
+        ask: Callable[[Collection[_K]], Iterable[tuple[_K, Callable[[], Any]]]],
         what: Callable[[_K], str],
         answers: Mapping[int, Any] = MappingProxyType({}),
         valid: Callable[[_K, Any], bool] = lambda _key, _answer: True,
@@ -254,16 +239,17 @@ class AuditedCluster:
         while missing:
             attempt += 1
             last = attempt == _ATTEMPTS or time.monotonic() >= deadline
-            for key, future in ask(missing):
+            for key, result in ask(missing):
                 try:
-                    answer = future.result()
+                    answer = result()
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code in answers:
                         found[key] = answers[code]
-                    elif code not in _TRANSIENT or last:
+                    elif code not in _TRANSIENT or last or not self._answered:
                         raise self._explain_error(error, what(key)) from error
                     continue
+                self._answered = True
                 if valid(key, answer):
                     found[key] = answer
                 elif last:
@@ -274,7 +260,12 @@ class AuditedCluster:
         return found
 
     def _explain_error(self, error: KafkaException, what: str) -> CouldNotAuditError:
-        reason = self._last_error if error.args[0].code() in _TRANSIENT and self._last_error else _text(error)
+        first: KafkaError = error.args[0]
+        reason = self._last_error if first.code() in _TRANSIENT and self._last_error else first.str()
+        if not self._answered:
+            return CouldNotAuditError(
+                f"Kafka at {self._servers} cannot be reached ({reason}): check --bootstrap-servers and --kafka"
+            )
         return CouldNotAuditError(
             f"Kafka at {self._servers} does not tell {what} ({reason}): no verdict is possible without; check that all "
             "of its brokers are up and that you may read it",
@@ -284,8 +275,3 @@ class AuditedCluster:
 def partitions_of(topic: str, count: int) -> list[TopicPartition]:
     """All partitions of a topic that has `count` of them."""
     return [(topic, partition) for partition in range(count)]
-
-
-def _text(error: KafkaException) -> str:
-    first = error.args[0]
-    return first.str() if isinstance(first, KafkaError) else str(first)

@@ -1,11 +1,15 @@
-"""The parameters of one audit, whatever engine makes it."""
+"""The parameters of one audit, whatever engine makes it: from options, and the offsets from which it has to read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from txbridge_audit.judge.facts import AuditLimits
+from txbridge.core.names import Names, is_topic
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 
 #: Called with a short text for each phase.
@@ -22,3 +26,59 @@ class Plan:
     selection: AuditSelection
     real_topics: frozenset[str]
     settle_timeout: float
+
+
+def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> AuditSelection:
+    """The selection from options of a command line. Raises CouldNotAuditError when they are wrong."""
+    for topic in topics:
+        if not is_topic(topic) or Names.is_forbidden(topic):
+            raise CouldNotAuditError(f"{topic!r} cannot be a real topic: check --only-topic")
+    chosen = AuditSelection(_parsed(since, "--since"), _parsed(until, "--until"), frozenset(topics))
+    if chosen.since is not None and chosen.until is not None and chosen.until <= chosen.since:
+        raise CouldNotAuditError("--until must be later than --since")
+    return chosen
+
+
+def _parsed(text: str | None, option: str) -> int | None:
+    """A time of ISO 8601 as ms since 1970; without an offset it is UTC."""
+    if text is None:
+        return None
+    try:
+        time = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CouldNotAuditError(
+            f"{option} {text!r} is not a time: write it as 2026-11-21, 2026-11-21T08:30 or 2026-11-21T08:30:00+01:00",
+        ) from error
+    return round((time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+def begin(
+    cluster: AuditedCluster,
+    selection: AuditSelection,
+    half: Sequence[TopicPartition],
+    others: Sequence[TopicPartition],
+    starts: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Offsets from which HALF, and END and OP (`others`), are read: log starts, or where the range of time begins.
+
+    Records of END and OP about a transaction come after its birth. The clocks of two brokers may differ by
+    CLOCK_MARGIN_MS.
+    Raises CouldNotAuditError when retention has removed half messages of the range.
+    """
+    keys = [*half, *others]
+    if selection.since is None:
+        return {key: starts[key] for key in keys}
+    shortened = [key for key in half if starts[key] > 0]
+    for (topic, partition), oldest in cluster.first_timestamps(shortened).items():
+        if oldest is None or oldest > selection.since:
+            left = "nothing" if oldest is None else f"nothing before {_iso(oldest)}"
+            raise CouldNotAuditError(
+                f"retention has left {left} in {topic}/{partition}: what was prepared since {_iso(selection.since)} is "
+                "gone in part, and so would be the verdict; give a later --since, or none to audit what is left",
+            )
+    found = cluster.offsets_at(keys, selection.since - CLOCK_MARGIN_MS)
+    return {key: max(starts[key], found[key]) for key in keys}
+
+
+def _iso(ms: int) -> str:
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds")

@@ -22,8 +22,8 @@ from txbridge_audit.cluster.cuts import Range, ranges, settle
 from txbridge_audit.cluster.differences import differing
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.cluster.plan import selection_of
 from txbridge_audit.cluster.seen import Seen
-from txbridge_audit.cluster.selection import selection_of
 from txbridge_audit.engines.spark import delta_lake
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge import fates
@@ -32,6 +32,7 @@ from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import FATES, FINDINGS, VIOLATIONS
 from txbridge_audit.ledger.place import LedgerFormat, continued_folder
+from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.model import AuditReport
@@ -134,10 +135,14 @@ class Broken:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[AuditedCluster, Broken]:
-    client = Broken(*codes)
+    """A cluster that has answered once."""
+    client = Broken(0)
     monkeypatch.setattr(kafka_admin, "AdminClient", lambda _: client)
     monkeypatch.setattr(kafka_admin.time, "sleep", lambda _: None)
-    return AuditedCluster(kafka_settings("kafka:9092")), client
+    asked = AuditedCluster(kafka_settings("kafka:9092"))
+    asked.partition_counts()
+    client.codes, client.asked = codes, 0
+    return asked, client
 
 
 def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,13 +250,14 @@ def test_a_cut_of_a_leader_that_has_a_successor_is_refused(monkeypatch: pytest.M
 
 
 def test_misspelt_cluster_is_told_at_once_and_a_busy_one_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    never, client = broken(monkeypatch, KafkaError._TRANSPORT)
+    busy, client = broken(monkeypatch, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, 0)
+    assert busy.partition_counts() == {"orders": 2}
+    assert client.asked == 3
+    client.codes, client.asked = (KafkaError._TRANSPORT,), 0
+    never = AuditedCluster(kafka_settings("kafka:9092"))
     with pytest.raises(CouldNotAuditError, match=r"kafka:9092 cannot be reached .*: check --bootstrap-servers"):
         never.partition_counts()
     assert client.asked == 1
-    busy, client = broken(monkeypatch, 0, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, 0)
-    assert busy.partition_counts() == busy.partition_counts() == {"orders": 2}
-    assert client.asked == 4
 
 
 def test_topic_that_may_not_be_seen_is_not_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,16 +508,23 @@ def test_what_differs_is_named() -> None:
     ours: list[tuple[str, bytes | None]] = [("TXB_V", b"1"), ("UNIQ_KEY", b"A"), ("REAL_TOPIC", b"orders")]
     added: list[tuple[str, bytes | None]] = [("UNIQ_KEY", b"A"), ("TXB_HALF", b"0:7")]
     users: list[tuple[str, bytes | None]] = [("trace", b"1"), ("more", None)]
-    half = (b"k", b"v", [*users, *ours])
+    half = KafkaRecord("HALF", 0, 7, 1_000, False, b"k", b"v", [*users, *ours])
 
-    def differ(key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | None]) -> list[str]:
-        return list(differing(half, (key, value, [*headers, *added])))
+    def differ(
+        key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | None], dated: int = 1_000, of: Any = half
+    ) -> list[str]:
+        return list(differing(of, KafkaRecord("orders", 0, 3, dated, True, key, value, [*headers, *added])))
 
     assert differ(b"k", b"v", *users) == []
     assert differ(b"K", None, *users) == ["key", "value"]
     assert differ(b"k", b"v", ("trace", b"2"), ("more", b"")) == ["header more", "header trace"]
     assert differ(b"k", b"v", *users[::-1]) == ["order of headers"]
     assert differ(b"k", b"v", *users, ("TXB_FOO", b"1"), ("UNIQ_KEY", b"B")) == ["header TXB_FOO", "header UNIQ_KEY"]
+    assert differ(b"k", b"v", *users, dated=999) == ["timestamp"]
+    born = half._replace(headers=[*half.headers, ("BORN_TIMESTAMP", b"999")])
+    assert differ(b"k", b"v", *users, dated=999, of=born) == []
+    several = half._replace(headers=[*half.headers, ("TXB_MESSAGES", b"2")])
+    assert differ(b"k", b"w", *users, of=several) == ["one of its messages"]
 
 
 def test_what_is_wrong_without_spark_is_said_before_it_starts(tmp_path: Path) -> None:
