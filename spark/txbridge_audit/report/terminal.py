@@ -13,7 +13,7 @@ from txbridge_audit.judge import lacking
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
 from txbridge_audit.report.entry import Entry, Place, Tally
-from txbridge_audit.report.meaning import advice, iso_time, remedy, rule_of, says, some_of_each
+from txbridge_audit.report.meaning import advice, iso_time, rule_of, some_of_each
 from txbridge_audit.report.model import AuditReport
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
@@ -71,9 +71,9 @@ def _line(console: Console, text: str) -> None:
 def _violations(report: AuditReport, console: Console) -> None:
     console.print(Text("\nViolations", "bold red"))
     shown = 0
-    for kind, entries in some_of_each(report, SHOWN):
-        _line(console, f"{kind} {report.violations.by_kind[kind]:,}: {says(kind)} ({rule_of(kind)})")
-        _line(console, f"  {remedy(kind)}")
+    for kind, entries in some_of_each(report.violations, SHOWN):
+        _line(console, f"{kind} {report.violations.by_kind[kind]:,}: {KINDS[kind].means} ({rule_of(kind)})")
+        _line(console, f"  {KINDS[kind].remedy}")
         for entry in entries:
             shown += 1
             about = [entry.transaction or "-", entry.group or "-", entry.real_topic or "-"]
@@ -93,9 +93,9 @@ def _findings(tally: Tally, console: Console) -> None:
     for entry in tally.listed:
         first.setdefault(entry.kind, entry)
     for kind, count in tally.by_kind.items():
-        _line(console, f"{kind} {count:,}: {says(kind)} ({rule_of(kind)})")
+        _line(console, f"{kind} {count:,}: {KINDS[kind].means} ({rule_of(kind)})")
         if kind in first:
-            about = f"  first: {first[kind].says}" if first[kind].says != says(kind) else "  first:"
+            about = f"  first: {first[kind].says}" if first[kind].says != KINDS[kind].means else "  first:"
             _line(console, " ".join([about, *map(_place, first[kind].evidence)]))
 
 

@@ -166,4 +166,4 @@ def test_quantiles_are_those_of_all_latencies() -> None:
     latency = sums.overview().prepare_to_decision
     assert latency is not None
     assert (latency.quantiles, latency.most) == ((51, 96, 100), 5_000)
-    assert sum(latency.by_power.values()) == 101
+    assert sum(latency.counts.values()) == 101

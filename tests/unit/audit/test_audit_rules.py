@@ -117,7 +117,7 @@ def test_evidence_names_every_record() -> None:
     ]
     assert (entry.transaction, entry.group, entry.real_topic) == (half.id[:8], "billing", ORDERS)
     assert entry.id_sha256 == hashlib.sha256(half.id.encode()).hexdigest()
-    assert entry.times == {"prepared": BORN, "decided": BORN, "delivered": BORN}
+    assert entry.times == {"prepared": BORN, "decided": BORN, "recorded as delivered": BORN}
 
 
 def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[str, Half | None], Judged]) -> None:

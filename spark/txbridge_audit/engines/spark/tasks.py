@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import marshal
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -190,7 +191,7 @@ def verdicts_on(
                 yield ENTRY, marshal.dumps([kind, partition, -1 if half is None else half, entry]), 1
     yield from ((SUM, marshal.dumps(told.to_json()), number) for told, number in sums.items())
     if with_overview:
-        yield OVERVIEW, marshal.dumps(overview.to_row()), 1
+        yield OVERVIEW, pickle.dumps(overview), 1
 
 
 def ledger_rows(facts: Facts, selection: AuditSelection, batches: Iterable[Any]) -> Iterator[Any]:
