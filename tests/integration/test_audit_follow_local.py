@@ -31,7 +31,8 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.facts import TopicPartition as Place
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.alarms import Alarm, AuditStep
+from txbridge_audit.report.alarms import AuditStep
+from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 
 from tests.support.audit_cases import CASES, TAIL
@@ -84,7 +85,7 @@ def test_any_steps_say_what_a_full_audit_says(kafka: EmbeddedKafka, tmp_path: Pa
     state = StateStore(tmp_path)
     steps = LocalSteps(source, state)
 
-    def killed(_: int, __: Sequence[Alarm]) -> Mapping[Place, int]:
+    def killed(_: int, __: Sequence[Entry]) -> Mapping[Place, int]:
         raise KilledError
 
     def step() -> AuditReport:
@@ -211,7 +212,7 @@ def test_what_retention_removes_is_forgotten_and_what_waits_has_expired(kafka: E
     # A record that names a closed transaction late is judged with it.
     log.transaction(log.copy(kept))
     made = steps.step(plan_of(log))
-    assert [alarm.entry.kind for alarm in made.alarms] == ["DUPLICATED"]
+    assert [alarm.kind for alarm in made.alarms] == ["DUPLICATED"]
     assert made.report.violations == in_full(log).violations
     state.close()
 
@@ -241,7 +242,7 @@ def test_following_raises_each_violation_once(
     with monkeypatch.context() as patch:
         sent = Alarms.send
 
-        def killed(alarms: Alarms, step: int, some: Sequence[Alarm]) -> Mapping[Place, int]:
+        def killed(alarms: Alarms, step: int, some: Sequence[Entry]) -> Mapping[Place, int]:
             sent(alarms, step, some)
             raise KilledError
 
@@ -251,7 +252,7 @@ def test_following_raises_each_violation_once(
     seen: list[str] = []
 
     def on_step(step: AuditStep) -> None:
-        seen.extend(alarm.entry.kind for alarm in step.alarms)
+        seen.extend(alarm.kind for alarm in step.alarms)
         if len(seen) == 1:
             phantom(90_001)
         if len(seen) == 2:

@@ -27,7 +27,6 @@ from txbridge_audit.audit import follow
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.engines.violations_topic import Alarms
-from txbridge_audit.report.alarms import Alarm
 from txbridge_audit.report.entry import Entry
 from txbridge_sqlalchemy import create_table, transactions
 
@@ -459,7 +458,7 @@ def _alarm(scene: Scene, user: User) -> None:
     for step in (1, 2):
         alarms = Alarms(settings, AuditedCluster(settings), scene.bridge.names.violations, "ledger")
         alarms.recall({})
-        alarms.send(step, [Alarm("same", entry)])
+        alarms.send(step, [entry])
 
 
 @pytest.fixture(scope="module")

@@ -88,6 +88,14 @@ class AuditOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Write the counts to this file, for Prometheus' textfile collector."),
     ] = None
+    csv: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the violations and findings to this file, for a spreadsheet."),
+    ] = None
+    accept: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV file with violations that do not fail the audit: id,who,why,until."),
+    ] = None
     strict: Annotated[bool, typer.Option("--strict", help="Findings fail the audit, too.")] = False
     transaction_check_max: Annotated[
         int | None,

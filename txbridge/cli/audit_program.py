@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
 from txbridge_audit.audit import AuditEngine, follow, run_audit
@@ -15,7 +16,10 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.ledger.place import LedgerFormat, continued_folder
+from txbridge_audit.report.acceptances import accept, read_acceptances
 from txbridge_audit.report.alarms import AuditStep
+from txbridge_audit.report.csv_file import csv_of
+from txbridge_audit.report.entry import Acceptance
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
@@ -42,12 +46,18 @@ def run(options: AuditOptions, settings: WorkerSettings) -> int:
 
 def _run(options: AuditOptions, settings: WorkerSettings) -> int:
     selection = selection_of(options.since, options.until, options.only_topic or ())
-    files = {"report": options.report, "html": options.html, "prometheus": options.prometheus}
+    files = {"report": options.report, "html": options.html, "csv": options.csv, "prometheus": options.prometheus}
     for name, path in files.items():
         if path is not None and not path.absolute().parent.is_dir():
             raise CouldNotAuditError(f"the folder of --{name} {path} does not exist")
     if options.violations_topic is not None and not options.follow:
         raise CouldNotAuditError("--violations-topic needs --follow: without it, the report lists all violations")
+    if options.accept is not None and options.follow:
+        raise CouldNotAuditError(
+            "--follow raises each violation once, so there is nothing to accept: leave --accept out, and give it to "
+            "the audits that you schedule"
+        )
+    acceptances = _acceptances(options.accept)
     form = LedgerFormat(options.ledger_format.value)
     if form is not LedgerFormat.PARQUET and options.ledger is None:
         raise CouldNotAuditError("--ledger-format needs --ledger, the folder or URI of the ledger")
@@ -79,12 +89,26 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
                 with_overview=options.html is not None,
                 progress=progress,
             )
+    report = accept(report, acceptances, report.started_at)
+    for stale in report.stale_acceptances:
+        if not quiet:
+            notes.print(
+                one_line(f"--accept: no violation {stale} in this audit; take its line out if it is old"),
+                soft_wrap=True,
+            )
     _write_files(options, report)
     if options.output is Format.JSON:
         sys.stdout.write(report.to_json() + "\n")
     else:
         print_report(report, console())
     return report.strict_exit_code if options.strict else report.exit_code
+
+
+def _acceptances(file: Path | None) -> tuple[Acceptance, ...]:
+    try:
+        return () if file is None else read_acceptances(file.read_text(encoding="utf-8-sig"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CouldNotAuditError(f"--accept {file} cannot be read ({error}): give a CSV file in UTF-8") from error
 
 
 def _follow(
@@ -108,8 +132,8 @@ def _follow(
         _write_files(options, step.report)
         if notes is None:
             return
-        for alarm in step.alarms:
-            entry, place = alarm.entry, alarm.entry.evidence[0]
+        for entry in step.alarms:
+            place = entry.evidence[0]
             where = f"{place.role} {place.topic}/{place.partition}@{place.offset}"
             # Its id comes from a record that somebody else has written.
             notes.print(one_line(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}"))
@@ -181,6 +205,8 @@ def _write_files(options: AuditOptions, report: AuditReport) -> None:
 def _write(options: AuditOptions, report: AuditReport) -> None:
     if options.report is not None:
         options.report.write_text(report.to_json() + "\n", encoding="utf-8")
+    if options.csv is not None:
+        options.csv.write_text(csv_of(report), encoding="utf-8", newline="")
     if options.html is None and options.prometheus is None:
         return
     # Only here: few audits need the library for its template.

@@ -23,7 +23,7 @@ from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.reader import read
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.report.alarms import Alarm
+from txbridge_audit.report.entry import Entry
 
 #: Version of the records. It is raised when a key changes its meaning or is removed.
 FORMAT = 1
@@ -67,7 +67,7 @@ class Alarms:
         for record in read(self._settings, ranges(begin, ends), committed=True):
             self._remember_id(record.value)
 
-    def send(self, step: int, alarms: Sequence[Alarm]) -> Mapping[TopicPartition, int]:
+    def send(self, step: int, alarms: Sequence[Entry]) -> Mapping[TopicPartition, int]:
         """Write the alarms that were not written yet. Returns offsets by partition, below which no later alarm lies."""
         new = [alarm for alarm in alarms if alarm.id not in self._sent]
         if not new:
@@ -75,7 +75,7 @@ class Alarms:
         try:
             self._producer.begin_transaction()
             for alarm in new:
-                key = (alarm.entry.transaction or alarm.id).encode()
+                key = (alarm.transaction or alarm.id).encode()
                 self._producer.produce(self._topic, value=self._encode_alarm(step, alarm), key=key)
                 self._producer.poll(0)
             self._producer.commit_transaction(TIMEOUT)
@@ -85,7 +85,7 @@ class Alarms:
         self._at = self._cluster.stable_offsets(self._partitions)
         return self._at
 
-    def _encode_alarm(self, step: int, alarm: Alarm) -> bytes:
+    def _encode_alarm(self, step: int, alarm: Entry) -> bytes:
         told: dict[str, Any] = {
             "format": FORMAT,
             "id": alarm.id,
@@ -93,7 +93,7 @@ class Alarms:
             "step": step,
             "raised_at": int(time.time() * 1000),
         }
-        return json.dumps(told | dataclasses.asdict(alarm.entry)).encode()
+        return json.dumps(told | dataclasses.asdict(alarm)).encode()
 
     def _remember_id(self, value: bytes | None) -> None:
         try:

@@ -9,18 +9,8 @@ from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """A violation that no earlier step has found."""
-
-    #: Identifies the violation: every step that finds it gives it the same id.
-    id: str
-    entry: Entry
-
-
 #: Raises the alarms of a step, given its number, before the step counts. Returns offsets below which no later one lies.
-Raise = Callable[[int, Sequence[Alarm]], Mapping[TopicPartition, int]]
+Raise = Callable[[int, Sequence[Entry]], Mapping[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +19,7 @@ class AuditStep:
 
     #: About all records that this and earlier steps have read.
     report: AuditReport
-    alarms: Sequence[Alarm]
+    #: The violations that no earlier step has found.
+    alarms: Sequence[Entry]
     #: Number of transactions that it judged: those not closed before, and those that new records name.
     carried: int

@@ -118,6 +118,7 @@ def stray_entry(names: Names, copy: CopyMention, kind: str) -> Entry:
         kind,
         "visible without a half message" if kind == violations.PHANTOM.name else says_of_any(kind),
         transaction=None if copy.id is None else short_id(copy.id),
+        id_sha256=None if copy.id is None else sha256(copy.id.encode()).hexdigest(),
         real_topic=copy.topic,
         evidence=(Place("copy", copy.topic, copy.place, copy.at), *claimed),
     )

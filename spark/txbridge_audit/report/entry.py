@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,24 @@ class OperatorAction:
 
 
 @dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A violation that a person has accepted: it stays in every report, and does not fail the audit."""
+
+    #: `Entry.id` of the violation; with a hash it must be about the same transaction id, too.
+    id: str
+    who: str
+    why: str
+    #: The last day (UTC) on which it is accepted, as 2026-12-31.
+    until: str
+    id_sha256: str = ""
+    #: Whether that day is over.
+    is_expired: bool = False
+
+    def __str__(self) -> str:
+        return f"{'no longer ' if self.is_expired else ''}accepted by {self.who} until {self.until}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One violation or finding."""
 
@@ -56,6 +75,13 @@ class Entry:
     delivered_at: int | None = None
     #: Of a BY_HAND: the first ones.
     actions: tuple[OperatorAction, ...] = ()
+    accepted: Acceptance | None = None
+
+    @property
+    def id(self) -> str:
+        """Identifies a violation: every audit that finds it gives it the same id."""
+        at = self.evidence[0] if self.evidence else None
+        return self.kind if at is None else f"{self.kind} {at.topic}/{at.partition}@{at.offset}"
 
     @property
     def times(self) -> dict[str, int]:
@@ -81,3 +107,8 @@ class Tally:
     @property
     def total(self) -> int:
         return sum(self.by_kind.values())
+
+    @property
+    def accepted(self) -> Mapping[str, int]:
+        """By kind, the number of listed entries that a person has accepted, until a day that is not over."""
+        return Counter(entry.kind for entry in self.listed if entry.accepted and not entry.accepted.is_expired)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from txbridge.text import counted, one_line
 from txbridge_audit.judge import lacking, table
 from txbridge_audit.judge.findings import BLIND, BY_HAND
-from txbridge_audit.report.meaning import advice, iso_time, rule_of, some_of_each
+from txbridge_audit.report.meaning import accepted, advice, iso_time, rule_of, some_of_each
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import QUANTILES, AuditOverview, Latency
 
@@ -82,7 +82,7 @@ def _with_code(text: str) -> Markup:
 
 def _verdict(report: AuditReport) -> str:
     if report.violations.total:
-        return counted(report.violations.total, "violation")
+        return f"{counted(report.violations.total, 'violation')}{accepted(report)}"
     return "No violations" if report.clean else "Not clean: the evidence is gone"
 
 
@@ -144,6 +144,8 @@ def write_prometheus(report: AuditReport, path: Path) -> None:
     write("transactions", "Transactions by fate.", ["fate"], by_name(report.fates))
     write("pending", "Pending transactions by state.", ["state"], by_name(report.pending_states))
     write("violations", "Violations by kind.", ["kind"], by_name(report.violations.by_kind))
+    accepting = "Violations by kind that a person has accepted."
+    write("accepted", accepting, ["kind"], by_name(report.violations.accepted))
     occur = "Findings by kind; those that do not occur are left out."
     write("findings", occur, ["kind"], by_name(report.findings.by_kind))
     blind: dict[tuple[str, ...], float] = {

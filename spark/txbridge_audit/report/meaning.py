@@ -42,6 +42,14 @@ def some_of_each(tally: Tally, number: int) -> list[tuple[str, list[Entry]]]:
     return [(kind, list(itertools.islice(entries, number))) for kind, entries in by_kind]
 
 
+def accepted(report: AuditReport) -> str:
+    """How many of the violations are accepted, to be written behind their number."""
+    number = report.violations.total - report.unaccepted
+    if not number:
+        return ""
+    return ", all accepted" if not report.unaccepted else f" ({number:,} accepted)"
+
+
 def iso_time(ms: int) -> str:
     """A time as text, in UTC. Kafka takes any number of milliseconds as a timestamp."""
     if not 0 <= ms <= LAST_TIME:

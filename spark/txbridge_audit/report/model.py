@@ -57,6 +57,8 @@ class AuditReport:
     version: str = ""
     engine: str = ""
     limits: AuditLimits = field(default_factory=AuditLimits)
+    #: Ids of acceptances that no violation of this audit matches.
+    stale_acceptances: tuple[str, ...] = ()
 
     @property
     def subject(self) -> Subject:
@@ -75,8 +77,13 @@ class AuditReport:
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 violations, or rules that could judge nothing."""
-        return CLEAN if self.clean else VIOLATED
+        """0 clean, or all violations are accepted; 1 violations, or rules that could judge nothing."""
+        return VIOLATED if self.unaccepted or self.findings.by_kind.get(BLIND.name) else CLEAN
+
+    @property
+    def unaccepted(self) -> int:
+        """Number of violations that nobody has accepted, or only until a day that is over."""
+        return self.violations.total - sum(self.violations.accepted.values())
 
     @property
     def strict_exit_code(self) -> int:
@@ -138,6 +145,8 @@ class AuditReport:
             "version": self.version,
             "engine": self.engine,
             "limits": dataclasses.asdict(self.limits),
+            "accepted": dict(self.violations.accepted),
+            "stale_acceptances": list(self.stale_acceptances),
         }
 
     def to_json(self) -> str:
@@ -145,5 +154,5 @@ class AuditReport:
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
-    listed = [dataclasses.asdict(entry) for entry in tally.listed]
+    listed = [{"id": entry.id, **dataclasses.asdict(entry)} for entry in tally.listed]
     return {"total": tally.total, "by_kind": dict(tally.by_kind), "listed": listed}

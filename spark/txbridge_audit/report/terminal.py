@@ -13,7 +13,7 @@ from txbridge_audit.judge import lacking
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
 from txbridge_audit.report.entry import Entry, Place, Tally
-from txbridge_audit.report.meaning import advice, iso_time, rule_of, some_of_each
+from txbridge_audit.report.meaning import accepted, advice, iso_time, rule_of, some_of_each
 from txbridge_audit.report.model import AuditReport
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
@@ -45,7 +45,8 @@ def _verdict(report: AuditReport) -> Text:
     if not report.violations.total:
         blind = "; ".join(entry.says for entry in report.findings.listed if entry.kind == BLIND.name)
         return Text.assemble(("not clean", "bold red"), f": {scope}: {blind}")
-    return Text.assemble((counted(report.violations.total, "violation"), "bold red"), f": {scope}")
+    verdict = f"{counted(report.violations.total, 'violation')}{accepted(report)}"
+    return Text.assemble((verdict, "bold red" if report.unaccepted else "bold yellow"), f": {scope}")
 
 
 def _fates(report: AuditReport) -> Table:
@@ -78,6 +79,8 @@ def _violations(report: AuditReport, console: Console) -> None:
             shown += 1
             about = [entry.transaction or "-", entry.group or "-", entry.real_topic or "-"]
             _line(console, f"  {' '.join(about)}: {entry.says}")
+            if entry.accepted:
+                _line(console, f"    {entry.accepted}")
             for place in entry.evidence:
                 _line(console, f"    {_place(place)}")
             if entry.times:

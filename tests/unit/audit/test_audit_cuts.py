@@ -423,6 +423,7 @@ def test_json_form() -> None:
         ),
         *("unverifiable", "violations", "findings", "findings_to_act_on", "unjudged"),
         *("selection", "cuts", "started_at", "seconds", "version", "engine", "limits"),
+        *("accepted", "stale_acceptances"),
     }
     assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)
     assert data["violations"] == {
@@ -430,6 +431,7 @@ def test_json_form() -> None:
         "by_kind": {"LOST": 1},
         "listed": [
             {
+                "id": "LOST HALF/0@7",
                 "kind": "LOST",
                 "says": "gone",
                 "transaction": "0123ABCD",
@@ -444,6 +446,7 @@ def test_json_form() -> None:
                 "decided_at": None,
                 "delivered_at": None,
                 "actions": [],
+                "accepted": None,
             },
         ],
     }

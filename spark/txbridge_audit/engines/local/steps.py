@@ -34,7 +34,7 @@ from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.ledger.place import cannot_keep
 from txbridge_audit.protocol.mentions import CopyMention, Mention, UnreadableMention, to_row
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.alarms import Alarm, AuditStep, Raise
+from txbridge_audit.report.alarms import AuditStep, Raise
 from txbridge_audit.report.entries import entry_of, stray_entry
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
@@ -66,7 +66,7 @@ class _StoredProofs:
 class _Found:
     """What a step has found."""
 
-    alarms: list[Alarm] = dataclasses.field(default_factory=list)
+    alarms: list[Entry] = dataclasses.field(default_factory=list)
     judged: int = 0
 
 
@@ -277,7 +277,7 @@ class LocalSteps:
         found.alarms += self._put_strays(strays, facts)
         return found
 
-    def _put(self, key: Key, verdict: Verdict, told: str) -> list[Alarm]:
+    def _put(self, key: Key, verdict: Verdict, told: str) -> list[Entry]:
         """Count a verdict in place of the last one. Returns the violations that were never raised before."""
         names, case = self._source.names, verdict.case
         # A record above the earlier cut that claims its coordinates is judged when it lies below.
@@ -294,11 +294,10 @@ class LocalSteps:
                 [entry] = with_differences(self._source.settings, [entry])
             is_new = self.state.put_entry(key, kind, json.dumps(dataclasses.asdict(entry)))
             if is_new and kind in table.VIOLATIONS:
-                half = None if key[1] < 0 else key[1]
-                alarms.append(Alarm(f"{kind} {names.half}/{key[0]}@{half}", entry))
+                alarms.append(entry)
         return alarms
 
-    def _put_strays(self, strays: Sequence[CopyMention], facts: Facts) -> list[Alarm]:
+    def _put_strays(self, strays: Sequence[CopyMention], facts: Facts) -> list[Entry]:
         claimed = {(copy.partition, copy.half) for copy in strays if copy.half is not None}
         others = other_namespaces(self._source, claimed)
         alarms = []
@@ -309,7 +308,7 @@ class LocalSteps:
             entry = stray_entry(self._source.names, copy, kind)
             self.state.put_stray(copy, kind, json.dumps(dataclasses.asdict(entry)))
             if kind in table.VIOLATIONS:
-                alarms.append(Alarm(f"{kind} {copy.topic}/{copy.place}@{copy.at}", entry))
+                alarms.append(entry)
         return alarms
 
     def _write(self, folder: Path, facts: Facts) -> None:
