@@ -167,7 +167,7 @@ def test_the_rows_of_the_file(tmp_path: Path) -> None:
     assert [(row["sort"], row["kind"]) for row in rows] == [("violation", "LOST"), ("finding", "LATE")]
     first = rows[0]
     assert (first["id"], first["id_sha256"], first["transaction"]) == ("LOST HALF/0@7", HASH, "0123ABCD")
-    assert (first["prepared_at"], first["decided_at"]) == ("2023-11-14 22:13:20.000+00:00", "")
+    assert (first["prepared_at"], first["decided_at"]) == ("2023-11-14 22:13:20.000Z", "")
     assert first["evidence"] == "half HALF/0@7; op OP/0@2"
     assert first["what_to_do"].endswith(".")
     assert first["rule"].endswith("docs/audit.md#lost")
