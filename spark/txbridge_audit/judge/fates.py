@@ -47,8 +47,8 @@ def _lost_needs(one: Traits) -> int | str | None:
         return 0
     if one.is_commit:
         return WINNER | OP | PARKED | CHECKPOINT | OPEN
-    # Without a commit it is lost if OP names it as abandoned or committed.
-    return WINNER | (0 if one.is_recorded else OP)
+    # Without a commit it is lost if OP names it as abandoned or committed, whatever else OP names.
+    return WINNER | OP
 
 
 def _partial_needs(one: Traits) -> int | str | None:
@@ -67,13 +67,13 @@ def _leaked_needs(one: Traits) -> int | None:
     if one.fate == "LEAKED":
         return 0
     # OP may have named it as rolled back or abandoned.
-    return (WINNER if one.is_decided else DECISIONS) | (0 if one.is_recorded else OP)
+    return (WINNER if one.is_decided else DECISIONS) | OP
 
 
 def _wrong_winner_needs(one: Traits) -> int | None:
     if one.fate == "WRONG_WINNER":
         return 0
-    return WINNER | (OP if one.is_decided and not one.is_recorded else 0)
+    return WINNER | (OP if one.is_decided else 0)
 
 
 # Kinds

@@ -34,7 +34,8 @@ def _in_turn_needs(one: Traits) -> int | None:
     if not one.is_visible:
         return None
     if one.is_commit or one.is_committed:
-        return WINNER | (0 if one.is_committed else OP | OPEN)
+        # The first record of OP that names it counts.
+        return WINNER | OP | (0 if one.is_committed else OPEN)
     # A commit that won, or its record in OP, may be among the records that are gone.
     return if_lacking(one, WINNER | OP)
 
@@ -43,8 +44,8 @@ def _stuck_needs(one: Traits) -> int | None:
     if one.is_stuck:
         return 0
     if one.fate == "discarded" and one.parked != "discarded":
-        # It may have been resumed since: the resume, the discard before it or the checkpoint behind it tell.
-        return if_lacking(one, (WINNER | CHECKPOINT if one.is_resumed else DECISIONS) | PARKED)
+        # It may have been resumed since: the resume, the discards and the checkpoint behind it tell.
+        return if_lacking(one, (WINNER | OP | CHECKPOINT if one.is_resumed else DECISIONS) | PARKED)
     waits = one.pending_state in {fates.UNDECIDED, fates.RESUMED}
     gone = one.fate == "unverifiable" and not one.is_committed
     if not (waits or gone):
@@ -57,7 +58,8 @@ def _early_needs(one: Traits) -> int | None:
     if not one.is_timed:
         return None
     if one.is_committed:
-        return 0
+        # The first record of OP that names it counts.
+        return OP
     return OP | OPEN if one.is_visible else if_lacking(one, OP)
 
 
@@ -242,7 +244,8 @@ RULES: tuple[Rule, ...] = (
         "the messages of one transaction have changed places in a partition of their real topic",
         lambda case: case.out_of_order_at is not None,
         "At any cut: offsets tell in which order the messages of one transaction were written. If one of them is there "
-        "twice, the first of its copies is unknown, and the rule does not hold.",
+        "twice, the first of its copies is unknown, and the rule does not hold. If retention removed one of them, it "
+        "was DUPLICATED.",
     ),
     Rule(
         STUCK,

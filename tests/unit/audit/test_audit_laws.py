@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from random import Random
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from txbridge_audit.cluster.cuts import AuditCut
+from txbridge_audit.cluster.facts import checks_since, partition_facts, topic_facts
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.judge import table
 from txbridge_audit.judge.case import Case
-from txbridge_audit.judge.facts import Facts, HalfFacts
+from txbridge_audit.judge.evidence import Evidence
+from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.plain import plain_fate
 from txbridge_audit.judge.verdict import judge, judge_by_rules
+from txbridge_audit.protocol.mentions import Mention
+from txbridge_audit.report.sums import Contribution, Sums
 
 from tests.support.audit_cases import FAR_AWAY, LONG_AGO
-from tests.support.audit_judged import BORN, Judged, MemoryLog
+from tests.support.audit_judged import BORN, Judged, MemoryLog, assembled
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK, UNKNOWN, Half, Record
 
-FOREVER = 2**62
 HOUR = 3_600_000
 #: Times (ms) of the audit: long before anything is stuck, and long after.
 NOWS = (BORN + HOUR, BORN + 100 * HOUR)
@@ -106,9 +113,25 @@ histories = st.lists(
 )
 
 
-def played(history: list[tuple[str, list[str]]]) -> MemoryLog:
-    """The log of a history: each transaction lives one step at a time."""
-    log = MemoryLog()
+History = list[tuple[str, list[str]]]
+
+
+class AgedLog(MemoryLog):
+    """A log whose records have the time at which they were written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = BORN
+
+    def write(self, record: Record) -> None:
+        super().write(record)
+        if record.dated is None:
+            record.stamped[0] = self.now
+
+
+def played(history: History, hours: Iterable[int] = (0,) * 6) -> AgedLog:
+    """The log of a history: each transaction lives one step at a time, after so many hours."""
+    log = AgedLog()
     # Two records that prove losses behind them.
     for _ in range(2):
         anchor = log.half()
@@ -116,7 +139,8 @@ def played(history: list[tuple[str, list[str]]]) -> MemoryLog:
         log.deliver(anchor)
     halves = [HALVES[kind](log) for kind, _ in history]
     finished = set[int]()
-    for number in range(6):
+    for number, pause in enumerate(hours):
+        log.now += pause * HOUR
         for half, (kind, steps) in zip(halves, history, strict=True):
             step = steps[number] if number < len(steps) else ""
             if not step or (step in PARKING and half.offset in finished) or (step == "scheduled" and kind not in TIMED):
@@ -136,13 +160,13 @@ def facts_of(log: MemoryLog, now: int, below: int, *, applied: bool, **gone: obj
     )
 
 
-SETTINGS = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @SETTINGS
 @given(histories, st.sampled_from(NOWS), st.integers(0, 6), st.booleans(), st.booleans())
 def test_plain_ones_are_settled_as_all_rules_settle_them(
-    history: list[tuple[str, list[str]]], now: int, low: int, applied: bool, forgetful: bool
+    history: History, now: int, low: int, applied: bool, forgetful: bool
 ) -> None:
     log = played(history)
     gone = {"ends_since": BORN, "parked_since": BORN} if forgetful else {}
@@ -158,55 +182,177 @@ def test_plain_ones_are_settled_as_all_rules_settle_them(
         assert judge(transaction, judged.facts).is_closed == whole.is_closed
 
 
-#: Topics that somebody empties, and the facts that are known then.
-EMPTIED: dict[str, dict[str, object]] = {
-    "end": {"ends_since": FOREVER},
-    "op": {"outcomes_since": FOREVER},
-    "discard": {"discards_since": FOREVER},
-    "offset": {"parked_since": FOREVER, "checkpoint_gone": True, "applied_to": None, "low": None},
-    "check": {},
-}
+class Retained(AuditedCluster):
+    """A cluster where retention has left the records of a log."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+
+    def first_timestamps(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        times: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        for record in reversed(self._log.records):
+            times[record.topic, record.partition] = record.stamped[0]
+        return {key: times[key] for key in partitions}
+
+    def cleanup_policies(self, topics: Collection[str]) -> dict[str, str | None]:
+        return dict.fromkeys(topics, "delete")
+
+
+def retained(log: MemoryLog, removed: Mapping[str, int], now: int) -> Judged:
+    """The verdicts after retention has removed so many records from the start of each partition of some topics."""
+    names, left = log.names, MemoryLog()
+    internal = {name: [(name, PLAIN)] for name in (names.half, names.end, names.op, names.offset, names.discard)}
+    check, real = (names.check("billing"), 0), [(ORDERS, 0), (ORDERS, 1), (FORWARDED, 0)]
+    named = {getattr(names, short, short): many for short, many in removed.items()} | {
+        check[0]: removed.get("check", 0)
+    }
+    left.end_position, starts = log.end_position, {}
+    for key in (*(key for [key] in internal.values()), check, *real):
+        there = [record for record in log.records if (record.topic, record.partition) == key]
+        gone, kept = there[: named.get(key[0], 0)], there[named.get(key[0], 0) :]
+        left.records += kept
+        starts[key] = gone[-1].offset + 1 if gone else 0
+    cluster, cut, ends = Retained(left), AuditCut({}), {key: log.end_of(*key) for key in starts}
+    facts = left.facts(
+        partitions=partition_facts(names, cluster, internal, starts, left.checkpoints(), cut, starts, ends),
+        topics=topic_facts(cluster, real, {key: starts[key] for key in real}, cut),
+        now=now,
+        checks_since=checks_since(names, cluster, {check: starts[check]}) | {"shipping": -1},
+        discards_cut=starts[names.discard, PLAIN] > 0,
+    )
+    return Judged(left, facts, truncated=[key for key in real if starts[key] > 0])
 
 
 def _is_parked_wrongly(case: Case) -> bool:
+    """Whether an entry waits for a decision or a resume that is applied, or holds what is not committed."""
     if case.parked == "pending":
         return case.winner is not None
+    if case.parked == "discarded":
+        return case.is_reopened
     return case.parked in {"held", "scheduled"} and not case.is_decided(COMMIT)
+
+
+def _copies(judged: Judged) -> Counter[tuple[int, int | None]]:
+    return Counter({verdict.key: len(verdict.case.transaction.copies) for verdict in judged.verdicts})
+
+
+#: Violations of a visible record. Nothing is known of one that its topic no longer holds.
+OF_COPIES = {"ALTERED", "MISPLACED", "DUPLICATED", "LEAKED", "BEFORE_DECISION", "OVERTAKEN", "OUT_OF_ORDER", "PARTIAL"}
+TOPICS = ("half", "end", "op", "offset", "discard", "check", ORDERS, FORWARDED)
 
 
 @SETTINGS
 @given(
     histories,
+    st.lists(st.integers(0, 4), min_size=6, max_size=6),
     st.sampled_from(NOWS),
     st.integers(0, 6),
-    st.sets(st.sampled_from(sorted(EMPTIED)), min_size=1),
+    st.booleans(),
+    st.dictionaries(st.sampled_from(TOPICS), st.sampled_from([1, 2, 3, 4, 6, 8, 99]), min_size=1, max_size=4),
 )
-def test_what_cannot_be_judged_is_told_and_nobody_is_accused(
-    history: list[tuple[str, list[str]]], now: int, low: int, emptied: set[str]
+def test_what_retention_hides_is_named_and_nobody_is_accused(
+    history: History, hours: list[int], now: int, low: int, applied: bool, removed: dict[str, int]
+) -> None:
+    log = played(history, hours)
+    log.write(log.progress(PLAIN, low, end=log.end_position[PLAIN] if applied else 0))
+    now += log.now - BORN
+    whole, judged = retained(log, {}, now), retained(log, removed, now)
+    # No worker keeps such entries.
+    assume(not any(_is_parked_wrongly(verdict.case) for verdict in whole.verdicts))
+    found, left, unjudged = whole.broken(), judged.broken(), judged.unjudged
+    start = judged.facts.half(PLAIN).log_start
+    fewer = {key for key, number in _copies(whole).items() if _copies(judged)[key] < number}
+    # No worker delivers without a record of OP.
+    forged = {verdict.key for verdict in whole.verdicts if verdict.key in fewer and not verdict.case.is_named("commit")}
+    wrong = set().union(*(left.get(kind, set()) for kind in table.WRONG_FATES))
+    for kind, keys in found.items():
+        still = left.get(kind, set()) | (wrong if kind in table.WRONG_FATES else set())
+        for key in keys - still - forged - (fewer if kind in OF_COPIES else set()):
+            assert key[1] < start or (kind, key) in unjudged, f"{kind} of {key} is passed over without a word"
+    broken = set().union(*found.values())
+    doubled = {verdict.key for verdict in whole.verdicts if verdict.case.copies > 1}
+    for kind, keys in left.items():
+        # A wrong fate may look like another one, or like one that the checkpoint has passed without a trace. Which of
+        # two copies is the first depends on what is left of them.
+        allowed = broken if kind in {*table.WRONG_FATES, "PROGRESS_AHEAD"} else found.get(kind, set())
+        assert keys - forged <= allowed | (doubled if kind in OF_COPIES else set()), f"{kind} is a false alarm"
+    assert judged.strays.count("PHANTOM") <= whole.strays.count("PHANTOM")
+
+
+def _said(judged: Judged) -> dict[tuple[int, int | None], tuple[object, ...]]:
+    return {
+        verdict.key: (verdict.fate, verdict.says, verdict.pending_state, verdict.kinds, verdict.reach)
+        for verdict in judged.verdicts
+    }
+
+
+class ReadInOrder(MemoryLog):
+    """A log whose mentions come in another order, as several partitions and topics give them."""
+
+    def __init__(self, log: MemoryLog, random: Random) -> None:
+        super().__init__()
+        self.records, self._random = log.records, random
+
+    def mentions(self, *, exactly: bool = False) -> list[Mention]:
+        found = super().mentions(exactly=exactly)
+        self._random.shuffle(found)
+        return found
+
+
+@SETTINGS
+@given(histories, st.sampled_from(NOWS), st.integers(0, 6), st.randoms(use_true_random=False))
+def test_neither_the_order_of_reading_nor_the_way_of_counting_matters(
+    history: History, now: int, low: int, random: Random
 ) -> None:
     log = played(history)
-    whole = Judged(log, facts_of(log, now, low, applied=True))
-    found = whole.broken()
-    # A worker keeps no entry that waits for a decision which it has applied, or holds what is not committed.
-    assume(not any(_is_parked_wrongly(verdict.case) for verdict in whole.verdicts))
-    names = log.names
-    gone: dict[str, object] = {}
-    for topic in emptied:
-        gone |= EMPTIED[topic]
-    without = {names.check("billing") if topic == "check" else getattr(names, topic) for topic in emptied}
-    log.records = [record for record in log.records if record.topic not in without]
-    facts = dataclasses.replace(
-        facts_of(log, now, low, applied=True, **gone),
-        discards_cut="discard" in emptied,
-        checks_since={"billing": FOREVER if "check" in emptied else -1, "shipping": -1},
-    )
+    facts = facts_of(log, now, low, applied=True)
     judged = Judged(log, facts)
-    left, unjudged = judged.broken(), judged.unjudged
-    for kind, keys in found.items():
-        for key in keys - left.get(kind, set()):
-            assert (kind, key) in unjudged, f"{kind} of {key} is passed over without a word"
-    broken = set().union(*found.values())
-    for kind, keys in left.items():
-        # A wrong fate may look like another one, or like one that the checkpoint has passed without a trace.
-        allowed = broken if kind in {*table.WRONG_FATES, "PROGRESS_AHEAD"} else found.get(kind, set())
-        assert keys <= allowed, f"{kind} is a false alarm"
+    assert _said(Judged(ReadInOrder(log, random), facts)) == _said(judged)
+    # Evidence of several tasks, added in any order, and sums of contributions that were JSON meanwhile.
+    parts = [Evidence() for _ in range(3)]
+    for verdict in judged.verdicts:
+        random.choice(parts).see_transaction(verdict.case.transaction)
+    evidence = Evidence()
+    for part in parts:
+        evidence.add(part)
+    assert evidence.add_to(facts, ()) == judged.facts
+    sums = Sums(log.names)
+    told = Counter(Contribution.of(verdict).to_json() for verdict in judged.verdicts)
+    for text, number in told.items():
+        sums.count_alike(Contribution.from_json(text), number)
+    for name in (
+        "fates",
+        "pending_states",
+        "judged",
+        "unjudged",
+        "delivered_more_than_once",
+        "rolled_back_but_visible",
+    ):
+        assert getattr(sums, name) == getattr(judged.sums, name)
+    assert sums.entries.by_kind == judged.sums.entries.by_kind
+
+
+@SETTINGS
+@given(histories, st.sampled_from(NOWS), st.integers(0, 6), st.booleans(), st.integers(0, 5))
+def test_another_transaction_changes_no_verdict_except_that_it_proves_a_loss(
+    history: History, now: int, low: int, applied: bool, other: int
+) -> None:
+    log = played(history)
+    facts = facts_of(log, now, low, applied=applied)
+    transactions, _ = assembled(log.mentions(), log.names)
+    keys = sorted(transactions, key=str)
+    removed = keys[other % len(keys)]
+
+    def said(without: object) -> dict[object, tuple[object, ...]]:
+        evidence = Evidence()
+        for key, transaction in transactions.items():
+            if key != without:
+                evidence.see_transaction(transaction)
+        known = evidence.add_to(facts, ())
+        verdicts = {key: judge(transaction, known) for key, transaction in transactions.items() if key != removed}
+        return {key: (one.fate, one.pending_state, one.kinds, one.reach) for key, one in verdicts.items()}
+
+    alone, together = said(removed), said(None)
+    for key, verdict in together.items():
+        if verdict != alone[key]:
+            assert (alone[key][0], verdict[0]) in {("unverifiable", "LOST"), ("unverifiable", "PARTIAL")}
