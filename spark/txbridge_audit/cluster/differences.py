@@ -33,7 +33,7 @@ def differences(settings: KafkaSettings, pairs: Sequence[tuple[Coordinates, Coor
 def differing(half: KafkaRecord, copy: KafkaRecord) -> Iterable[str]:
     """The parts that differ: key, value, headers by name, or the order of the headers, and the timestamp."""
     texts = half.texts()
-    if texts(names.MESSAGES) is not None:
+    if texts.get(names.MESSAGES) is not None:
         yield "one of its messages"
         return
     if half.key != copy.key:
@@ -51,7 +51,7 @@ def differing(half: KafkaRecord, copy: KafkaRecord) -> Iterable[str]:
     yield from (f"header {name}" for name in changed)
     if not changed and given != there:
         yield "order of headers"
-    asked = texts(names.BORN_TIMESTAMP) or ""
+    asked = texts.get(names.BORN_TIMESTAMP) or ""
     born = int(asked) if asked.isdigit() else 0
     # An append time is not the writer's.
     if copy.is_dated and copy.timestamp != (born or half.timestamp):

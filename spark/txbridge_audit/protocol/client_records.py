@@ -15,10 +15,6 @@ from txbridge_audit.protocol.record import DIGITS, MOST_PARTITIONS, HeaderTexts,
 
 MAX_ENTRIES = 1_000
 
-_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_BARRIER = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_ID = re.compile(r"[0-9A-F]{32}")
 _ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},(?:0|8|12)(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
 _COMMAND_ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},0(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
 _EXACT_ENTRY = re.compile(r"[^,]*,[^,]*,[^,]*(?:,[^,]*(?:,[^,]{0,2048})?)?")
@@ -28,81 +24,73 @@ _OF_AN_END = (headers.VERSION, headers.PGROUP, headers.SOURCE, headers.CLIENT_ID
 #: Header names that are not the user's.
 _RESERVED = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
 _INTERNAL_NAMES = ("TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC")
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+
+#: What the headers of a half message must be, and what they may be.
+_NEEDED = (
+    (headers.VERSION, re.compile("1"), "TXB_V is not 1"),
+    (headers.TRAN_MSG, re.compile("true"), "TRAN_MSG is not true"),
+    (headers.UNIQ_KEY, re.compile("[0-9A-F]{32}"), "UNIQ_KEY is not a transaction id"),
+    (headers.PGROUP, _GROUP, "PGROUP is not a producer group"),
+    (headers.REAL_TOPIC, _TOPIC, "REAL_TOPIC is not a topic name"),
+)
+_ALLOWED = (
+    (headers.REAL_QID, DIGITS, "REAL_QID is not a partition"),
+    (headers.BORN_TIMESTAMP, DIGITS, "BORN_TIMESTAMP is not a time"),
+    (headers.DELIVER_AT, DIGITS, "TXB_DELIVER_AT is not a time"),
+    (headers.BARRIER, re.compile("[A-Za-z0-9._-]{1,64}"), "TXB_BARRIER is not the identity of a table"),
+)
 
 
 def half_mention(record: KafkaRecord) -> HalfMention:
     """The half message of a record of HALF."""
     text = record.texts()
-    messages = text(headers.MESSAGES)
-    count = number_of(messages)
+    count = number_of(text.get(headers.MESSAGES))
     parts = None if count is None else parts_of(record.value, count)
-    fixed, stamp, time = text(headers.REAL_QID), text(headers.BORN_TIMESTAMP), text(headers.DELIVER_AT)
-    identity, group, topic = text(headers.UNIQ_KEY), text(headers.PGROUP), text(headers.REAL_TOPIC)
-    users = [header for header in record.headers if not _is_reserved(header[0])]
+    users = [(name, value) for name, value in record.headers if name not in _RESERVED and not name.startswith("TXB_")]
     return HalfMention(
         partition=record.partition,
         half=record.offset,
         at=record.offset,
         born=record.timestamp,
         fault=_fault_of_half(text, parts),
-        id=identity,
-        group=group,
-        real_topic=topic,
-        fixed_partition=number_of(fixed, MOST_PARTITIONS),
-        deliver_at=number_of(time),
+        id=text.get(headers.UNIQ_KEY),
+        group=text.get(headers.PGROUP),
+        real_topic=text.get(headers.REAL_TOPIC),
+        fixed_partition=number_of(text.get(headers.REAL_QID), MOST_PARTITIONS),
+        deliver_at=number_of(text.get(headers.DELIVER_AT)),
         content=content_of(record.key, record.value, users),
         # 0 counts as absent.
-        dated=number_of(stamp) or record.timestamp,
+        dated=number_of(text.get(headers.BORN_TIMESTAMP)) or record.timestamp,
         parts=parts,
     )
 
 
-def _is_reserved(name: str) -> bool:
-    return name in _RESERVED or name.startswith("TXB_")
-
-
 def _fault_of_half(text: HeaderTexts, parts: tuple[MessagePart, ...] | None) -> str | None:
-    messages = text(headers.MESSAGES)
-    topic, fixed, stamp = text(headers.REAL_TOPIC), text(headers.REAL_QID), text(headers.BORN_TIMESTAMP)
-    time, barrier = text(headers.DELIVER_AT), text(headers.BARRIER)
-    if text(headers.VERSION) != "1":
-        return "TXB_V is not 1"
-    if text(headers.TRAN_MSG) != "true":
-        return "TRAN_MSG is not true"
-    if not _fits(_ID, text(headers.UNIQ_KEY)):
-        return "UNIQ_KEY is not a transaction id"
-    if not _fits(_GROUP, text(headers.PGROUP)):
-        return "PGROUP is not a producer group"
-    if topic is None or not _is_topic(topic):
-        return "REAL_TOPIC is not a topic name"
+    for name, pattern, fault in _NEEDED:
+        if pattern.fullmatch(text.get(name) or "") is None:
+            return fault
+    topic = str(text[headers.REAL_TOPIC])
     if _is_forbidden(topic):
         return "REAL_TOPIC is forbidden"
-    if fixed is not None and not _fits(DIGITS, fixed):
-        return "REAL_QID is not a partition"
-    if stamp is not None and not _fits(DIGITS, stamp):
-        return "BORN_TIMESTAMP is not a time"
-    if messages is not None:
-        if parts is None:
-            return "the message frames cannot be read"
-        if parts[0].topic != topic:
-            return "REAL_TOPIC is not that of the first message"
-        if not all(_is_topic(part.topic) and not _is_forbidden(part.topic) for part in parts):
-            return "a message has no topic that it may go to"
-        if fixed is not None or stamp is not None:
-            return "a header that each of several messages has itself"
-    if time is not None and not _fits(DIGITS, time):
-        return "TXB_DELIVER_AT is not a time"
-    if barrier is not None and not _fits(_BARRIER, barrier):
-        return "TXB_BARRIER is not the identity of a table"
+    for name, pattern, fault in _ALLOWED:
+        value = text.get(name)
+        if value is not None and pattern.fullmatch(value) is None:
+            return fault
+    return None if text.get(headers.MESSAGES) is None else _fault_of_several(text, topic, parts)
+
+
+def _fault_of_several(text: HeaderTexts, topic: str, parts: tuple[MessagePart, ...] | None) -> str | None:
+    if parts is None:
+        return "the message frames cannot be read"
+    if parts[0].topic != topic:
+        return "REAL_TOPIC is not that of the first message"
+    if not all(_TOPIC.fullmatch(part.topic) and not _is_forbidden(part.topic) for part in parts):
+        return "a message has no topic that it may go to"
+    if text.get(headers.REAL_QID) is not None or text.get(headers.BORN_TIMESTAMP) is not None:
+        return "a header that each of several messages has itself"
     return None
-
-
-def _fits(pattern: re.Pattern[str], text: str | None) -> bool:
-    return text is not None and pattern.fullmatch(text) is not None
-
-
-def _is_topic(name: str) -> bool:
-    return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def _is_forbidden(topic: str) -> bool:
@@ -117,14 +105,14 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
     tells all of them.
     """
     text = record.texts()
-    source, group = text(headers.SOURCE), text(headers.PGROUP)
+    source, group = text.get(headers.SOURCE), text.get(headers.PGROUP)
     lines = [] if record.value is None else record.value.decode("utf-8", "replace").split("\n")
-    fault = _fault_of_end(text(headers.VERSION), source, group, lines) or (
-        _exact_fault(record, lines) if exactly else None
-    )
+    fault = _fault_of_end(text.get(headers.VERSION), source, group, lines)
+    if fault is None and exactly:
+        fault = _exact_fault(record, lines)
     if fault is not None or group is None or source is None:
         return UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")
-    client = text(headers.CLIENT_ID)
+    client = text.get(headers.CLIENT_ID)
     mentions = []
     for number, line in enumerate(lines):
         half, identity, decision, *rest = line.split(",", 4)
@@ -151,7 +139,7 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
 def _fault_of_end(version: str | None, source: str | None, group: str | None, lines: list[str]) -> str | None:
     if version != "1":
         return "TXB_V is not 1"
-    if not _fits(_GROUP, group):
+    if _GROUP.fullmatch(group or "") is None:
         return "PGROUP is not a producer group"
     if source not in _SOURCES:
         return "SOURCE is unknown"

@@ -16,17 +16,14 @@ def content_of(
 ) -> int:
     """A hash of the user's key, value and headers, in their order. `surplus` is the number of headers of ours too many.
 
-    Two contents share a hash once in 2^64. Each part is preceded by its length, so that null and empty differ.
+    Two contents share a hash once in 2^64. The lengths of all parts come first, so that null and empty differ.
     """
-    told = [_told(key), _told(value)]
+    parts: list[bytes | None] = [key, value]
     for name, text in headers:
-        told += (_told(name.encode()), _told(text))
-    told.append(b"%d" % surplus)
-    return int.from_bytes(blake2b(b"".join(told), digest_size=8).digest(), "big")
-
-
-def _told(data: bytes | None) -> bytes:
-    return b"-" if data is None else b"%d:%b" % (len(data), data)
+        parts += (name.encode(), text)
+    lengths = [None if part is None else len(part) for part in parts]
+    data = b"".join([repr((lengths, surplus)).encode(), *filter(None, parts)])
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
 def parts_of(value: bytes | None, count: int) -> tuple[MessagePart, ...] | None:

@@ -25,6 +25,7 @@ def misplaced(key: bytes, place: int, partitions: int) -> int | None:
     nearly always explains the place, and then no other number is tried.
     """
     number = hash_key(key)
-    if place >= partitions or any(number % count == place for count in range(partitions, place, -1)):
+    asked = number % partitions
+    if asked == place or place >= partitions:
         return None
-    return number % partitions
+    return None if any(number % count == place for count in range(partitions, place, -1)) else asked

@@ -1,10 +1,12 @@
-"""A Kafka record as either engine's client gives it, and the look-up of its headers."""
+"""A Kafka record as either engine's client gives it, and what its headers say."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from txbridge.core import names
 
 #: A number of the protocol fits into 64 bits, one of Kafka's partitions into 32.
 MOST, MOST_PARTITIONS = 2**63 - 1, 2**31 - 1
@@ -14,6 +16,13 @@ DIGITS = re.compile(r"[0-9]+")
 _COORDINATES = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
+#: Headers of ours by name.
+HeaderTexts = Mapping[str, str | None]
+#: The headers of ours that say something to the audit.
+_OURS = names.HALF_HEADERS | {
+    *(names.SOURCE, names.CLIENT_ID, names.CHECK_TIMES, names.TAGS, names.OUTCOME, names.ENDS_APPLIED),
+    *(names.HALF_COORDINATES, names.MESSAGE_NUMBER, names.END_POSITION, names.REASON, names.ERROR, names.RECORD_SOURCE),
+}
 
 
 class KafkaRecord(NamedTuple):
@@ -33,26 +42,15 @@ class KafkaRecord(NamedTuple):
     has_headers: bool = True
 
     def texts(self) -> HeaderTexts:
-        """Its headers as text."""
-        return HeaderTexts(self.headers)
-
-
-class HeaderTexts:
-    """Headers as text, by name."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, headers: RecordHeaders) -> None:
-        # Of a repeated name the last value stays.
-        self._values = dict(headers)
-
-    def __call__(self, name: str) -> str | None:
-        """A header as text; of a repeated one the last; None if there is none, or if it has no value.
+        """Our headers as text; of a repeated name the last one.
 
         Bytes that are no UTF-8 become characters that no rule accepts.
         """
-        value = self._values.get(name)
-        return None if value is None else value.decode("utf-8", "replace")
+        return {
+            name: None if value is None else value.decode("utf-8", "replace")
+            for name, value in self.headers
+            if name in _OURS
+        }
 
 
 def number_of(text: str | None, most: int = MOST) -> int | None:

@@ -42,14 +42,14 @@ _ADDED = frozenset({headers.UNIQ_KEY, headers.HALF_COORDINATES, headers.MESSAGE_
 def outcome_mentions(record: KafkaRecord) -> list[OutcomeMention] | UnreadableMention:
     """The half messages that a record of OP names, or the mention of a record that cannot be read."""
     text = record.texts()
-    outcome = text(headers.OUTCOME)
+    outcome = text.get(headers.OUTCOME)
     value = None if record.value is None else record.value.decode("utf-8", "replace")
     fault = _fault_of_op(text, outcome, value)
     if fault is not None or outcome is None or value is None:
         return UnreadableMention(
             record.partition, None, record.offset, record.topic, fault or "", unknown_version(record)
         )
-    ends = _ENDS.fullmatch(text(headers.ENDS_APPLIED) or "") if outcome == "commit" else None
+    ends = _ENDS.fullmatch(text.get(headers.ENDS_APPLIED) or "") if outcome == "commit" else None
     since, until = (position_of(int(ends[at]), int(ends[at + 1])) if ends else None for at in (1, 3))
     return [
         OutcomeMention(record.partition, int(half), record.offset, outcome, record.timestamp, since, until)
@@ -58,9 +58,9 @@ def outcome_mentions(record: KafkaRecord) -> list[OutcomeMention] | UnreadableMe
 
 
 def _fault_of_op(text: HeaderTexts, outcome: str | None, value: str | None) -> str | None:
-    if text(headers.VERSION) != "1":
+    if text.get(headers.VERSION) != "1":
         return "TXB_V is not 1"
-    if text(headers.TAGS) != headers.REMOVE_TAG.decode():
+    if text.get(headers.TAGS) != headers.REMOVE_TAG.decode():
         return "TAGS is not d"
     if outcome not in _OUTCOMES:
         return "OUTCOME is unknown"
@@ -71,7 +71,7 @@ def _fault_of_op(text: HeaderTexts, outcome: str | None, value: str | None) -> s
 
 def unknown_version(record: KafkaRecord) -> str | None:
     """The version of the protocol, if it is a number and not ours: a newer worker wrote the record."""
-    version = record.texts()(headers.VERSION)
+    version = record.texts().get(headers.VERSION)
     is_other = version is not None and DIGITS.fullmatch(version) and version != headers.PROTOCOL_VERSION.decode()
     return version if is_other else None
 
@@ -106,7 +106,7 @@ def offset_mention(record: KafkaRecord, names: Names) -> ParkedMention | AuditCh
     None for one that is not about its own partition, has not our version or cannot be read: a worker ignores it, too.
     """
     key = _key_pattern(names.half).fullmatch((record.key or b"").decode("utf-8", "replace"))
-    if key is None or int(key[1]) != record.partition or record.texts()(headers.VERSION) != "1":
+    if key is None or int(key[1]) != record.partition or record.texts().get(headers.VERSION) != "1":
         return None
     told = _json_object(record.value)
     if key[2] is None:
@@ -178,11 +178,11 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
     A malformed record and a copy are named by the coordinates where they were found. All others are half messages.
     """
     text = record.texts()
-    reason = text(headers.REASON)
-    where = text(headers.HALF_COORDINATES)
+    reason = text.get(headers.REASON)
+    where = text.get(headers.HALF_COORDINATES)
     partition, half = coordinates_of(where)
     if reason in {"MALFORMED", "COPY"}:
-        source = _SOURCE.fullmatch(text(headers.RECORD_SOURCE) or "")
+        source = _SOURCE.fullmatch(text.get(headers.RECORD_SOURCE) or "")
         if source is None:
             return None
         is_copy = reason == "COPY"
@@ -192,7 +192,7 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
             at=record.offset,
             source_topic=source[1],
             place=record.partition,
-            error=text(headers.ERROR),
+            error=text.get(headers.ERROR),
             first=half if is_copy else None,
             is_copy=is_copy,
         )
@@ -205,15 +205,15 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
         place=record.partition,
         reason=reason,
         stamp=record.timestamp,
-        end_position=number_of(text(headers.END_POSITION)),
-        checks=number_of(text(headers.CHECK_TIMES)),
+        end_position=number_of(text.get(headers.END_POSITION)),
+        checks=number_of(text.get(headers.CHECK_TIMES)),
     )
 
 
 def check_mention(record: KafkaRecord) -> CheckMention | None:
     """A check request; None when it names no coordinates: it proves nothing."""
     text = record.texts()
-    partition, half = coordinates_of(text(headers.HALF_COORDINATES))
+    partition, half = coordinates_of(text.get(headers.HALF_COORDINATES))
     if partition is None:
         return None
     return CheckMention(
@@ -222,9 +222,9 @@ def check_mention(record: KafkaRecord) -> CheckMention | None:
         at=record.offset,
         topic=record.topic,
         place=record.partition,
-        id=text(headers.UNIQ_KEY),
-        checks=number_of(text(headers.CHECK_TIMES)),
-        end_position=number_of(text(headers.END_POSITION)),
+        id=text.get(headers.UNIQ_KEY),
+        checks=number_of(text.get(headers.CHECK_TIMES)),
+        end_position=number_of(text.get(headers.END_POSITION)),
     )
 
 
@@ -236,19 +236,19 @@ def copy_mention(record: KafkaRecord, partitions: int) -> CopyMention | None:
 
     `partitions` says how many its topic has. The content includes headers of ours that should not be there.
     """
-    if not any(name == headers.HALF_COORDINATES for name, _ in record.headers):
-        return None
     text = record.texts()
-    partition, half = coordinates_of(text(headers.HALF_COORDINATES))
+    if headers.HALF_COORDINATES not in text:
+        return None
+    partition, half = coordinates_of(text.get(headers.HALF_COORDINATES))
     users = [header for header in record.headers if header[0] not in _ADDED]
-    told = _NUMBER.fullmatch(text(headers.MESSAGE_NUMBER) or "")
+    told = _NUMBER.fullmatch(text.get(headers.MESSAGE_NUMBER) or "")
     return CopyMention(
         partition=-1 if partition is None else partition,
         half=half,
         at=record.offset,
         topic=record.topic,
         place=record.partition,
-        id=text(headers.UNIQ_KEY),
+        id=text.get(headers.UNIQ_KEY),
         # The worker adds two headers, each once.
         content=content_of(record.key, record.value, users, len(record.headers) - len(users) - 2),
         dated=record.timestamp if record.is_dated else None,
