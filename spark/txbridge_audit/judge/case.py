@@ -56,12 +56,13 @@ class Case(DeliveredCase):
     def is_reopened(self) -> bool:
         """Whether it was resumed after its last discard, and the worker has applied the resume.
 
-        A parked entry that waits again says so, too, if OP, which is cut later, names no other discard than the one
-        before the resume.
+        A parked entry that waits again says so, too, if OP and the discard topic, which are cut later, tell of no other
+        discard than the one before the resume. One of the two is enough: one Kafka transaction writes both.
         """
         if self.parked == "pending" and self.last_parked and self.last_parked.resumed is not None:
             discards = sum(outcome.outcome == "discard" for outcome in self.transaction.outcomes)
-            if discards == 1 and len(self.discards) <= 1 and not self.missing_evidence & OP:
+            gone = self.missing_evidence & (OP | DISCARD)
+            if max(discards, len(self.discards)) == 1 and gone != OP | DISCARD:
                 return True
         resumed, to = self.resumed_at, self.about.applied_to
         if resumed is None or to is None or not self.discard_ends:

@@ -165,6 +165,13 @@ def _is_rolled_back_and_visible(case: Case) -> bool:
     return decided and (case.is_applied or case.is_visible_before)
 
 
+def _is_rolled_back(case: Case) -> bool:
+    if case.is_visible:
+        return False
+    is_in_time = case.is_winner_known or not case.is_named("discard")
+    return case.is_named("rollback") or (case.is_decided(ROLLBACK) and case.is_applied and is_in_time)
+
+
 def _is_passed_over(case: Case) -> bool:
     return (
         not case.is_visible
@@ -296,9 +303,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ROLLED_BACK,
         "rolled back and not visible",
-        lambda case: (
-            not case.is_visible and (case.is_named("rollback") or (case.is_decided(ROLLBACK) and case.is_applied))
-        ),
+        _is_rolled_back,
+        "If OP names a discard whose record is gone, the rollback may have come too late: then OP must name it, too.",
     ),
     Rule(
         DISCARDED,

@@ -61,6 +61,9 @@ class Verdict:
         case = self.case
         if case.message is None or not case.is_recorded or case.about.checkpoint_gone:
             return False
+        # A copy that nobody has decided to commit is a leak once it lies below the earlier cut, as in the next step.
+        if case.is_visible and not (case.is_visible_before or case.is_decided(COMMIT)):
+            return False
         # Records that an open Kafka transaction hides may prove a loss, or explain one.
         if not (case.is_settled and case.about.op_settled):
             return False

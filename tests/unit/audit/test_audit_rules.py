@@ -235,12 +235,18 @@ def test_history_is_known_for_those_born_later() -> None:
     assert judged.fate(half) == "LEAKED"
 
 
-def test_discard_whose_record_is_gone_makes_late_undecidable() -> None:
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_discard_whose_record_is_gone_makes_late_undecidable(decision: int) -> None:
     log = MemoryLog()
-    half = log.half()
-    log.end(half, COMMIT)
-    log.transaction(log.op("discard", half))
-    assert Judged(log, log.facts()).fate(half) == "discarded"
+    half, resumed = log.half(), log.half()
+    log.transaction(log.op("discard", half, resumed))
+    log.end(half, decision)
+    log.end(resumed, 0, source="resume")
+    log.end(resumed, ROLLBACK)
+    log.transaction(log.op("rollback", resumed))
+    judged = Judged(log, log.facts())
+    assert (judged.fate(half), judged.of(half).violations) == ("discarded", ())
+    assert judged.fate(resumed) == "rolled_back"
 
 
 def test_truncated_topic_proves_a_loss_only_after_an_older_record() -> None:
@@ -585,6 +591,20 @@ def test_a_resumed_message_is_stuck_though_the_record_of_its_discard_is_gone() -
     # The second discard may have come after the resume, and so may one without a parked entry.
     for unknown in (twice, forgotten):
         assert (unknown.fate, unknown.violations, unknown.reach["STUCK"]) == ("discarded", (), "DISCARD_GONE")
+
+
+def test_a_resumed_message_waits_though_end_and_op_are_gone() -> None:
+    """OFFSET says so, and the discard topic has the record of one discard only."""
+    log = MemoryLog()
+    resumed, again = log.half(), log.half()
+    for half in (resumed, again, again):
+        log.transaction(log.discard(half))
+    log.transaction(log.parked(resumed, "pending", resumed=BORN), log.parked(again, "pending", resumed=BORN))
+    gone = [HalfFacts(PLAIN, 0, applied_to=4, low=2, ends_since=FOREVER, outcomes_since=FOREVER)]
+    judged = Judged(log, log.facts(partitions=gone, now=BORN + 90 * HOUR))
+    stuck, twice = judged.of(resumed), judged.of(again)
+    assert (stuck.fate, stuck.pending_state, stuck.violations) == ("pending", "resumed", ("STUCK",))
+    assert (twice.fate, twice.violations, twice.reach["STUCK"]) == ("discarded", (), "END_GONE")
 
 
 def test_twelve_topics_with_the_same_history_lose_the_same() -> None:

@@ -102,10 +102,11 @@ def compare(log: MemoryLog, steps: Steps, facts: Facts) -> None:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(histories, st.lists(st.integers(0, 60), max_size=4), st.booleans(), st.integers(0, 6))
+@given(histories, st.lists(st.integers(0, 60), max_size=4), st.booleans(), st.integers(0, 6), st.booleans())
 def test_any_steps_add_up_to_one_audit(
-    history: list[tuple[str, list[str]]], cuts: list[int], reopened: bool, low: int
+    history: list[tuple[str, list[str]]], cuts: list[int], reopened: bool, low: int, between: bool
 ) -> None:
+    """`between`: the copies that a step reads lie above its earlier cut of the real topics."""
     log = played(history)
     now = BORN + 100 * HOUR
     with tempfile.TemporaryDirectory() as folder:
@@ -115,9 +116,12 @@ def test_any_steps_add_up_to_one_audit(
             last = until == len(log.records)
             ends = sum(record.topic == log.names.end for record in log.records[:until])
             about = facts_of(log, now if last else BORN + HOUR, low if last else 0, applied=True)
-            steps.step(since, until, about if last else _applied_to(about, ends))
+            step_facts = about if last else _applied_to(about, ends)
+            steps.step(since, until, replace(step_facts, before={}) if between else step_facts)
             if reopened:
                 steps.reopen()
+        if between:
+            steps.step(until, until, about)
         compare(log, steps, facts_of(log, now, low, applied=True))
         steps.state.close()
 
@@ -127,17 +131,19 @@ def _applied_to(facts: Facts, ends: int) -> Facts:
     return replace(facts, partitions=[replace(about, applied_to=ends)])
 
 
-def test_the_cases_one_after_the_other_raise_each_violation_once(tmp_path: Path) -> None:
-    """A step for each case."""
+@pytest.mark.parametrize("between", [False, True])
+def test_the_cases_one_after_the_other_raise_each_violation_once(tmp_path: Path, between: bool) -> None:
+    """A step for each case. `between`: what a step reads of the real topics lies above its earlier cut."""
     log = MemoryLog()
     steps = Steps(log, tmp_path)
     raised: list[str] = []
     since = 0
     for case in CASES.values():
         case.plant(log)
-        facts = log.facts()
+        facts = log.facts(before={}) if between else log.facts()
         raised += steps.step(since, len(log.records), facts)
         since = len(log.records)
+    raised += steps.step(since, since, log.facts())
     compare(log, steps, log.facts())
     assert len(raised) == len(set(raised))
     steps.state.close()
