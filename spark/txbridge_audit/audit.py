@@ -93,7 +93,8 @@ def run_audit(
             plan.selection, ledger_path, ledger_format, by_spark=by_spark, with_overview=with_overview
         )
     elif ledger_path is not None:
-        ledger_path, folder = place.resolved(ledger_path), place.local_folder(ledger_path)
+        folder = place.local_folder(ledger_path, by_local_engine=engine is AuditEngine.LOCAL)
+        ledger_path = place.resolved(ledger_path)
         if folder is not None:
             place.prepare_folder(folder)
     if ledger_path is not None:
@@ -177,13 +178,14 @@ def needed_engine(
 
     Raises CouldNotAuditError when the one that was asked for cannot write the ledger.
     """
+    is_local = engine is AuditEngine.LOCAL
     if ledger_format is not LedgerFormat.PARQUET:
         lacking = "it writes Parquet files: leave --ledger-format out"
-    elif ledger_path is not None and place.local_folder(ledger_path) is None:
+    elif ledger_path is not None and place.local_folder(ledger_path, by_local_engine=is_local) is None:
         lacking = "it writes a ledger into a folder of this machine: give --ledger one, as file:///... if need be"
     else:
         return engine
-    if engine is AuditEngine.LOCAL:
+    if is_local:
         raise CouldNotAuditError(f"the local engine cannot write this ledger, because {lacking}; or use --engine spark")
     return AuditEngine.SPARK
 

@@ -57,7 +57,8 @@ class Kind:
 
 
 def _kind(name: str, fate: str, *rounds: Round, says: tuple[str, ...] = (), **half: str) -> Kind:
-    return Kind(name, rounds, fate, says, half)
+    by_hand = any(step.end is not None and step.end[1] in {"operator", "resume", "abandon"} for step in rounds)
+    return Kind(name, rounds, fate, (*says, *(["BY_HAND"] if by_hand else [])), half)
 
 
 _GONE = (None, {})

@@ -9,21 +9,24 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import Row, SparkSession
+from pyarrow import dataset  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
-from txbridge_audit.audit import follow
+from txbridge_audit.audit import AuditEngine, follow
 from txbridge_audit.engines.local.state import StateStore
+from txbridge_audit.engines.violations_topic import Alarms
 from txbridge_audit.report.alarms import AuditStep
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
+from tests.support.audit_log import values_in
 from tests.support.harness import quiet
 from tests.support.quick_spark import interpreting_session
 from txbridge.embedded import EmbeddedKafka
@@ -69,40 +72,39 @@ def assert_agree(some: AuditReport, other: AuditReport) -> None:
         assert getattr(some, name) == getattr(other, name)
 
 
-def read_all(servers: str, topic: str) -> list[bytes]:
-    """Committed records of a topic with one partition."""
-    settings = {**quiet(servers), "group.id": "test", "enable.auto.commit": False}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
-        found.append(message.value() or b"")
-    assert message is not None
-    assert message.error().code() == KafkaError._PARTITION_EOF
-    consumer.close()
-    return found
-
-
 # All tests of this file are long. In `make test` tests/support/audit_cases.py covers the rules, in memory and on Kafka.
 @pytest.mark.long
-@pytest.mark.parametrize(("seed", "transactions", "each"), [(5, 400, 2), (1, 3_000, 20)])
-def test_finds_all_that_was_planted_and_nothing_else(
-    kafka: EmbeddedKafka, spark: SparkSession, seed: int, transactions: int, each: int
-) -> None:
-    writer = Writer(kafka.bootstrap_servers, f"seed{seed}", seed)
-    writer.plant(transactions, each)
+def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka) -> None:
+    writer = Writer(kafka.bootstrap_servers, "seed1", 1)
+    writer.plant(3_000, 20)
+    report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, engine=AuditEngine.LOCAL)
+    assert_finds_all(writer, report, 20)
+
+
+@pytest.mark.long
+def test_spark_finds_what_the_local_engine_finds(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    writer = Writer(kafka.bootstrap_servers, "seed5", 5)
+    writer.plant(400, 2)
     report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark)
-    assert_finds_all(writer, report, each)
+    assert_finds_all(writer, report, 2)
+    local = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, engine=AuditEngine.LOCAL)
+    assert_agree(report, local)
 
 
-def place_of(row: Row) -> tuple[object, ...]:
+def rows_in(folder: str) -> list[dict[str, Any]]:
+    """The rows of a ledger, those of the first step first."""
+    rows: list[dict[str, Any]] = dataset.dataset(folder, partitioning="hive").to_table().to_pylist()
+    return sorted(rows, key=lambda row: row.get("step", 0))
+
+
+def place_of(row: dict[str, Any]) -> tuple[object, ...]:
     """Key of a row of the ledger. A phantom's key has its id, because it may claim a transaction's coordinates."""
-    return (row.partition, row.half, None if row.fate else row.transaction)
+    return (row["partition"], row["half"], None if row["fate"] else row["transaction"])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> None:
+def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Audit in the middle of the transactions' lives and at the end, each time only the new records.
 
     The first audit starts after the records that retention removes, because an audit that has read them would know
@@ -126,7 +128,7 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
     writer = Writer(kafka.bootstrap_servers, namespace, 3, batch=400, between=between)
     writer.plant(transactions=800, each=3)
     reports.append(audit(ledger_path=folder, continued=True))
-    full = audit(ledger_path=str(tmp_path / "full"), spark=spark)
+    full = audit(ledger_path=str(tmp_path / "full"), engine=AuditEngine.LOCAL)
     assert_finds_all(writer, full, 3)
     assert len(reports) == steps
     assert_agree(reports[-1], full)
@@ -135,11 +137,10 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
         for topic, partitions in first.cuts.items():
             for partition, span in partitions.items():
                 assert second.cuts[topic][partition]["start"] == span["end"]
-    numbers = {row.step for row in spark.read.parquet(folder).select("step").distinct().collect()}
-    assert numbers == set(range(1, steps + 1))
+    assert {row["step"] for row in rows_in(folder)} == set(range(1, steps + 1))
     # The row of the highest step counts for each transaction.
-    last = {place_of(row): row.asDict() for row in spark.read.parquet(folder).orderBy("step").collect()}
-    whole = {place_of(row): row.asDict() for row in spark.read.parquet(str(tmp_path / "full")).collect()}
+    last = {place_of(row): row for row in rows_in(folder)}
+    whole = {place_of(row): row for row in rows_in(str(tmp_path / "full"))}
     beside = Counter(kind for row in whole.values() if row["fate"] is None for kind in row["violations"])
     assert beside == Counter({kind: full.violations.by_kind[kind] for kind in ("EXPIRED", "PHANTOM")})
     assert {key: {name: row[name] for name in row if name != "step"} for key, row in last.items()} == whole
@@ -158,23 +159,29 @@ class KilledError(Exception):
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
-    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It follows while records are written, dies between its alarms and its step, and goes on."""
     topic, folder = "violations", str(tmp_path / "ledger")
     admin = AdminClient(quiet(kafka.bootstrap_servers))
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     steps: list[AuditStep] = []
-    stop, killed = threading.Event(), threading.Event()
-    commit = StateStore.commit
+    stop, raised, killed = threading.Event(), threading.Event(), threading.Event()
+    send, commit = Alarms.send, StateStore.commit
+
+    def sending(self: Alarms, step: int, alarms: Sequence[Entry]) -> Mapping[tuple[str, int], int]:
+        offsets = send(self, step, alarms)
+        if alarms:
+            raised.set()
+        return offsets
 
     def dying(self: StateStore) -> None:
-        raised = [offset for offsets in self.read_fact("alarms", {}).values() for offset in offsets.values()]
-        if any(raised) and not killed.is_set():
+        if raised.is_set() and not killed.is_set():
             killed.set()
             raise KilledError
         commit(self)
 
+    monkeypatch.setattr(Alarms, "send", sending)
     monkeypatch.setattr(StateStore, "commit", dying)
 
     def run() -> None:
@@ -213,10 +220,10 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
         stop.set()
         follower.join()
     [report] = reports
-    full = run_audit(kafka.bootstrap_servers, namespace="seed4", spark=spark)
+    full = run_audit(kafka.bootstrap_servers, namespace="seed4", engine=AuditEngine.LOCAL)
     assert_finds_all(writer, full, 3)
     assert_agree(report, full)
-    records = [json.loads(record) for record in read_all(kafka.bootstrap_servers, topic)]
+    records = [json.loads(record) for record in values_in(kafka.bootstrap_servers, topic)]
     assert Counter(record["id"] for record in records).most_common(1)[0][1] == 1, "an alarm was raised twice"
     alarms = Counter((record["kind"], record["transaction"], record["real_topic"]) for record in records)
     assert alarms == Counter((entry.kind, entry.transaction, entry.real_topic) for entry in full.violations.listed)

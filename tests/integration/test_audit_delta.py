@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import txbridge_audit
 
+from tests.support.audit_log import ENVIRONMENT
 from txbridge.embedded import EmbeddedKafka
-
-PATHS = os.pathsep.join([str(Path(txbridge_audit.__file__).parents[1]), str(Path.cwd())])
 
 
 # A long test, because it starts a Spark of its own and fetches jars the first time.
@@ -26,7 +23,7 @@ def test_a_table_of_delta_lake_has_the_rows_of_the_parquet_files(kafka: Embedded
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"PYTHONPATH": PATHS},
+        env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     told = json.loads(done.stdout)

@@ -9,6 +9,7 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import ArithmeticException
 from txbridge_audit import run_audit
+from txbridge_audit.audit import AuditEngine
 from txbridge_audit.cluster import kafka_admin
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import kafka_settings
@@ -120,7 +121,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers, spark):
 
 
 @pytest.mark.long
-def test_half_of_the_brokers_away_is_no_verdict(brokers, spark):
+def test_half_of_the_brokers_away_is_no_verdict(brokers):
     """The audit names the partitions that no broker can serve."""
     first, second = brokers
     # All topics but the real one are on both brokers.
@@ -130,7 +131,7 @@ def test_half_of_the_brokers_away_is_no_verdict(brokers, spark):
         half = log.half(SPLIT)
         log.end(half, COMMIT)
         log.transaction(log.copy(half, partition=partition), log.op("commit", half))
-    assert run_audit(log.servers, namespace=log.names.namespace, spark=spark).exit_code == 0
+    assert run_audit(log.servers, namespace=log.names.namespace, engine=AuditEngine.LOCAL).exit_code == 0
     second.kill()
     eventually(lambda: leader(log.servers, SPLIT, 1).leader < 0, 60, "the controller did not notice")
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace]

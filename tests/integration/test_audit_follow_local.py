@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from pyarrow import dataset  # type: ignore[import-untyped]
 from txbridge_audit.audit import AuditEngine, run_audit
@@ -36,7 +35,7 @@ from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 
 from tests.support.audit_cases import CASES, TAIL
-from tests.support.audit_log import VIOLATIONS, KafkaLog
+from tests.support.audit_log import VIOLATIONS, KafkaLog, values_in
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, Half
 from txbridge.embedded import EmbeddedKafka
 
@@ -261,16 +260,5 @@ def test_following_raises_each_violation_once(
     report = followed(on_step)
     assert report.violations.by_kind["PHANTOM"] == 2
     assert seen == ["PHANTOM", "PHANTOM"]
-    assert [json.loads(value)["kind"] for value in values_in(log, topic)] == ["PHANTOM", "PHANTOM"]
-    assert len({json.loads(value)["id"] for value in values_in(log, topic)}) == 2
-
-
-def values_in(log: KafkaLog, topic: str) -> list[bytes]:
-    config = {"bootstrap.servers": log.servers, "group.id": "test", "enable.partition.eof": True}
-    consumer = Consumer(config | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[bytes] = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
-        found.append(message.value() or b"")
-    consumer.close()
-    return found
+    assert [json.loads(value)["kind"] for value in values_in(log.servers, topic)] == ["PHANTOM", "PHANTOM"]
+    assert len({json.loads(value)["id"] for value in values_in(log.servers, topic)}) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections import Counter
@@ -12,19 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import txbridge_audit
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from txbridge_audit.judge.table import VIOLATIONS
 
 from tests.corruption.writer import Writer
+from tests.support.audit_log import ENVIRONMENT, values_in
 from tests.support.command_line import PROGRAM
 from tests.support.harness import eventually
 from txbridge.embedded import EmbeddedKafka
 
 NAMESPACE, ALARMS = "program", "alarms"
-SPARK_FOLDER = Path(txbridge_audit.__file__).parent
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SPARK_FOLDER.parent), str(Path.cwd())])}
 #: Limit for a loaded machine (s); on an idle one it takes a few seconds.
 PATIENCE = 400
 
@@ -39,16 +36,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def raised(servers: str) -> list[dict[str, str]]:
     """The committed alarms."""
-    settings = {"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
-    consumer.assign([TopicPartition(ALARMS, 0, 0)])
-    found = []
-    while (message := consumer.poll(30)) is not None and message.error() is None:
-        found.append(json.loads(message.value() or b""))
-    assert message is not None
-    assert message.error().code() == KafkaError._PARTITION_EOF
-    consumer.close()
-    return found
+    return [json.loads(value) for value in values_in(servers, ALARMS)]
 
 
 @contextmanager
@@ -97,31 +85,13 @@ def report_stands(folder: Path) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_program_raises_a_violation_that_comes_and_is_ended_by_a_signal(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    servers = kafka.bootstrap_servers
-    writer, planted = planted_topics(servers)
-    with following(servers, tmp_path) as process:
-        eventually(lambda: report_stands(tmp_path), timeout=PATIENCE)
-        eventually(lambda: len(raised(servers)) == planted, timeout=PATIENCE)
-        stray(servers, writer.topics[0], 1_000_000)
-        eventually(lambda: len(raised(servers)) > planted, timeout=PATIENCE)
-        report = ended_by(process, signal.SIGTERM)
-    alarms = raised(servers)
-    assert len(alarms) == planted + 1
-    assert (alarms[-1]["kind"], alarms[-1]["transaction"]) == ("PHANTOM", "FFFFFFFF")
-    assert Counter(alarm["id"] for alarm in alarms).most_common(1)[0][1] == 1
-    assert isinstance(report["violations"], dict)
-    assert report["violations"]["total"] == len(alarms)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_program_goes_on_where_it_was_ended(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_program_raises_what_comes_and_goes_on_where_it_was_ended(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """tests/integration/test_audit_corruption.py tests the same with a follower in the test's process."""
     servers = kafka.bootstrap_servers
     writer, planted = planted_topics(servers)
     with following(servers, tmp_path) as process:
         eventually(lambda: report_stands(tmp_path), timeout=PATIENCE)
+        eventually(lambda: len(raised(servers)) == planted, timeout=PATIENCE)
         for number in range(3):
             before = len(raised(servers))
             stray(servers, writer.topics[0], 1_000_000 + number)

@@ -1,4 +1,4 @@
-"""The audit as a program of its own: `txbridge audit`, `spark-submit`, and errors that end it before Spark starts."""
+"""The audit as a program of its own: `txbridge audit` and `spark-submit`."""
 
 from __future__ import annotations
 
@@ -139,42 +139,3 @@ def test_spark_submit_on_a_standalone_master_with_two_workers(
     options = ("--master", standalone, "--packages", CONNECTOR, "--executor-memory", "512m", "--executor-cores", "1")
     form = submitted(log, interpreted, tmp_path, *options)
     assert (form["violations"]["by_kind"], form["transactions"]) == (VIOLATIONS, len(transactions()))
-
-
-@pytest.mark.long
-def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(SPARK_FOLDER / "job.py"), "--bootstrap-servers", "127.0.0.1:9", *arguments]
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env=os.environ | environment,
-            cwd=tmp_path,
-        )
-
-    unreachable = run()
-    assert (unreachable.returncode, unreachable.stdout) == (2, "")
-    about = r"\(default namespace on the cluster at 127\.0\.0\.1:9\)\n"
-    said = r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 cannot be reached .*\n"
-    assert re.fullmatch(said + about, unreachable.stderr)
-    for arguments, message in (
-        (["--kafka", "nonsense"], "--kafka: must be name=value (number 1 of them)"),
-        (["--kafka", "isolation.level=read_uncommitted"], "Kafka property 'isolation.level' cannot be set"),
-        (["--kafka", "no.such.option=1"], "unknown Kafka property 'no.such.option'"),
-        (["--report", "no/such/folder/report.json"], "does not exist"),
-        (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),
-        (["--since", "2026-11-21", "--until", "2026-11-20T23:00"], "--until must be later than --since"),
-        (["--continue"], "an audit is continued from its ledger: say which with --ledger"),
-        (["--follow", "--ledger", "x", "--since", "2026-11-21"], "leave --since, --until and --only-topic out"),
-        (["--follow", "--ledger", "x", "--html", "page.html"], "leave --html out, or audit in full"),
-        (["--violations-topic", "alarms"], "--violations-topic needs --follow"),
-        (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
-    ):
-        refused = run(*arguments)
-        assert refused.returncode == 2
-        # The line below the error may only name the place that it is about.
-        assert re.fullmatch(rf"error: [^\n]+\n({about})?", refused.stderr), refused.stderr
-        assert message in refused.stderr

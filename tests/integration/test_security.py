@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, insert
 from structlog.testing import capture_logs
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
-from txbridge_audit.audit import follow
+from txbridge_audit.audit import AuditEngine, follow
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.engines.violations_topic import Alarms
@@ -429,25 +429,34 @@ def audited(secure: SecureKafka) -> Iterator[Scene]:
         yield Scene(secure, bridge, real)
 
 
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def _audited_by(user: User, scene: Scene, spark: SparkSession | None = None) -> AuditReport:
+    namespace, engine = scene.bridge.namespace, None if spark else AuditEngine.LOCAL
+    return run_audit(scene.secure.secure, namespace=namespace, kafka_options=user.settings, spark=spark, engine=engine)
+
+
 @pytest.mark.parametrize(("row", "operation"), operations_of("audit"), ids=name_of)
-def test_each_right_that_an_audit_lacks_is_named(audited: Scene, spark: SparkSession, row: int, operation: str) -> None:
+def test_each_right_that_an_audit_lacks_is_named(audited: Scene, row: int, operation: str) -> None:
     user, right = deprived(audited, "audit", row, operation)
-
-    def report() -> AuditReport:
-        namespace = audited.bridge.namespace
-        return run_audit(audited.secure.secure, namespace=namespace, kafka_options=user.settings, spark=spark)
-
     if operation == "DESCRIBE_CONFIGS":
-        found = report()
+        found = _audited_by(user, audited)
         assert found.findings.by_kind["RIGHT_MISSING"] == 1
         assert_named("\n".join(entry.says for entry in found.findings.listed), operation, right)
         assert found.strict_exit_code == 1
         return
     with pytest.raises(CouldNotAuditError) as caught:
-        report()
+        _audited_by(user, audited)
     assert_named(str(caught.value), operation, right)
+    assert user.password not in str(caught.value)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_right_that_spark_lacks_is_named(audited: Scene, spark: SparkSession) -> None:
+    """It comes out of a task's stack trace, whatever the topic."""
+    user, right = deprived(audited, "audit", 0, "READ")
+    with pytest.raises(CouldNotAuditError) as caught:
+        _audited_by(user, audited, spark=spark)
+    assert_named(str(caught.value), "READ", right)
     assert user.password not in str(caught.value)
 
 
@@ -477,8 +486,6 @@ def test_each_right_that_an_audit_lacks_for_its_alarms_is_named(followed: Scene,
     assert_named(str(caught.value), operation, right)
 
 
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_audit_follows_with_its_documented_rights(followed: Scene, tmp_path: Path) -> None:
     bridge = followed.bridge
     [delivered] = [one for one in bridge.read(followed.real) if one.value() == b"value"]
@@ -499,16 +506,14 @@ def test_an_audit_follows_with_its_documented_rights(followed: Scene, tmp_path: 
     assert json.loads(raised.value() or b"")["real_topic"] == followed.real
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_audit_says_which_real_topic_it_may_not_even_see(audited: Scene, spark: SparkSession) -> None:
+def test_an_audit_says_which_real_topic_it_may_not_even_see(audited: Scene) -> None:
     user = audited.secure.user("audit")
     user.grant(*(right for right in audited.rights("audit") if right.name != audited.real))
-    namespace = audited.bridge.namespace
     # A hidden topic must not count as missing, because then its messages would be unverifiable.
     with pytest.raises(
         CouldNotAuditError, match=f"half messages go to {audited.real}, which the audit's user may not see"
     ):
-        run_audit(audited.secure.secure, namespace=namespace, kafka_options=user.settings, spark=spark)
+        _audited_by(user, audited)
 
 
 # --- ids and secrets -------------------------------------------------------------------------------------------------

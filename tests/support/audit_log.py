@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import txbridge_audit
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.audit_cases import CASES, TAIL
@@ -141,3 +141,17 @@ class KafkaLog(Log):
 def transactions() -> list[str]:
     """The fate of every planted transaction; one case has two of them."""
     return [case.fate for case in (*CASES.values(), *TAIL.values()) if case.fate] + ["rolled_back"]
+
+
+def values_in(servers: str, topic: str) -> list[bytes]:
+    """The committed records of a topic with one partition."""
+    settings = {**quiet(servers), "group.id": "test", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        found.append(message.value() or b"")
+    assert message is not None
+    assert message.error().code() == KafkaError._PARTITION_EOF
+    consumer.close()
+    return found

@@ -38,15 +38,17 @@ def _scheme_of(path: str) -> str | None:
     return found[1].lower() if found else None
 
 
-def local_folder(path: str, *, continued: bool = False) -> Path | None:
+def local_folder(path: str, *, by_local_engine: bool = False) -> Path | None:
     """The folder of a ledger if it is certainly on this machine, and can be read before Spark starts; else None.
 
-    Spark does not write that of a continued audit: a plain path is always here.
+    A plain path is always here if the local engine writes there.
     """
     scheme = _scheme_of(path)
     if scheme == "file":
         return Path(urlsplit(path).path)
-    if scheme is None and (continued or not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys()):
+    if scheme is None and (
+        by_local_engine or not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys()
+    ):
         return Path(path).absolute()
     return None
 
@@ -161,7 +163,7 @@ def continued_folder(
         raise CouldNotAuditError(
             "a continued audit writes Parquet files: leave --ledger-format out, or --continue and --follow"
         )
-    folder = local_folder(ledger_path, continued=True)
+    folder = local_folder(ledger_path, by_local_engine=True)
     if folder is None:
         raise CouldNotAuditError(
             "the state of --continue and --follow is in a folder of this machine: give --ledger one, as file:///... if "

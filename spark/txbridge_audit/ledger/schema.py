@@ -24,7 +24,7 @@ _DISCARD = pa.struct(
         *(("end", pa.int64()), ("checks", pa.int64())),
     ]
 )
-#: The columns, those of notebook.TRANSACTIONS; a test compares them.
+#: The columns. Those of notebook.TRANSACTIONS are made of them.
 SCHEMA: Any = pa.schema(
     [
         *(("partition", pa.int32()), ("half", pa.int64()), ("transaction", pa.string()), ("id_sha256", pa.string())),

@@ -1,4 +1,4 @@
-"""Continued audits and the choice of a Spark: the parts that need neither Spark nor Kafka."""
+"""Continued audits: the parts that need no Kafka."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from txbridge_audit.audit import AuditEngine, follow, run_audit
+from txbridge_audit.audit import follow
 from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
@@ -18,42 +18,6 @@ from txbridge_audit.judge.facts import TopicPartition
 from txbridge.core.names import Names
 
 NAMES = Names("big")
-INTERNAL = (NAMES.half, NAMES.end, NAMES.op, NAMES.offset, NAMES.discard)
-
-
-class SparkStartedError(Exception):
-    """Ends an audit where Spark would start."""
-
-
-@pytest.mark.parametrize(
-    ("start", "small"),
-    [
-        (900_000, True),
-        # 900,000 are left of the first partition, because retention has removed the others.
-        (100_000, False),
-    ],
-)
-def test_a_spark_for_short_audits_where_few_half_messages_are_left(
-    monkeypatch: pytest.MonkeyPatch, start: int, small: bool
-) -> None:
-    started: list[bool] = []
-
-    def spark_session(*_: object, small: bool, **__: object) -> None:
-        started.append(small)
-        raise SparkStartedError
-
-    starts, ends = {(NAMES.half, 0): start, (NAMES.half, 1): 0}, {(NAMES.half, 0): 1_000_000, (NAMES.half, 1): 10}
-    cluster = SimpleNamespace(
-        partition_counts=lambda: dict.fromkeys(INTERNAL, 2),
-        forbidden_topics=lambda _: [],
-        log_starts=lambda keys: {key: starts[key] for key in keys},
-        high_watermarks=lambda keys: {key: ends[key] for key in keys},
-    )
-    monkeypatch.setattr("txbridge_audit.audit.AuditedCluster", lambda _: cluster)
-    monkeypatch.setattr("txbridge_audit.engines.spark.spark_audit.spark_session", spark_session)
-    with pytest.raises(SparkStartedError):
-        run_audit("127.0.0.1:1", namespace="big", engine=AuditEngine.SPARK)
-    assert started == [small]
 
 
 def test_a_follower_refuses_a_namespace_before_kafka_is_asked(tmp_path: Path) -> None:

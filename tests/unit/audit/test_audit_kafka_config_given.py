@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,11 +88,43 @@ def test_what_can_not_be_read_is_named_and_not_repeated(
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_mistake_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TXBRIDGE_NAMESPACE", "no spaces")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--namespace", "no spaces"], "--namespace: must be at most 100 characters"),
+        (["--kafka", "nonsense"], "--kafka: must be name=value (number 1 of them)"),
+        (["--kafka", "isolation.level=read_uncommitted"], "Kafka property 'isolation.level' cannot be set"),
+        (["--kafka", "no.such.option=1"], "unknown Kafka property 'no.such.option'"),
+        (
+            ["--report", "no/such/folder/report.json"],
+            "the folder of --report no/such/folder/report.json does not exist",
+        ),
+        (["--html", "no/such/folder/report.html"], "the folder of --html no/such/folder/report.html does not exist"),
+        (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),
+        (["--since", "2026-11-21", "--until", "2026-11-20T23:00"], "--until must be later than --since"),
+        (["--continue"], "an audit is continued from its ledger: say which with --ledger"),
+        (["--follow", "--ledger", "x", "--since", "2026-11-21"], "leave --since, --until and --only-topic out"),
+        (["--follow", "--ledger", "x", "--html", "page.html"], "leave --html out, or audit in full"),
+        (["--violations-topic", "alarms"], "--violations-topic needs --follow"),
+    ],
+)
+def test_a_mistake_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    told: str,
+) -> None:
+    """Before Kafka is asked: there is none. The line below the error may only name the place that it is about."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit, match="2"):
-        main(["audit", "--bootstrap-servers", "a:1"])
-    assert capsys.readouterr().err.startswith("error: TXBRIDGE_NAMESPACE: must be at most 100 characters")
+        main(["audit", "--bootstrap-servers", "127.0.0.1:9", *arguments])
+    shown = capsys.readouterr()
+    about = r"\(default namespace on the cluster at 127\.0\.0\.1:9\)\n"
+    assert re.fullmatch(rf"(connecting\n)?error: [^\n]+\n({about})?", shown.err), shown.err
+    assert told in shown.err
+    assert (shown.out, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_the_program_for_spark_submit_is_the_command() -> None:

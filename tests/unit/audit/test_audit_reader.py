@@ -129,7 +129,8 @@ def test_a_relative_ledger_is_a_folder_of_the_caller(tmp_path: Path, monkeypatch
     assert resolved("ledger") == "ledger"
 
 
-def test_a_ledger_chooses_the_engine_that_can_write_it(tmp_path: Path) -> None:
+def test_a_ledger_chooses_the_engine_that_can_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     folder, parquet, local, spark = str(tmp_path), LedgerFormat.PARQUET, AuditEngine.LOCAL, AuditEngine.SPARK
     assert needed_engine(None, None, parquet) is None
     assert needed_engine(None, folder, parquet) is None
@@ -141,6 +142,10 @@ def test_a_ledger_chooses_the_engine_that_can_write_it(tmp_path: Path) -> None:
         needed_engine(local, folder, LedgerFormat.DELTA)
     with pytest.raises(CouldNotAuditError, match="a folder of this machine"):
         needed_engine(local, "s3a://bucket/ledger", parquet)
+    # Its configuration may say that a plain path is elsewhere. It is not for the local engine.
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert needed_engine(None, folder, parquet) is spark
+    assert needed_engine(local, folder, parquet) is local
 
 
 @pytest.mark.parametrize(
@@ -173,5 +178,5 @@ def test_a_plain_path_of_a_continued_audit_is_here_whatever_spark_is_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert local_folder("ledger") is None
-    assert local_folder("ledger", continued=True) == tmp_path / "ledger"
-    assert local_folder("hdfs://nn/ledger", continued=True) is None
+    assert local_folder("ledger", by_local_engine=True) == tmp_path / "ledger"
+    assert local_folder("hdfs://nn/ledger", by_local_engine=True) is None

@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.ledger.place import SUMMARY, LedgerFormat, ledger_exists
 from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import table_of
+from txbridge_audit.ledger.schema import SCHEMA, table_of
 
-_PLACE = "topic: string, partition: int, offset: bigint"
-_DECISION = (
-    "end: bigint, line: int, at: timestamp, decision: int, source: string, client: string, group: string, "
-    "check: bigint, remark: string, ruling: string"
-)
-_DISCARD = "at: timestamp, partition: int, offset: bigint, reason: string, end: bigint, checks: bigint"
-#: The columns, those of ledger/schema.py in Spark's types; a test compares them.
-COLUMNS = (
-    "partition int, half bigint, transaction string, id_sha256 string, group string, real_partition int, "
-    "prepared_at timestamp, fate string, pending_state string, violations array<string>, findings array<string>, "
-    "decision string, decided_by string, decided_at timestamp, decided_end bigint, prepare_to_decision_ms bigint, "
-    "delivered_at timestamp, decision_to_delivery_ms bigint, entries bigint, "
-    f"decisions array<struct<{_DECISION}>>, checks_sent bigint, held_since timestamp, held_ms bigint, "
-    f"held_why string, copies bigint, delivered array<struct<{_PLACE}>>, op_commit_offset bigint, "
-    "op_rollback_offset bigint, op_discard_offset bigint, op_abandon_offset bigint, "
-    f"discard_records array<struct<{_DISCARD}>>, resumed_end bigint, real_topic string, day date"
-)
+_SQL_TYPES = {
+    "int32": "int",
+    "int64": "bigint",
+    "string": "string",
+    "date32[day]": "date",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
+
+
+def _sql_type(kind: Any) -> str:
+    if pa.types.is_list(kind):
+        return f"array<{_sql_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_sql_type(field.type)}' for field in kind)}>"
+    return _SQL_TYPES[str(kind)]
+
+
+#: The columns of ledger/schema.py as Spark declares them.
+COLUMNS = ", ".join(f"{field.name} {_sql_type(field.type)}" for field in SCHEMA)
 
 
 def refuse_existing(spark: SparkSession, path: str) -> None:
