@@ -5,7 +5,7 @@ DJANGO ?= 6.1.3
 PYTHON312 ?= python3.12
 SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 
-.PHONY: chaos corruption differential broken mutation audit-spark django image images compose sbom changelog lock
+.PHONY: chaos corruption differential broken mutation audit-spark pictures django image images compose sbom changelog lock
 
 # `make chaos ARGS="--brokers 3"` has fifteen cells on three brokers. A short version of both is part of `make test` and
 # `make test-long`.
@@ -32,6 +32,10 @@ audit-spark: setup ## the audit's tests on another Spark than the locked one
 	build/spark-$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check pyspark==$(SPARK)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(build/spark-$(SPARK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth"
 	PYTHONPATH=.:spark:connectors build/spark-$(SPARK)/bin/python -m pytest tests/unit/audit tests/integration/test_audit.py tests/integration/test_audit_corruption.py -m "not long" $(ARGS)
+
+# Needs a browser.
+pictures: setup ## the pictures of the audit's page in docs/images, from an audit of a real Kafka
+	$(BIN)/python -m tests.pictures
 
 # Some minutes, and all of the locked packages the first time.
 django: build/django-$(DJANGO)/.ready ## the Django project and its web processes on another Django than the locked one

@@ -84,8 +84,9 @@ class Browser:
             assert time.monotonic() < deadline, f"{script} did not become true:\n{self.text('body')}\n{self.errors}"
             time.sleep(0.1)
 
-    def screenshot(self, file: Path) -> None:
-        data = self.call("Page.captureScreenshot", format="webp", quality=70, captureBeyondViewport=True)["data"]
+    def screenshot(self, file: Path, *, whole: bool = True) -> None:
+        """Write a picture of the whole page, or of what the window shows."""
+        data = self.call("Page.captureScreenshot", format="webp", quality=70, captureBeyondViewport=whole)["data"]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(data))
 
