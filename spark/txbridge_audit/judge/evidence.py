@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 
 from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import Facts, KnownProofs, TopicPartition
+from txbridge_audit.judge.fates import DELIVERED
+from txbridge_audit.judge.plain import plain_fate
 from txbridge_audit.judge.transaction import AuditedTransaction
 
 #: Half partition, real topic, partition of the real topic.
@@ -44,6 +46,11 @@ class Evidence:
     def see_transaction(self, transaction: AuditedTransaction) -> None:
         """Take what one transaction proves."""
         if not transaction.halves or not transaction.outcomes:
+            return
+        if (plain := plain_fate(transaction)) is not None:
+            if plain is DELIVERED:
+                [copy], [outcome] = transaction.copies, transaction.outcomes
+                self.add_anchor((transaction.partition, copy.topic, copy.place), (outcome.at, copy.at))
             return
         case = DeliveredCase(transaction)
         op = case.op("commit")

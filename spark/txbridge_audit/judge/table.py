@@ -1,6 +1,7 @@
 """The table of rules: every verdict that the audit knows, and everything that follows from the list of them.
 
-A new violation is an entry in `violations.py` and its cases in the tests.
+A new violation is an entry in `violations.py`, a row each in docs/audit.md and protocol_rules.md, and its cases. The
+tests name what is missing, also the evidence that its rule needs.
 """
 
 from __future__ import annotations

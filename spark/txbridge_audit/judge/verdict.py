@@ -88,9 +88,14 @@ def judge(transaction: AuditedTransaction, facts: Facts) -> Verdict:
 def _judge_plain(transaction: AuditedTransaction, facts: Facts, fate: VerdictKind) -> Verdict:
     case = Case(transaction, facts)
     case.fate, case.winner = fate.name, transaction.ends[0]
-    is_commit = fate is fates.DELIVERED
+    return Verdict(case, fate.name, "", None, (), (), _reach_of_plain(fate.name, case.missing_evidence))
+
+
+@lru_cache(_KNOWN_TRAITS)
+def _reach_of_plain(fate: str, lacking: int) -> Mapping[str, str]:
+    is_commit = fate == fates.DELIVERED.name
     traits = Traits(
-        fate=fate.name,
+        fate=fate,
         pending_state=None,
         is_visible=is_commit,
         is_committed=is_commit,
@@ -103,9 +108,9 @@ def _judge_plain(transaction: AuditedTransaction, facts: Facts, fate: VerdictKin
         is_several=False,
         is_incomplete=False,
         is_timed=False,
-        lacking=case.missing_evidence,
+        lacking=lacking,
     )
-    return Verdict(case, fate.name, "", None, (), (), reach_of(traits))
+    return reach_of(traits)
 
 
 def judge_by_rules(transaction: AuditedTransaction, facts: Facts) -> Verdict:

@@ -6,6 +6,8 @@ message is gone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from txbridge_audit.judge import fates
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.lacking import (
@@ -18,6 +20,7 @@ from txbridge_audit.judge.lacking import (
     OPEN,
     PARKED,
     WINNER,
+    Needs,
     Traits,
     if_lacking,
 )
@@ -125,169 +128,141 @@ def _is_overdue(case: Case) -> bool:
     return waits and case.about.op_settled and not case.is_recorded
 
 
-ALTERED = VerdictKind(
-    "ALTERED",
-    Sort.VIOLATION,
-    "a visible copy differs from its half message",
-    "consumers have read something else than was sent: find who wrote the copy",
-)
-MISPLACED = VerdictKind(
-    "MISPLACED",
-    Sort.VIOLATION,
-    "a visible copy is in another partition than asked for",
-    "consumers that rely on the order of a key have lost it: compare the partitioners",
-)
-BEFORE_DECISION = VerdictKind(
-    "BEFORE_DECISION",
-    Sort.VIOLATION,
-    "delivered before its decision",
-    "consumers saw it before the sender had committed: report it as an error of the worker",
-    _in_turn_needs,
-)
-OVERTAKEN = VerdictKind(
-    "OVERTAKEN",
-    Sort.VIOLATION,
-    "delivered behind what was decided later",
-    "consumers that rely on the order of decisions have lost it: report it as an error of the worker",
-    _in_turn_needs,
-)
-OUT_OF_ORDER = VerdictKind(
-    "OUT_OF_ORDER",
-    Sort.VIOLATION,
-    "messages of one transaction have changed places",
-    "consumers that rely on their order have lost it: report it as an error of the worker",
-)
-STUCK = VerdictKind(
-    "STUCK",
-    Sort.VIOLATION,
-    "undecided for too long",
-    "`txbridge pending` says why: start a worker if none serves the partition, or a client of the group",
-    _stuck_needs,
-)
-EXPIRED = VerdictKind(
-    "EXPIRED",
-    Sort.VIOLATION,
-    "open, and HALF no longer has its half message",
-    "it cannot be delivered any more: keep HALF longer than a message may wait",
-)
-EARLY = VerdictKind(
-    "EARLY",
-    Sort.VIOLATION,
-    "delivered before its time",
-    "compare the clocks of the brokers",
-    _early_needs,
-)
-OVERDUE = VerdictKind(
-    "OVERDUE",
-    Sort.VIOLATION,
-    "scheduled, and not delivered when its time had come",
-    "`txbridge pending` says why: start a worker if none serves the partition",
-    _overdue_needs,
-)
-CHECKED_AFTER_DECISION = VerdictKind(
-    "CHECKED_AFTER_DECISION",
-    Sort.VIOLATION,
-    "checked although decided",
-    "harmless for consumers: report it as an error of the worker",
-    _checked_needs,
-)
-PROGRESS_AHEAD = VerdictKind(
-    "PROGRESS_AHEAD",
-    Sort.VIOLATION,
-    "passed by the checkpoint without a trace",
-    "no worker will look at it again: compare it with the sender's database",
-    _ahead_needs,
-)
+# Entries, in the order in which they are counted and shown
+
+_RULES: list[Rule] = []
+
+
+def _violation(
+    name: str,
+    means: str,
+    do: str,
+    *,
+    says: str,
+    holds: Callable[[Case], bool],
+    sound: str,
+    needs: Needs | None = None,
+) -> VerdictKind:
+    """A violation with its rule: all that a new one takes, besides its cases and its row in docs/audit.md."""
+    kind = VerdictKind(name, Sort.VIOLATION, means, do, needs)
+    _RULES.append(Rule(kind, says, holds, sound))
+    return kind
+
+
 PHANTOM = VerdictKind(
     "PHANTOM",
     Sort.VIOLATION,
     "visible records without a half message",
     "nobody has sent it through txbridge: find who wrote it",
 )
-
-#: All of them, in the order in which they are counted and shown. PHANTOM comes before those of transactions.
-KINDS = (
-    *(PHANTOM, ALTERED, MISPLACED, BEFORE_DECISION, OVERTAKEN, OUT_OF_ORDER, STUCK, EXPIRED, EARLY, OVERDUE),
-    *(CHECKED_AFTER_DECISION, PROGRESS_AHEAD),
+ALTERED = _violation(
+    "ALTERED",
+    "a visible copy differs from its half message",
+    "consumers have read something else than was sent: find who wrote the copy",
+    says="key, value, timestamp or a header of a visible copy is not that of the half message",
+    holds=lambda case: case.message is not None and case.altered_at is not None,
+    sound="At any cut: the two compared records are there, and equal contents have equal hashes.",
+)
+MISPLACED = _violation(
+    "MISPLACED",
+    "a visible copy is in another partition than asked for",
+    "consumers that rely on the order of a key have lost it: compare the partitioners",
+    says="a visible copy is in another partition than REAL_QID says, or without it the key",
+    holds=lambda case: case.message is not None and case.misplaced_at is not None,
+    sound="At any cut: the half message names the partition, and the copy is in another one. If the key decides, it "
+    "belongs to that partition for no number of partitions that the topic can have had.",
+)
+BEFORE_DECISION = _violation(
+    "BEFORE_DECISION",
+    "delivered before its decision",
+    "consumers saw it before the sender had committed: report it as an error of the worker",
+    says="delivered by a Kafka transaction that had not come to its decision in END",
+    holds=lambda case: case.is_not_yet_decided and _is_delivered_by_decision(case),
+    sound="At any cut: the Kafka transaction that delivered it states which part of END it has applied. The first "
+    "valid decision lies behind that part, and never changes. No clock is compared.",
+    needs=_in_turn_needs,
+)
+OVERTAKEN = _violation(
+    "OVERTAKEN",
+    "delivered behind what was decided later",
+    "consumers that rely on the order of decisions have lost it: report it as an error of the worker",
+    says="delivered by a later Kafka transaction than the one that applied its decision, and it was not held",
+    holds=lambda case: case.is_passed_before and _is_delivered_by_decision(case),
+    sound="At any cut for the same reason. Messages that were held rightly come late. OP names them in records that "
+    "state no part of END.",
+    needs=_in_turn_needs,
+)
+OUT_OF_ORDER = _violation(
+    "OUT_OF_ORDER",
+    "messages of one transaction have changed places",
+    "consumers that rely on their order have lost it: report it as an error of the worker",
+    says="the messages of one transaction have changed places in a partition of their real topic",
+    holds=lambda case: case.out_of_order_at is not None,
+    sound="At any cut: offsets tell in which order the messages of one transaction were written. If one of them is "
+    "there twice, the first of its copies is unknown, and the rule does not hold. If retention removed one of "
+    "them, it was DUPLICATED.",
+)
+STUCK = _violation(
+    "STUCK",
+    "undecided for too long",
+    "`txbridge pending` says why: start a worker if none serves the partition, or a client of the group",
+    says="undecided beyond its greatest age, or an interval after its last check and not discarded",
+    holds=_is_stuck,
+    sound="Clocks may differ by an hour without making anything overdue, and END, OP and discard are cut after "
+    "OFFSET. A record that ended the wait by then is known, and such a transaction is not pending undecided.",
+    needs=_stuck_needs,
+)
+EXPIRED = _violation(
+    "EXPIRED",
+    "open, and HALF no longer has its half message",
+    "it cannot be delivered any more: keep HALF longer than a message may wait",
+    says="still open, but its half message is no longer in the log",
+    holds=_is_expired,
+    sound="The log start of HALF is requested before OFFSET is cut, where the entry is still open. OP, which would "
+    "name its end, is cut after OFFSET. Resumed ones are left out: OP has an outcome of theirs.",
+)
+EARLY = _violation(
+    "EARLY",
+    "delivered before its time",
+    "compare the clocks of the brokers",
+    says="delivered before the time that the half message names",
+    holds=lambda case: case.message is not None and case.is_early,
+    sound="At any cut: the half message names the time, and OP names the message in the Kafka transaction that "
+    "delivers it. Clocks of brokers may differ by a minute.",
+    needs=_early_needs,
+)
+OVERDUE = _violation(
+    "OVERDUE",
+    "scheduled, and not delivered when its time had come",
+    "`txbridge pending` says why: start a worker if none serves the partition",
+    says="scheduled, and not delivered though its time has come",
+    holds=_is_overdue,
+    sound="Clocks may differ by an hour without making anything overdue. OP, which would name its end, is cut after "
+    "OFFSET, where the entry is still open.",
+    needs=_overdue_needs,
+)
+CHECKED_AFTER_DECISION = _violation(
+    "CHECKED_AFTER_DECISION",
+    "checked although decided",
+    "harmless for consumers: report it as an error of the worker",
+    says="a check was sent although the decision had been applied",
+    holds=lambda case: case.is_checked_late and case.message is not None and case.is_winner_known,
+    sound="Every END below the position that a check states was applied before the worker sent the check, and the "
+    "first valid decision never changes. Check topics are cut before discard, so that a discard which makes "
+    "the decision late is known. No clock is compared.",
+    needs=_checked_needs,
+)
+PROGRESS_AHEAD = _violation(
+    "PROGRESS_AHEAD",
+    "passed by the checkpoint without a trace",
+    "no worker will look at it again: compare it with the sender's database",
+    says="the checkpoint has passed it, but OP names no outcome and it is not parked",
+    holds=lambda case: case.fate != "LOST" and is_passed_without_trace(case),
+    sound="OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the checkpoint past a "
+    "message also names it in OP or parks it.",
+    needs=_ahead_needs,
 )
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        ALTERED,
-        "key, value, timestamp or a header of a visible copy is not that of the half message",
-        lambda case: case.message is not None and case.altered_at is not None,
-        "At any cut: the two compared records are there, and equal contents have equal hashes.",
-    ),
-    Rule(
-        MISPLACED,
-        "a visible copy is in another partition than REAL_QID says, or without it the key",
-        lambda case: case.message is not None and case.misplaced_at is not None,
-        "At any cut: the half message names the partition, and the copy is in another one. If the key decides, it "
-        "belongs to that partition for no number of partitions that the topic can have had.",
-    ),
-    Rule(
-        BEFORE_DECISION,
-        "delivered by a Kafka transaction that had not come to its decision in END",
-        lambda case: case.is_not_yet_decided and _is_delivered_by_decision(case),
-        "At any cut: the Kafka transaction that delivered it states which part of END it has applied. The first valid "
-        "decision lies behind that part, and never changes. No clock is compared.",
-    ),
-    Rule(
-        OVERTAKEN,
-        "delivered by a later Kafka transaction than the one that applied its decision, and it was not held",
-        lambda case: case.is_passed_before and _is_delivered_by_decision(case),
-        "At any cut for the same reason. Messages that were held rightly come late. OP names them in records that "
-        "state no part of END.",
-    ),
-    Rule(
-        OUT_OF_ORDER,
-        "the messages of one transaction have changed places in a partition of their real topic",
-        lambda case: case.out_of_order_at is not None,
-        "At any cut: offsets tell in which order the messages of one transaction were written. If one of them is there "
-        "twice, the first of its copies is unknown, and the rule does not hold. If retention removed one of them, it "
-        "was DUPLICATED.",
-    ),
-    Rule(
-        STUCK,
-        "undecided beyond its greatest age, or an interval after its last check and not discarded",
-        _is_stuck,
-        "Clocks may differ by an hour without making anything overdue, and END, OP and discard are cut after OFFSET. A "
-        "record that ended the wait by then is known, and such a transaction is not pending undecided.",
-    ),
-    Rule(
-        EXPIRED,
-        "still open, but its half message is no longer in the log",
-        _is_expired,
-        "The log start of HALF is requested before OFFSET is cut, where the entry is still open. OP, which would name "
-        "its end, is cut after OFFSET. Resumed ones are left out: OP has an outcome of theirs.",
-    ),
-    Rule(
-        EARLY,
-        "delivered before the time that the half message names",
-        lambda case: case.message is not None and case.is_early,
-        "At any cut: the half message names the time, and OP names the message in the Kafka transaction that delivers "
-        "it. Clocks of brokers may differ by a minute.",
-    ),
-    Rule(
-        OVERDUE,
-        "scheduled, and not delivered though its time has come",
-        _is_overdue,
-        "Clocks may differ by an hour without making anything overdue. OP, which would name its end, is cut after "
-        "OFFSET, where the entry is still open.",
-    ),
-    Rule(
-        CHECKED_AFTER_DECISION,
-        "a check was sent although the decision had been applied",
-        lambda case: case.is_checked_late and case.message is not None and case.is_winner_known,
-        "Every END below the position that a check states was applied before the worker sent the check, and the first "
-        "valid decision never changes. Check topics are cut before discard, so that a discard which makes the decision "
-        "late is known. No clock is compared.",
-    ),
-    Rule(
-        PROGRESS_AHEAD,
-        "the checkpoint has passed it, but OP names no outcome and it is not parked",
-        lambda case: case.fate != "LOST" and is_passed_without_trace(case),
-        "OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the checkpoint past a message "
-        "also names it in OP or parks it.",
-    ),
-)
+RULES = tuple(_RULES)
+#: PHANTOM comes before those of transactions.
+KINDS = (PHANTOM, *(rule.kind for rule in RULES))

@@ -607,6 +607,18 @@ def test_a_resumed_message_waits_though_end_and_op_are_gone() -> None:
     assert (twice.fate, twice.violations, twice.reach["STUCK"]) == ("discarded", (), "END_GONE")
 
 
+def test_a_resume_reopens_a_message_once_the_checkpoint_is_past_it() -> None:
+    log = MemoryLog()
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half))
+    resumed = log.end(half, 0, source="resume")
+    fates = [
+        Judged(log, log.facts(partitions=[HalfFacts(PLAIN, 0, applied_to=to, low=0)])).fate(half)
+        for to in (resumed, resumed + 1)
+    ]
+    assert fates == ["discarded", "pending"]
+
+
 def test_twelve_topics_with_the_same_history_lose_the_same() -> None:
     """The two oldest records that are left prove a loss, wherever their offsets in OP lie."""
     log = MemoryLog()
