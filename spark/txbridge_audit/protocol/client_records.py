@@ -24,22 +24,24 @@ _OF_AN_END = (headers.VERSION, headers.PGROUP, headers.SOURCE, headers.CLIENT_ID
 #: Header names that are not the user's.
 _RESERVED = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
 _INTERNAL_NAMES = ("TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC")
-_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+IDENTITY = re.compile(r"[0-9A-F]{32}")
+BARRIER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 
 #: What the headers of a half message must be, and what they may be.
 _NEEDED = (
     (headers.VERSION, re.compile("1"), "TXB_V is not 1"),
     (headers.TRAN_MSG, re.compile("true"), "TRAN_MSG is not true"),
-    (headers.UNIQ_KEY, re.compile("[0-9A-F]{32}"), "UNIQ_KEY is not a transaction id"),
-    (headers.PGROUP, _GROUP, "PGROUP is not a producer group"),
+    (headers.UNIQ_KEY, IDENTITY, "UNIQ_KEY is not a transaction id"),
+    (headers.PGROUP, GROUP, "PGROUP is not a producer group"),
     (headers.REAL_TOPIC, _TOPIC, "REAL_TOPIC is not a topic name"),
 )
 _ALLOWED = (
     (headers.REAL_QID, DIGITS, "REAL_QID is not a partition"),
     (headers.BORN_TIMESTAMP, DIGITS, "BORN_TIMESTAMP is not a time"),
     (headers.DELIVER_AT, DIGITS, "TXB_DELIVER_AT is not a time"),
-    (headers.BARRIER, re.compile("[A-Za-z0-9._-]{1,64}"), "TXB_BARRIER is not the identity of a table"),
+    (headers.BARRIER, BARRIER, "TXB_BARRIER is not the identity of a table"),
 )
 
 
@@ -48,7 +50,7 @@ def half_mention(record: KafkaRecord) -> HalfMention:
     text = record.texts()
     count = number_of(text.get(headers.MESSAGES))
     parts = None if count is None else parts_of(record.value, count)
-    users = [(name, value) for name, value in record.headers if name not in _RESERVED and not name.startswith("TXB_")]
+    users = [(name, value) for name, value in record.headers if not is_reserved(name)]
     return HalfMention(
         partition=record.partition,
         half=record.offset,
@@ -65,6 +67,16 @@ def half_mention(record: KafkaRecord) -> HalfMention:
         dated=number_of(text.get(headers.BORN_TIMESTAMP)) or record.timestamp,
         parts=parts,
     )
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a header is not the user's."""
+    return name in _RESERVED or name.startswith("TXB_")
+
+
+def is_deliverable(topic: str) -> bool:
+    """Whether a message may go to the topic."""
+    return _TOPIC.fullmatch(topic) is not None and not _is_forbidden(topic)
 
 
 def _fault_of_half(text: HeaderTexts, parts: tuple[MessagePart, ...] | None) -> str | None:
@@ -86,7 +98,7 @@ def _fault_of_several(text: HeaderTexts, topic: str, parts: tuple[MessagePart, .
         return "the message frames cannot be read"
     if parts[0].topic != topic:
         return "REAL_TOPIC is not that of the first message"
-    if not all(_TOPIC.fullmatch(part.topic) and not _is_forbidden(part.topic) for part in parts):
+    if not all(is_deliverable(part.topic) for part in parts):
         return "a message has no topic that it may go to"
     if text.get(headers.REAL_QID) is not None or text.get(headers.BORN_TIMESTAMP) is not None:
         return "a header that each of several messages has itself"
@@ -139,7 +151,7 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
 def _fault_of_end(version: str | None, source: str | None, group: str | None, lines: list[str]) -> str | None:
     if version != "1":
         return "TXB_V is not 1"
-    if _GROUP.fullmatch(group or "") is None:
+    if GROUP.fullmatch(group or "") is None:
         return "PGROUP is not a producer group"
     if source not in _SOURCES:
         return "SOURCE is unknown"

@@ -25,7 +25,7 @@ from txbridge_audit.protocol.message_frames import content_of
 from txbridge_audit.protocol.murmur2 import misplaced
 from txbridge_audit.protocol.record import DIGITS, MOST, HeaderTexts, KafkaRecord, coordinates_of, number_of
 
-_OUTCOMES = frozenset({"commit", "rollback", "discard", "abandon"})
+OUTCOMES = frozenset({"commit", "rollback", "discard", "abandon"})
 _STATES = frozenset({"pending", "held", "scheduled", "discarded"})
 _HALVES = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*")
 #: TXB_ENDS of an OP record.
@@ -62,7 +62,7 @@ def _fault_of_op(text: HeaderTexts, outcome: str | None, value: str | None) -> s
         return "TXB_V is not 1"
     if text.get(headers.TAGS) != headers.REMOVE_TAG.decode():
         return "TAGS is not d"
-    if outcome not in _OUTCOMES:
+    if outcome not in OUTCOMES:
         return "OUTCOME is unknown"
     if value is None or _HALVES.fullmatch(value) is None:
         return "not a list of half offsets"

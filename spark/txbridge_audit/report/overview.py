@@ -121,6 +121,26 @@ class OverviewSums:
             if len(self.waiting) > 2 * OLDEST:
                 self.waiting = sorted(self.waiting)[:OLDEST]
 
+    def take_alike(
+        self, verdict: Verdict, born: Sequence[int], decided: Sequence[int], op: Sequence[int], checks: Sequence[int]
+    ) -> None:
+        """Add plain transactions with the same verdict and group: their times (ms), and the checks they answered."""
+        message, winner = verdict.case.message, verdict.case.winner
+        if message is None or winner is None or verdict.fate is None:
+            raise ValueError("a plain transaction has a half message, a decision and a fate")
+        self.births.update((at // self.interval * self.interval, verdict.fate) for at in born)
+        while len(self.births) > _STARTS:
+            self._widen(2 * self.interval)
+        self.to_decision.update(_rounded(max(0, end - at)) for at, end in zip(born, decided, strict=True))
+        if verdict.fate == fates.DELIVERED.name:
+            self.to_delivery.update(_rounded(max(0, at - end)) for end, at in zip(decided, op, strict=True))
+        self.groups.setdefault(str(message.group), Counter()).update(
+            transactions=len(born),
+            checked=sum(number > 0 for number in checks),
+            checks=sum(checks),
+            answered=len(born) if winner.source == "check" else 0,
+        )
+
     def add_sums(self, others: OverviewSums) -> None:
         """Add the sums of other verdicts."""
         self._widen(max(self.interval, others.interval))

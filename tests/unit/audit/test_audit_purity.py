@@ -38,8 +38,9 @@ def test_the_judge_needs_nothing_but_python() -> None:
 def test_the_tasks_of_spark_are_sent_all_that_they_import(tmp_path: Path) -> None:
     file = tmp_path / "tasks.zip"
     write_zip(file)
-    # Only what Spark itself needs for Arrow is installed on the executors.
-    stand_in = "import types\nfor name in ('pyarrow', 'pyspark'):\n    sys.modules[name] = types.ModuleType(name)"
+    # Only Arrow and NumPy are installed on the executors.
+    others = ("pyarrow", "pyarrow.compute", "numpy", "pyspark")
+    stand_in = f"import types\nfor name in {others}:\n    sys.modules[name] = types.ModuleType(name)"
     schema = "sys.modules['pyarrow'].__getattr__ = lambda name: lambda *args, **more: None"
     spec = "sys.modules['pyspark'].__spec__ = None"
     loaded = loaded_by(f"{stand_in}\n{schema}\n{spec}\nimport txbridge_audit.engines.spark.tasks", str(file))

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from txbridge.extras import missing_extra
 
-if error := missing_extra("txbridge_audit", "audit", "pyspark", "pyarrow"):
+if error := missing_extra("txbridge_audit", "audit", "pyspark", "pyarrow", "numpy"):
     raise error

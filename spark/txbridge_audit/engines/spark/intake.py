@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -22,7 +23,6 @@ from txbridge_audit.engines.spark.kafka_source import READ_COMMITTED, READ_UNCOM
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention, from_row
-from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 Spans = Mapping[TopicPartition, Range]
@@ -74,7 +74,9 @@ class SparkIntake:
 
     def rows(self) -> DataFrame:
         """Everything that was read. Lazy."""
-        return reduce(DataFrame.union, [*self._kept, *self._frames]).where(F.col("what").isin(tasks.MENTION, tasks.ODD))
+        return reduce(DataFrame.union, [*self._kept, *self._frames]).where(
+            ~F.col("what").isin(tasks.NAMED, tasks.CHECKPOINT)
+        )
 
     def close(self) -> None:
         """Release what the driver has looked at."""
@@ -84,7 +86,7 @@ class SparkIntake:
     def _rows(
         self,
         spans: Spans,
-        parse: Callable[[Iterable[KafkaRecord]], Iterable[tasks.Told]],
+        parse: Callable[[Iterable[Any]], Iterable[tasks.Told]],
         *,
         isolation: str = READ_COMMITTED,
         may_vanish: bool = False,

@@ -52,9 +52,8 @@ def audit(
         reading = gather(source, plan, intake)
         size = sum(span.end - span.start for span in reading.spans.values())
         number = max(spark.sparkContext.defaultParallelism, size // _ROWS_OF_A_TASK)
-        rows = (
-            intake.rows().repartition(number, "partition", "half").sortWithinPartitions("partition", "half").persist()
-        )
+        rows = intake.rows().repartition(number, "partition", "block").sortWithinPartitions("partition", "block")
+        rows.persist()
         try:
             facts = _facts_with_evidence(reading, rows, odd := OddRecords(source.names))
             source.say("judging")

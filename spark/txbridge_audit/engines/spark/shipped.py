@@ -30,6 +30,8 @@ _PARTS = {
         "engines/__init__.py",
         "engines/records.py",
         "engines/spark/__init__.py",
+        "engines/spark/blocks.py",
+        "engines/spark/columns.py",
         "engines/spark/tasks.py",
     ),
 }

@@ -39,6 +39,8 @@ _SETTINGS = {
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Kept frames are read three times at most. Compressing them took a tenth of the time of all tasks.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # A batch of 10,000 records of the largest size would not fit into an Arrow array (2 GiB).
+    "spark.sql.execution.arrow.maxBytesPerBatch": "67108864",
     # judging.py knows how many tasks there are to be.
     "spark.sql.adaptive.enabled": "false",
 }

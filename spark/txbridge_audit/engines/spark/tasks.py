@@ -1,7 +1,7 @@
 """The work of Spark's tasks: records become mentions, and mentions of a transaction are judged.
 
 The executors get these functions and what they import as a zip file (shipped.py): nothing of txbridge is installed
-there, only pyarrow, which PySpark's Arrow functions need.
+there, only pyarrow, which PySpark's Arrow functions need, and NumPy.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ import itertools
 import marshal
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
 from txbridge.core.names import Names
 from txbridge_audit.engines import records
+from txbridge_audit.engines.spark import columns
+from txbridge_audit.engines.spark.blocks import BlockCutter, MentionBlock, block_of, unpacked
+from txbridge_audit.engines.spark.columns import SCHEMAS
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.judge.transaction import AuditedTransaction, SetAside, transaction_of
-from txbridge_audit.judge.verdict import Verdict, judge
+from txbridge_audit.judge.transaction import SetAside
+from txbridge_audit.judge.verdict import judge
 from txbridge_audit.ledger.rows import row_of
 from txbridge_audit.ledger.schema import table_of
 from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
@@ -33,12 +37,14 @@ from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import Contribution, most_listed
 
 #: What a row is: a mention of a transaction; an odd record; a real topic that a half message names; a checkpoint.
+#: A row with any other name is a piece of a block (blocks.py), and the name is the kind of its mentions.
 MENTION, ODD, NAMED, CHECKPOINT = "mention", "odd", "named", "checkpoint"
-#: `half` is -1 where a mention names no offset, and in rows that are no mention.
-ROWS = "what string, partition int, half bigint, row binary"
+_KIND_OF: Mapping[str, type[Mention]] = {kind.__name__: kind for kind in SCHEMAS}
+#: `block` is -1 where a mention names no offset, and in rows that are no mention.
+ROWS = "what string, partition int, block bigint, row binary"
 #: A row as a task makes it. What it says are plain values, packed by Python for Python of the same version.
 Told = tuple[str, int, int, bytes]
-_ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("half", pa.int64()), ("row", pa.binary())])
+_ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("block", pa.int64()), ("row", pa.binary())])
 
 #: What the tasks that judge send to the driver: a sort, its text, and how many are the same.
 ANSWERS = "what string, told binary, n bigint"
@@ -48,16 +54,16 @@ _ANSWERS: Any = pa.schema([("what", pa.string()), ("told", pa.binary()), ("n", p
 
 #: Columns of a raw record (kafka_source.py); the timestamp is in ms.
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
-#: Rows of an Arrow batch.
-_BATCH = 10_000
+#: Rows of an Arrow batch that is made here.
+_BATCH = 1_000
 
 
 # Records to mentions
 
 
-def parsed(parse: Callable[[Iterable[KafkaRecord]], Iterable[Told]], batches: Iterable[Any]) -> Iterator[Any]:
+def parsed(parse: Callable[[Iterable[Any]], Iterable[Told]], batches: Iterable[Any]) -> Iterator[Any]:
     """The records of Arrow batches as rows."""
-    return _in_batches(parse(_records(batches)), _ROWS)
+    return _in_batches(parse(batches), _ROWS)
 
 
 def answered(ask: Callable[[Iterable[Any]], Iterable[Answer]], batches: Iterable[Any]) -> Iterator[Any]:
@@ -89,84 +95,104 @@ def _told(names: Names, mentions: Iterable[Mention]) -> Iterator[Told]:
         if isinstance(mention, UnreadableMention):
             continue
         if not isinstance(mention, AsideMention) or mention.source_topic == names.half:
-            yield MENTION, mention.partition, -1 if mention.half is None else mention.half, packed
+            yield MENTION, mention.partition, block_of(mention.half), packed
 
 
-def halves(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
+def _in_shape(
+    names: Names,
+    batches: Iterable[Any],
+    take: Callable[[str, Any], columns.Taken],
+    read: Callable[[Iterable[KafkaRecord]], Iterable[Mention]],
+) -> Iterator[Told]:
+    """The pieces of the records that have a usual shape, and the mentions of the others."""
+    cutter = BlockCutter()
+    for topic, batch in columns.by_topic(batches):
+        found, left = take(topic, batch)
+        if found is not None:
+            yield from cutter.add_columns(*found)
+        if left.any():
+            yield from _told(names, read(_records([batch.filter(pa.array(left))])))
+    yield from cutter.cut_rest()
+
+
+def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     named: set[str] = set()
 
-    def seen() -> Iterator[Mention]:
+    def take(_: str, batch: Any) -> columns.Taken:
+        (kind, found), left = columns.take_halves(batch)
+        named.update(found.column("real_topic").unique().to_pylist())
+        return (kind, found), left
+
+    def read(given: Iterable[KafkaRecord]) -> Iterator[Mention]:
         for half in records.half_mentions(given):
             named.update(records.real_topics_of(half))
             yield half
 
-    yield from _told(names, seen())
+    yield from _in_shape(names, batches, take, read)
     yield from ((NAMED, 0, -1, marshal.dumps(topic)) for topic in named)
 
 
-def offsets(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
+def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     last: dict[int, AuditCheckpoint] = {}
-    yield from _told(names, records.offset_mentions(names, last, given))
+    yield from _told(names, records.offset_mentions(names, last, _records(batches)))
     for partition, seen in last.items():
         values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics)]
         yield CHECKPOINT, partition, -1, marshal.dumps(values)
 
 
-def discards(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
-    return _told(names, records.discard_mentions(given))
+def discards(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
+    return _told(names, records.discard_mentions(_records(batches)))
 
 
 def others(
-    names: Names, counts: Mapping[str, int], asides: SetAside, exactly: bool, given: Iterable[KafkaRecord]
+    names: Names, counts: Mapping[str, int], asides: SetAside, exactly: bool, batches: Iterable[Any]
 ) -> Iterator[Told]:
-    return _told(names, records.other_mentions(names, counts, asides, exactly, given))
+    def take(topic: str, batch: Any) -> columns.Taken:
+        if topic == names.end:
+            return columns.take_ends(asides, batch)
+        return columns.take_outcomes(batch) if topic == names.op else columns.take_copies(counts[topic], batch)
+
+    return _in_shape(names, batches, take, partial(records.other_mentions, names, counts, asides, exactly))
 
 
-def checks(names: Names, given: Iterable[KafkaRecord]) -> Iterator[Told]:
-    return _told(names, records.check_mentions(given))
+def checks(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
+    return _told(names, records.check_mentions(_records(batches)))
 
 
 # Mentions to verdicts
 
 
-def _groups(batches: Iterable[Any]) -> Iterator[tuple[bool, list[bytes]]]:
-    """The rows of the same coordinates, one after the other: whether they are mentions, and what they say."""
+def blocks_of(batches: Iterable[Any]) -> Iterator[tuple[MentionBlock, list[bytes]]]:
+    """The blocks one after the other, with the odd records among their rows."""
     rows = (
         row
         for batch in batches
-        for row in zip(*(batch.column(name).to_pylist() for name in ("partition", "half", "what", "row")), strict=True)
+        for row in zip(*(batch.column(name).to_pylist() for name in ("partition", "block", "what", "row")), strict=True)
     )
-    for _, of_one in itertools.groupby(rows, key=lambda row: row[:2]):
-        there = list(of_one)
-        mentions = [packed for _, _, what, packed in there if what == MENTION]
-        others = [packed for _, _, what, packed in there if what != MENTION]
-        if mentions:
-            yield True, mentions
-        if others:
-            yield False, others
-
-
-def _transaction(texts: Sequence[bytes]) -> AuditedTransaction:
-    return transaction_of([from_row(marshal.loads(packed)) for packed in texts])
+    for (_, number), of_one in itertools.groupby(rows, key=lambda row: row[:2]):
+        by_what: dict[str, list[bytes]] = {}
+        for _, _, what, packed in of_one:
+            by_what.setdefault(what, []).append(packed)
+        odd = by_what.pop(ODD, [])
+        mentions = [from_row(marshal.loads(packed)) for packed in by_what.pop(MENTION, ())]
+        found = {
+            _KIND_OF[what]: [unpacked(_KIND_OF[what], piece) for piece in there] for what, there in by_what.items()
+        }
+        yield MentionBlock(number, found, mentions), odd
 
 
 def evidence_of(batches: Iterable[Any]) -> Iterator[Answer]:
     evidence = Evidence()
-    for are_mentions, texts in _groups(batches):
-        if not are_mentions:
-            yield from ((ODD, packed, 1) for packed in texts)
-            continue
-        transaction = _transaction(texts)
-        evidence.see_transaction(transaction)
-        yield from ((ODD, marshal.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
+    for block, odd in blocks_of(batches):
+        yield from ((ODD, packed, 1) for packed in odd)
+        block.plain.add_evidence(evidence)
+        for transaction in block.other_transactions():
+            evidence.see_transaction(transaction)
+            yield from ((ODD, marshal.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
     for place, anchors in evidence.anchors.items():
         yield from ((ANCHOR, marshal.dumps([place, anchor]), 1) for anchor in anchors)
     for (partition, identity), halves in evidence.unexplained.items():
         yield from ((UNEXPLAINED, marshal.dumps([partition, identity, half]), 1) for half in halves)
-
-
-def _verdicts(facts: Facts, batches: Iterable[Any]) -> Iterator[Verdict]:
-    return (judge(_transaction(texts), facts) for are_mentions, texts in _groups(batches) if are_mentions)
 
 
 def verdicts_on(
@@ -175,20 +201,30 @@ def verdicts_on(
     sums: Counter[Contribution] = Counter()
     listed: Counter[str] = Counter()
     overview = OverviewSums()
-    for verdict in _verdicts(facts, batches):
-        yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
-        if not selection.takes(verdict.case.message):
-            continue
-        if with_overview:
-            overview.take_verdict(verdict)
-        told = Contribution.of(verdict)
-        sums[told] += 1
-        for kind in told.kinds:
-            listed[kind] += 1
-            if listed[kind] <= most_listed(kind):
-                partition, half = verdict.key
-                entry = asdict(entry_of(names, verdict, kind))
-                yield ENTRY, marshal.dumps([kind, partition, -1 if half is None else half, entry]), 1
+    for block, _ in blocks_of(batches):
+        yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in block.find_strays(facts))
+        for lines in block.plain.group_alike(facts, selection):
+            # One of them speaks for all: of plain ones there is nothing to list.
+            verdict = judge(block.plain.make_transaction(lines[0]), facts)
+            if selection.takes(verdict.case.message):
+                sums[Contribution.of(verdict)] += len(lines)
+                if with_overview:
+                    overview.take_alike(verdict, *block.plain.times_of(lines))
+        for transaction in block.other_transactions():
+            verdict = judge(transaction, facts)
+            yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
+            if not selection.takes(verdict.case.message):
+                continue
+            if with_overview:
+                overview.take_verdict(verdict)
+            told = Contribution.of(verdict)
+            sums[told] += 1
+            for kind in told.kinds:
+                listed[kind] += 1
+                if listed[kind] <= most_listed(kind):
+                    partition, half = verdict.key
+                    entry = asdict(entry_of(names, verdict, kind))
+                    yield ENTRY, marshal.dumps([kind, partition, -1 if half is None else half, entry]), 1
     yield from ((SUM, marshal.dumps(told.to_json()), number) for told, number in sums.items())
     if with_overview:
         yield OVERVIEW, pickle.dumps(overview), 1
@@ -196,7 +232,9 @@ def verdicts_on(
 
 def ledger_rows(facts: Facts, selection: AuditSelection, batches: Iterable[Any]) -> Iterator[Any]:
     """The rows of the ledger, as Arrow batches."""
-    taken = (row_of(verdict) for verdict in _verdicts(facts, batches) if selection.takes(verdict.case.message))
-    rows = (row for row in taken if row is not None)
-    while some := list(itertools.islice(rows, _BATCH)):
+    transactions = (one for block, _ in blocks_of(batches) for one in block.all_transactions())
+    taken = (judge(one, facts) for one in transactions)
+    rows = (row_of(verdict) for verdict in taken if selection.takes(verdict.case.message))
+    there = (row for row in rows if row is not None)
+    while some := list(itertools.islice(there, _BATCH)):
         yield from table_of(some).to_batches()
