@@ -12,7 +12,7 @@ from txbridge.text import counted, one_line
 from txbridge_audit.judge import lacking
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
-from txbridge_audit.report.entry import Entry, Place, Tally
+from txbridge_audit.report.entry import Place, Tally
 from txbridge_audit.report.meaning import accepted, advice, iso_time, rule_of, some_of_each
 from txbridge_audit.report.model import AuditReport
 
@@ -77,8 +77,11 @@ def _violations(report: AuditReport, console: Console) -> None:
         _line(console, f"  {KINDS[kind].remedy}")
         for entry in entries:
             shown += 1
-            about = [entry.transaction or "-", entry.group or "-", entry.real_topic or "-"]
-            _line(console, f"  {' '.join(about)}: {entry.says}")
+            group, topic = (
+                f" of {entry.group}" if entry.group else "",
+                f" to {entry.real_topic}" if entry.real_topic else "",
+            )
+            _line(console, f"  {entry.transaction or '-'}{group}{topic}: {entry.says}")
             if entry.accepted:
                 _line(console, f"    {entry.accepted}")
             for place in entry.evidence:
@@ -86,24 +89,22 @@ def _violations(report: AuditReport, console: Console) -> None:
             if entry.times:
                 _line(console, "    " + ", ".join(f"{what} {iso_time(ms)}" for what, ms in entry.times.items()))
     if report.violations.total > shown:
-        more = f"{shown:,} of {report.violations.total:,}, some of each kind; --format json or --report shows more"
+        more = f"{shown:,} of {report.violations.total:,}, some of each kind; --report FILE has more"
         _line(console, more)
 
 
 def _findings(tally: Tally, console: Console) -> None:
     console.print(Text("\nFindings (no violations)", "bold"))
-    first: dict[str, Entry] = {}
-    for entry in tally.listed:
-        first.setdefault(entry.kind, entry)
+    first = dict(some_of_each(tally, 1))
     for kind, count in tally.by_kind.items():
         _line(console, f"{kind} {count:,}: {KINDS[kind].means} ({rule_of(kind)})")
-        if kind in first:
-            about = f"  first: {first[kind].says}" if first[kind].says != KINDS[kind].means else "  first:"
-            _line(console, " ".join([about, *map(_place, first[kind].evidence)]))
+        for entry in first.get(kind, ()):
+            about = f": {entry.says}" if entry.says != KINDS[kind].means else ""
+            _line(console, f"  the first: {', '.join(map(_place, entry.evidence))}{about}")
 
 
 def _unjudged(unjudged: Mapping[str, Mapping[str, int]]) -> Table:
-    table = Table(title="Not judged: the evidence was deleted", title_justify="left")
+    table = Table(title="\nNot judged: the evidence is gone", title_justify="left")
     table.add_column("rule", no_wrap=True)
     table.add_column("count", justify="right")
     table.add_column("because")

@@ -489,7 +489,7 @@ def test_table_shows_evidence_of_the_first_rows() -> None:
     assert "25 violations: 25 transactions" in text
     assert "half HALF/0@7" in text
     assert "op OP/0@2" in text
-    assert "5 of 25, some of each kind; --format json or --report shows more" in text
+    assert "5 of 25, some of each kind; --report FILE has more" in text
     assert text.count("0123ABCD") == 5
     assert "LATE" in text
 
