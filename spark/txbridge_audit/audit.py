@@ -159,7 +159,14 @@ def follow(
     def plan(now: int) -> Plan:
         return Plan(now, limits or AuditLimits(), AuditSelection(), frozenset(real_topics), local.SETTLE_TIMEOUT)
 
-    return local.follow(source, folder, local.Following(stop, violations_topic, interval, plan, on_ready, on_step))
+    return local.follow(
+        *(source, folder, plan),
+        stop=stop,
+        violations_topic=violations_topic,
+        interval=interval,
+        on_ready=on_ready,
+        on_step=on_step,
+    )
 
 
 def _connected(

@@ -39,6 +39,7 @@ BENCHES = (
     "matrix",
     "pending",
     "audit",
+    "local",
     "follow",
     "imports",
     "descriptors",

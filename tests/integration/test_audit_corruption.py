@@ -20,8 +20,8 @@ from pyarrow import dataset  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
 from txbridge_audit.audit import AuditEngine, follow
-from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.violations_topic import Alarms
+from txbridge_audit.judge.facts import TopicPartition as Place
 from txbridge_audit.report.alarms import AuditStep
 
 from tests.corruption.matrix import compare, table
@@ -166,23 +166,17 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     admin = AdminClient(quiet(kafka.bootstrap_servers))
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     steps: list[AuditStep] = []
-    stop, raised, killed = threading.Event(), threading.Event(), threading.Event()
-    send, commit = Alarms.send, StateStore.commit
+    stop, killed = threading.Event(), threading.Event()
+    send = Alarms.send
 
-    def sending(self: Alarms, step: int, alarms: Sequence[Entry]) -> Mapping[tuple[str, int], int]:
-        offsets = send(self, step, alarms)
-        if alarms:
-            raised.set()
-        return offsets
-
-    def dying(self: StateStore) -> None:
-        if raised.is_set() and not killed.is_set():
+    def dying(self: Alarms, step: int, alarms: Sequence[Entry]) -> Mapping[Place, int]:
+        sent = send(self, step, alarms)
+        if alarms and not killed.is_set():
             killed.set()
             raise KilledError
-        commit(self)
+        return sent
 
-    monkeypatch.setattr(Alarms, "send", sending)
-    monkeypatch.setattr(StateStore, "commit", dying)
+    monkeypatch.setattr(Alarms, "send", dying)
 
     def run() -> None:
         def once() -> AuditReport:

@@ -8,19 +8,18 @@ import resource
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
 from pyarrow import dataset  # type: ignore[import-untyped]
-from txbridge_audit.audit import AuditEngine, run_audit
+from txbridge_audit.audit import AuditEngine, follow, run_audit
 from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.gather import AuditedTopics
-from txbridge_audit.engines.local import follow as local
 from txbridge_audit.engines.local.follow import continue_once
 from txbridge_audit.engines.local.run import audit_in_full
 from txbridge_audit.engines.local.state import StateStore
@@ -88,7 +87,7 @@ def test_any_steps_say_what_a_full_audit_says(kafka: EmbeddedKafka, tmp_path: Pa
         raise KilledError
 
     def step() -> AuditReport:
-        made = steps.step(plan_of(log))
+        made = steps.make_step(plan_of(log))
         raised.update(alarm.id for alarm in made.alarms)
         return made.report
 
@@ -98,7 +97,7 @@ def test_any_steps_say_what_a_full_audit_says(kafka: EmbeddedKafka, tmp_path: Pa
             CASES[name].plant(log)
         if number == 60:
             with pytest.raises(KilledError):
-                steps.step(plan_of(log), killed)
+                steps.make_step(plan_of(log), killed)
         step()
         if number == 60:
             state.close()
@@ -125,7 +124,7 @@ def test_one_audit_at_a_time_continues_a_ledger(kafka: EmbeddedKafka, tmp_path: 
         StateStore(tmp_path)
     state.close()
     state = StateStore(tmp_path)
-    LocalSteps(source_of(log), state).step(plan_of(log))
+    LocalSteps(source_of(log), state).make_step(plan_of(log))
     other = dataclasses.replace(source_of(log), names=KafkaLog(kafka.bootstrap_servers).names)
     with pytest.raises(CouldNotAuditError, match="is about the namespace"):
         LocalSteps(other, state)
@@ -198,10 +197,10 @@ def test_what_retention_removes_is_forgotten_and_what_waits_has_expired(kafka: E
         log.deliver(half)
     log.transaction(log.op("commit", lost), log.parked(waiting, "pending", checks=1))
     log.transaction(log.progress(PLAIN, half=kept.offset + 1))
-    report = steps.step(plan_of(log)).report
+    report = steps.make_step(plan_of(log)).report
     assert (report.transactions, report.delivered, report.fates["LOST"], report.pending) == (5, 3, 1, 1)
     log.delete_records(log.names.half, PLAIN, kept.offset)
-    report = steps.step(plan_of(log)).report
+    report = steps.make_step(plan_of(log)).report
     assert (report.transactions, report.delivered) == (1, 1)
     assert +Counter(report.violations.by_kind) == {"EXPIRED": 1}
     full = in_full(log)
@@ -210,7 +209,7 @@ def test_what_retention_removes_is_forgotten_and_what_waits_has_expired(kafka: E
     assert (report.findings.total, dict(full.findings.by_kind)) == (0, {"HALF_GONE": 2})
     # A record that names a closed transaction late is judged with it.
     log.transaction(log.copy(kept))
-    made = steps.step(plan_of(log))
+    made = steps.make_step(plan_of(log))
     assert [alarm.kind for alarm in made.alarms] == ["DUPLICATED"]
     assert made.report.violations == in_full(log).violations
     state.close()
@@ -234,9 +233,16 @@ def test_following_raises_each_violation_once(
     log.deliver(known)
     phantom(90_000)
 
-    def followed(on_step: object = lambda _: None) -> AuditReport:
-        how = local.Following(stop, topic, 0.1, lambda _: plan_of(log), lambda: None, on_step)  # type: ignore[arg-type]
-        return local.follow(source_of(log), tmp_path, how)
+    def followed(on_step: Callable[[AuditStep], None] = lambda _: None) -> AuditReport:
+        return follow(
+            log.servers,
+            str(tmp_path),
+            stop=stop,
+            violations_topic=topic,
+            interval=0.1,
+            namespace=log.names.namespace,
+            on_step=on_step,
+        )
 
     with monkeypatch.context() as patch:
         sent = Alarms.send

@@ -32,6 +32,8 @@ class Seen:
     checks_since: Mapping[str, int]
     #: Real topics that half messages name.
     named: frozenset[str]
+    #: `discards_cut` of judge.facts.Facts at the first step. Later records were read.
+    discards_cut: bool
 
     def start_of(
         self, partitions: Collection[TopicPartition], starts: Ends, *, whole: bool

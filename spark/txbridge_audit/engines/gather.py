@@ -142,7 +142,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
     # Step 10: everything is fixed; read the rest.
     source.say("reading decisions, outcomes and real topics")
     counts = Counter(topic for topic, _ in real)
-    discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
+    discards_cut = seen.discards_cut if seen else any(starts[key] > 0 for key in partitions[names.discard])
     intake.take_discards(ranges(first, discard.ends))
     rest = ranges({**first, **real_first}, {**end.ends, **op.ends, **after.ends})
     intake.take_others(rest, counts, exactly=discards_cut)

@@ -59,7 +59,10 @@ class Verdict:
     def is_closed(self) -> bool:
         """Whether only a new record could change it."""
         case = self.case
-        if case.message is None or not case.is_recorded or case.about.checkpoint_gone:
+        if case.message is None:
+            # An open parked entry has expired once HALF has lost the half message.
+            return case.parked is None
+        if not case.is_recorded or case.about.checkpoint_gone:
             return False
         # A copy that nobody has decided to commit is a leak once it lies below the earlier cut, as in the next step.
         if case.is_visible and not (case.is_visible_before or case.is_decided(COMMIT)):

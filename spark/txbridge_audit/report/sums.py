@@ -62,21 +62,21 @@ class Contribution(NamedTuple):
     """What one verdict adds to the sums. Millions of transactions share some dozens."""
 
     fate: str | None
-    pending_state: str | None
-    is_doubled: bool
-    is_rolled_back_but_visible: bool
-    is_answered_by_check: bool
+    pending_state: str | None = None
+    is_doubled: bool = False
+    is_rolled_back_but_visible: bool = False
+    is_answered_by_check: bool = False
     #: Violations and findings.
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
     #: See Verdict.reach.
-    reach: tuple[tuple[str, str], ...]
+    reach: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, verdict: Verdict) -> Contribution:
         """The contribution of a verdict."""
         case = verdict.case
         if verdict.fate is None:
-            return cls(None, None, False, False, False, verdict.kinds, ())
+            return cls(None, kinds=verdict.kinds)
         rolled_back = case.is_decided(ROLLBACK) or (case.is_named("rollback") and not case.is_named("commit"))
         return cls(
             verdict.fate,

@@ -38,10 +38,8 @@ def test_quiet_cluster_has_no_news() -> None:
         return there
 
     def has_news(positions: dict[TopicPartition, int]) -> bool:
-        nested: dict[str, dict[str, int]] = {}
-        for (topic, partition), offset in positions.items():
-            nested.setdefault(topic, {})[str(partition)] = offset
-        facts: dict[str, Any] = {"namespace": "big", "positions": nested}
+        known = [(*key, offset) for key, offset in positions.items()]
+        facts: dict[str, Any] = {"progress": {"namespace": "big", "positions": known}}
         cluster = SimpleNamespace(
             partition_counts=partition_counts,
             forget_leaders=lambda: None,

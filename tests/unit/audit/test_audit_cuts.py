@@ -313,7 +313,7 @@ def test_a_session_without_delta_lake_is_told_how_to_start_it() -> None:
 
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
     """In a topic whose records may vanish at any time, the rest is read. A new partition begins at its log start."""
-    seen = Seen({A: 10}, {}, {}, {}, frozenset())
+    seen = Seen({A: 10}, {}, {}, {}, frozenset(), discards_cut=False)
     assert seen.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
     assert seen.start_of([A], {A: 15}, whole=False) == {A: 15}
     with pytest.raises(CouldNotAuditError, match="has removed orders/0 from 10 to 15, which no audit has read"):

@@ -42,7 +42,7 @@ def _copied(log: MemoryLog, half: Half, *, moved: bool = False) -> None:
     log.transaction(*copies)
 
 
-def _finished(outcome: str, log: MemoryLog, half: Half, *copies: Record, ends: str | None = None) -> None:
+def finished(outcome: str, log: MemoryLog, half: Half, *copies: Record, ends: str | None = None) -> None:
     """A Kafka transaction of a worker that names an outcome: its parked entry goes with it."""
     key = log.names.parked_key(half.partition, half.offset)
     unparked = [log.parked(half, None)] if any(record.key == key for record in log.records) else []
@@ -56,7 +56,7 @@ def _delivered(ends: tuple[int, int] | None) -> Step:
         end = log.end_position[half.partition]
         span = None if ends is None else f"{max(0, end + ends[0])}:0-{max(0, end + ends[1])}:0"
         copies = log.copies(half) if half.topics else [log.copy(half)]
-        _finished("commit", log, half, *copies, ends=span)
+        finished("commit", log, half, *copies, ends=span)
 
     return step
 
@@ -78,9 +78,9 @@ STEPS: dict[str, Step] = {
     "copied elsewhere": lambda log, half: _copied(log, half, moved=True),
     "one of several": lambda log, half: log.transaction((log.copies(half) if half.topics else [log.copy(half)])[0]),
     "altered": lambda log, half: log.transaction(dataclasses.replace(log.copy(half), value=b"other")),
-    "recorded as committed": partial(_finished, "commit"),
-    "recorded as rolled back": partial(_finished, "rollback"),
-    "recorded as abandoned": partial(_finished, "abandon"),
+    "recorded as committed": partial(finished, "commit"),
+    "recorded as rolled back": partial(finished, "rollback"),
+    "recorded as abandoned": partial(finished, "abandon"),
     "discarded": lambda log, half: log.transaction(
         log.discard(half), log.op("discard", half), log.parked(half, "discarded")
     ),
@@ -129,15 +129,22 @@ class AgedLog(MemoryLog):
             record.stamped[0] = self.now
 
 
-def played(history: History, hours: Iterable[int] = (0,) * 6) -> AgedLog:
+def played(
+    history: History,
+    hours: Iterable[int] = (0,) * 6,
+    halves_of: Mapping[str, Callable[[MemoryLog], Half]] = HALVES,
+    steps_of: Mapping[str, Step] = STEPS,
+    *,
+    anchored: bool = True,
+) -> AgedLog:
     """The log of a history: each transaction lives one step at a time, after so many hours."""
     log = AgedLog()
     # Two records that prove losses behind them.
-    for _ in range(2):
+    for _ in range(2 * anchored):
         anchor = log.half()
         log.end(anchor, COMMIT)
         log.deliver(anchor)
-    halves = [HALVES[kind](log) for kind, _ in history]
+    halves = [halves_of[kind](log) for kind, _ in history]
     finished = set[int]()
     for number, pause in enumerate(hours):
         log.now += pause * HOUR
@@ -145,7 +152,7 @@ def played(history: History, hours: Iterable[int] = (0,) * 6) -> AgedLog:
             step = steps[number] if number < len(steps) else ""
             if not step or (step in PARKING and half.offset in finished) or (step == "scheduled" and kind not in TIMED):
                 continue
-            STEPS[step](log, half)
+            steps_of[step](log, half)
             if step.startswith(("delivered", "recorded")):
                 finished.add(half.offset)
     return log

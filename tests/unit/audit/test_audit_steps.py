@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.local.state import StateStore
@@ -24,7 +26,8 @@ from txbridge_audit.report.sums import Contribution, OddRecords, Sums
 
 from tests.support.audit_cases import CASES
 from tests.support.audit_judged import BORN, Judged, MemoryLog
-from tests.unit.audit.test_audit_laws import HOUR, facts_of, histories, played
+from tests.support.audit_terms import ORDERS
+from tests.unit.audit.test_audit_laws import HALVES, HOUR, STEPS, facts_of, finished, histories, played
 
 SUMS = ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_more_than_once")
 
@@ -32,8 +35,8 @@ SUMS = ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "d
 class Steps:
     """The steps of one ledger over the records of a log, without the reading."""
 
-    def __init__(self, log: MemoryLog, folder: Path) -> None:
-        self._log, self._folder = log, folder
+    def __init__(self, log: MemoryLog, folder: Path, truncated: Collection[TopicPartition] = ()) -> None:
+        self._log, self._folder, self._truncated = log, folder, truncated
         cluster = SimpleNamespace(partition_counts=dict)
         self._source = cast(
             "AuditedTopics", SimpleNamespace(names=log.names, cluster=cluster, partitions={}, settings=None)
@@ -69,15 +72,23 @@ class Steps:
             )
             if not is_odd and not (known and self._is_known(mention)):
                 new.append(mention)
-        self.state.begin()
-        touched = self.state.add(new)
-        self._steps._keep_odd(odd, touched)
         starts: dict[TopicPartition, int] = dict.fromkeys(((topic, p) for topic in log.real_topics for p in (0, 1)), 0)
         starts |= dict.fromkeys(((record.topic, record.partition) for record in self._log.records), 0)
-        reading = cast("Reading", SimpleNamespace(facts=facts, starts=starts, truncated=[]))
-        found = self._steps._judge(touched, self._steps._with_evidence(reading, touched))
-        self.state.commit()
-        return [alarm.id for alarm in found.alarms]
+        reading = cast("Reading", SimpleNamespace(facts=facts, starts=starts, truncated=self._truncated))
+        with self.state.one_step():
+            for mention in new:
+                self.state.add(mention)
+            self._steps._keep_odd(odd)
+            _, alarms = self._steps._judge(self._steps._see_evidence(reading, self._steps._progress))
+            compacted = [topic.topic for topic in facts.topics if topic.compacted]
+            self.state.keep_fact("progress", {"positions": self._op_read(until), "compacted": compacted})
+        return [alarm.id for alarm in alarms]
+
+    def _op_read(self, until: int) -> list[tuple[str, int, int]]:
+        """How far this and earlier steps have read OP."""
+        topic = self._log.names.op
+        known = {r.partition: r.offset + 1 for r in self._log.records[:until] if r.topic == topic}
+        return [(topic, partition, end) for partition, end in known.items()]
 
     def _is_known(self, mention: Any) -> bool:
         transaction = self.state.transaction((mention.partition, -1 if mention.half is None else mention.half))
@@ -88,20 +99,18 @@ class Steps:
         sums = Sums(self._log.names)
         for told, number in self.state.sums():
             sums.count_alike(Contribution.from_json(told), number)
-        for kind, number in self.state.strays().items():
-            sums.entries.by_kind[kind] += number
         return sums
 
 
-def compare(log: MemoryLog, steps: Steps, facts: Facts) -> None:
-    whole = Judged(log, facts)
+def compare(log: MemoryLog, steps: Steps, facts: Facts, truncated: Collection[TopicPartition] = ()) -> None:
+    whole = Judged(log, facts, truncated)
     expected, found = whole.sums, steps.sums()
     for name in SUMS:
         assert getattr(found, name) == getattr(expected, name), name
     assert +found.entries.by_kind == +expected.entries.by_kind + Counter(whole.strays)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories, st.lists(st.integers(0, 60), max_size=4), st.booleans(), st.integers(0, 6), st.booleans())
 def test_any_steps_add_up_to_one_audit(
     history: list[tuple[str, list[str]]], cuts: list[int], reopened: bool, low: int, between: bool
@@ -123,6 +132,58 @@ def test_any_steps_add_up_to_one_audit(
         if between:
             steps.step(until, until, about)
         compare(log, steps, facts_of(log, now, low, applied=True))
+        steps.state.close()
+
+
+TWIN = "7" * 32
+#: Half messages with one id, and records that are evidence about others: they come at any time.
+HALVES_ALIKE = HALVES | {"twin": lambda log: replace(log.half(UNIQ_KEY=TWIN), id=TWIN)}
+STEPS_BESIDE = STEPS | {
+    "recorded as discarded": partial(finished, "discard"),
+    "explained": lambda log, half: log.transaction(log.discard(half)),
+    "set aside": lambda log, half: log.transaction(log.set_aside(log.names.half, half.partition, half.offset)),
+}
+evidence = st.lists(
+    st.tuples(
+        st.sampled_from(["plain", "several", "twin"]),
+        st.lists(st.sampled_from(["commit", "copied", "recorded as committed", *sorted(STEPS_BESIDE)]), max_size=6),
+    ),
+    min_size=2,
+    max_size=6,
+)
+LOST, ANCHOR = ("plain", ["commit", "recorded as committed"]), ("plain", ["commit", "recorded as committed", "copied"])
+DELIVERED_ONCE, DELIVERED_TWICE = ("plain", ["commit", "delivered"]), ("plain", ["commit", "delivered", "copied"])
+DELIVERED = ("twin", ["commit", "delivered"])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(evidence, st.lists(st.integers(1, 60), min_size=1, max_size=4), st.booleans(), st.booleans())
+# The copies behind the ninth record prove that the third message was lost.
+@example([ANCHOR, ANCHOR, LOST], [9], False, False)
+@example([ANCHOR, ANCHOR, LOST], [9], True, False)
+# The second copy behind the eleventh takes the proof away again.
+@example([DELIVERED_TWICE, DELIVERED_ONCE, LOST], [11], False, False)
+# The record behind the fifth one says that one of the two may be a copy of the other; that behind the sixth, that not.
+@example([DELIVERED, ("twin", ["", "", "recorded as discarded"])], [5], False, False)
+@example([DELIVERED, ("twin", ["", "", "recorded as discarded", "explained"])], [5, 6], False, False)
+# Behind the twelfth one we may see the policy of the topic at last.
+@example([DELIVERED_ONCE, DELIVERED_ONCE, LOST, ("plain", ["", "", "commit"])], [12], False, True)
+def test_evidence_that_comes_late_changes_what_was_closed(
+    history: list[tuple[str, list[str]]], cuts: list[int], truncated: bool, hidden: bool
+) -> None:
+    """Delivered records that prove losses, twins, and the right to see the policy of a topic."""
+    log = played(history, halves_of=HALVES_ALIKE, steps_of=STEPS_BESIDE, anchored=False)
+    emptied = [(ORDERS, 0)] if truncated else []
+    whole = replace(facts_of(log, BORN + HOUR, 0, applied=True), discards_cut=True)
+    with tempfile.TemporaryDirectory() as folder:
+        steps = Steps(log, Path(folder), emptied)
+        places = sorted({0, *(cut for cut in cuts if cut < len(log.records)), len(log.records)})
+        for since, until in pairwise(places):
+            ends = sum(record.topic == log.names.end for record in log.records[:until])
+            is_hidden = hidden and until < len(log.records)
+            topics = [replace(topic, compacted=topic.compacted or is_hidden) for topic in whole.topics]
+            steps.step(since, until, replace(_applied_to(whole, ends), topics=topics))
+        compare(log, steps, whole, emptied)
         steps.state.close()
 
 
@@ -160,11 +221,9 @@ def test_a_state_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
     with pytest.raises(CouldNotAuditError, match="file is not a database"):
         StateStore(tmp_path / "other")
     state = StateStore(tmp_path / "newer")
-    state.begin()
-    state.keep_fact("format", 2)
-    state.commit()
+    state.keep_fact("format", 3)
     state.close()
-    with pytest.raises(CouldNotAuditError, match="has the form 2, which this audit does not know"):
+    with pytest.raises(CouldNotAuditError, match="has the form 3, which this audit does not know"):
         StateStore(tmp_path / "newer")
 
 
@@ -172,10 +231,16 @@ def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
     log = MemoryLog()
     half = log.half()
     state = StateStore(tmp_path)
-    state.begin()
-    touched = state.add(log.mentions())
-    assert state.transaction((half.partition, half.offset)) is not None
-    state.rollback()
-    assert touched == {(half.partition, half.offset)}
-    assert state.transaction((half.partition, half.offset)) is None
+    key = half.partition, half.offset
+
+    def fail() -> None:
+        with state.one_step():
+            for mention in log.mentions():
+                state.add(mention)
+            assert state.transaction(key) is not None
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert state.transaction(key) is None
     state.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -34,60 +34,47 @@ QUIET = 30.0
 
 def continue_once(source: AuditedTopics, ledger: Path, plan: Plan) -> AuditReport:
     """Make one step of the ledger in this folder. Raises CouldNotAuditError."""
-    state = StateStore(ledger)
-    try:
+    with closing(StateStore(ledger)) as state:
         steps = LocalSteps(source, state)
-        report = until_leaders_stay(source.say, lambda: steps.step(plan, ledger=ledger)).report
+        report = until_leaders_stay(source.say, lambda: steps.make_step(plan, ledger=ledger)).report
         write_summary(report.to_json(), ledger)
         return report
-    finally:
-        state.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
-    """How an audit follows."""
+def follow(
+    source: AuditedTopics,
+    ledger: Path,
+    plan_at: Callable[[int], Plan],
+    *,
+    stop: threading.Event,
+    violations_topic: str | None,
+    interval: float,
+    on_ready: Callable[[], None],
+    on_step: Callable[[AuditStep], None],
+) -> AuditReport:
+    """Make steps until `stop` is set, then a last one. `plan_at` gives the plan of a step that begins at a time (ms).
 
-    stop: threading.Event
-    #: Where each violation is written once; None for nowhere.
-    violations_topic: str | None
-    interval: float
-    #: The plan of a step that begins at this time (ms).
-    plan: Callable[[int], Plan]
-    #: Called when the first step may begin, and after each.
-    on_ready: Callable[[], None]
-    on_step: Callable[[AuditStep], None]
-
-
-def follow(source: AuditedTopics, ledger: Path, how: Following) -> AuditReport:
-    """Make steps until `stop` is set, then a last one. Returns the report of everything so far.
-
-    Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
+    See txbridge_audit.audit.follow.
     """
-    state = StateStore(ledger)
-    try:
-        steps = LocalSteps(source, state)
-        alarms = None
-        if how.violations_topic is not None:
-            alarms = Alarms(source.settings, source.cluster, how.violations_topic, steps.audit)
+    with closing(StateStore(ledger)) as state:
+        steps, raise_all = LocalSteps(source, state), None
+        if violations_topic is not None:
+            alarms = Alarms(source.settings, source.cluster, violations_topic, steps.audit)
             alarms.recall(steps.alarms)
-        how.on_ready()
+            raise_all = alarms.send
+        on_ready()
         began = 0.0
         while True:
-            last, now = how.stop.is_set(), time.time()
+            last, now = stop.is_set(), time.time()
             if not last and now - began < QUIET and not steps.has_news():
-                how.stop.wait(min(LOOK, how.interval))
+                stop.wait(min(LOOK, interval))
                 continue
             began = now
-            plan = how.plan(int(now * 1000))
-            raising = alarms.send if alarms else None
-            closing = last or now - steps.written_at > LEDGER_EVERY
-            make = partial(steps.step, plan, raising, ledger=ledger if closing else None)
+            into = ledger if last or now - steps.written_at > LEDGER_EVERY else None
+            make = partial(steps.make_step, plan_at(int(now * 1000)), raise_all, ledger=into)
             step = until_leaders_stay(source.say, make)
-            how.on_step(step)
+            on_step(step)
             if last:
                 write_summary(step.report.to_json(), ledger)
                 return step.report
-            how.stop.wait(how.interval)
-    finally:
-        state.close()
+            stop.wait(interval)

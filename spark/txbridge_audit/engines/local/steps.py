@@ -1,9 +1,10 @@
 """The steps of a continued audit by the local engine: each reads what is new, and judges what that can have changed.
 
-A step takes the same cuts as a full audit. It judges the transactions that new records name, and those that are not
-closed: the checkpoint or time alone may change their verdicts. All others say what they said. So the report after a
-step is that of a full audit at its cuts. It has more facts where retention or compaction has removed records since they
-were read.
+A step takes the same cuts as a full audit. It judges the transactions that new records name, and those that are open:
+the checkpoint or time alone may change their verdicts. Of the closed ones some change with others: a delivered record
+that comes late may prove a loss, or a half message may turn out to have a twin (`_touch_others`). All others say what
+they said. So the report after a step is that of a full audit at its cuts. It has more facts where retention or
+compaction has removed records since they were read.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.cluster.facts import check_partitions
@@ -25,14 +25,13 @@ from txbridge_audit.engines.local.intake import LocalIntake
 from txbridge_audit.engines.local.state import Key, StateStore
 from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge import table
+from txbridge_audit.judge import fates, table
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.strays import label
 from txbridge_audit.judge.verdict import Verdict, judge
-from txbridge_audit.judge.violations import ALTERED
-from txbridge_audit.ledger.place import cannot_keep
-from txbridge_audit.protocol.mentions import CopyMention, Mention, UnreadableMention, to_row
+from txbridge_audit.judge.violations import ALTERED, PHANTOM
+from txbridge_audit.protocol.mentions import AsideMention, CopyMention, UnreadableMention
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.alarms import AuditStep, Raise
 from txbridge_audit.report.entries import entry_of, stray_entry
@@ -40,34 +39,25 @@ from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
 
-#: Mentions that are written to the database at once.
-_BATCH = 5_000
+#: Fates that a proof of a loss decides.
+_DOUBTFUL = frozenset({fates.UNVERIFIABLE.name, fates.LOST.name, fates.PARTIAL.name})
 
 
 class _StoredProofs:
     """Proofs that are looked up in the state when a rule asks for one: most steps ask for none."""
 
-    def __init__(self, state: StateStore, starts: Ends, truncated: Collection[TopicPartition]) -> None:
-        self._state, self._starts, self._truncated = state, starts, truncated
+    def __init__(self, state: StateStore, reading: Reading) -> None:
+        self._state, self._reading = state, reading
         self._known: dict[tuple[int, str], int | None] = {}
 
     def find_above(self, partition: int, topic: str) -> int | None:
         """See LossProofs."""
         place = partition, topic
         if place not in self._known:
-            evidence = Evidence()
-            for number, anchors in self._state.oldest_anchors(partition, topic, self._starts).items():
-                evidence.anchors[partition, topic, number] = anchors
-            self._known[place] = evidence.find_proofs(self._truncated).get(place)
+            oldest = self._state.oldest_anchors(partition, topic, self._reading.starts)
+            evidence = Evidence({(partition, topic, number): anchors for number, anchors in oldest.items()})
+            self._known[place] = evidence.find_proofs(self._reading.truncated).get(place)
         return self._known[place]
-
-
-@dataclass(slots=True)
-class _Found:
-    """What a step has found."""
-
-    alarms: list[Entry] = dataclasses.field(default_factory=list)
-    judged: int = 0
 
 
 class LocalSteps:
@@ -78,7 +68,7 @@ class LocalSteps:
         self._source, self.state = source, state
         #: Altered records whose differences this process has looked for.
         self._explained = 0
-        namespace = state.read_fact("namespace", source.names.namespace)
+        namespace = self._progress.get("namespace", source.names.namespace)
         if namespace != source.names.namespace:
             raise CouldNotAuditError(
                 f"the ledger is about the namespace {namespace!r}, not {source.names.namespace!r}: check --namespace, "
@@ -90,9 +80,25 @@ class LocalSteps:
         """The name of this sequence of steps: alarms carry it."""
         return str(self.state.read_fact("audit"))
 
+    @property
+    def _progress(self) -> dict[str, Any]:
+        """What the last step has kept; empty before the first."""
+        progress: dict[str, Any] = self.state.read_fact("progress", {})
+        return progress
+
+    @property
+    def alarms(self) -> Mapping[TopicPartition, int]:
+        """Offsets of the violations topic below which no later step writes an alarm."""
+        return _offsets(self._progress.get("alarms", ()))
+
+    @property
+    def written_at(self) -> float:
+        """When the ledger was last written, seconds since 1970."""
+        return float(self.state.read_fact("written_at", 0.0))
+
     def has_news(self) -> bool:
         """Whether since the last step a known topic was written to or deleted, or a check topic created."""
-        source, known = self._source, self._positions()
+        source, known = self._source, _offsets(self._progress.get("positions", ()))
         source.cluster.forget_leaders()
         there = source.cluster.partition_counts()
         if any(topic not in there for topic, _ in known):
@@ -102,202 +108,166 @@ class LocalSteps:
         # Not the stable offsets: records that an open Kafka transaction hides are news, too.
         return any(known.get(key) != end for key, end in source.cluster.high_watermarks(keys).items())
 
-    def step(self, plan: Plan, alarm: Raise | None = None, *, ledger: Path | None = None) -> AuditStep:
+    def make_step(self, plan: Plan, raise_all: Raise | None = None, *, ledger: Path | None = None) -> AuditStep:
         """Make one step. With `ledger` it writes the rows that have changed into a folder there.
 
         Raises CouldNotAuditError. Then the step does not count.
         """
-        self.state.begin()
-        try:
-            step = self._make_step(plan, alarm, ledger)
-            self.state.commit()
-        except BaseException as error:
-            self.state.rollback()
-            if isinstance(error, sqlite3.Error | OSError):
-                raise cannot_keep(self.state.ledger, error) from error
-            raise
-        return step
-
-    def _make_step(self, plan: Plan, alarm: Raise | None, ledger: Path | None) -> AuditStep:
         source, state = self._source, self.state
-        number = state.read_fact("step", 0) + 1
-        # Of a step that wrote its rows, and did not count.
-        shutil.rmtree(state.ledger / f"step={number}", ignore_errors=True)
-        self._forget_topics_created_again()
-        touched: set[Key] = set()
-        waiting: list[Mention] = []
-
-        def put(mention: Mention) -> None:
-            waiting.append(mention)
-            if len(waiting) >= _BATCH:
-                flush()
-
-        def flush() -> None:
-            touched.update(state.add(waiting))
-            waiting.clear()
-
-        intake = LocalIntake(source.settings, source.names, put)
-        for aside in state.asides():
-            intake.asides.add_record(aside)
-        reading = gather(source, plan, intake, self._read_progress() if number > 1 else None)
-        flush()
-        self._keep_odd(intake.odd, touched)
-        for key, start in reading.starts.items():
-            if key[0] == source.names.half:
-                touched |= self._expire(key[1], start, reading.starts)
-        facts = self._with_evidence(reading, touched)
-        found = self._judge(touched, facts)
-        source.cluster.refuse_moved({*reading.spans, *facts.before})
-        # Alarms come before the step counts. A step that is repeated raises none twice.
-        raised_to = dict(self._alarms()) if alarm is None else dict(alarm(number, found.alarms))
-        self._remember(number, reading, intake, raised_to)
-        if ledger is not None:
-            source.say("writing the ledger")
-            self._write(ledger / f"step={number}", facts)
-            state.keep_fact("written_at", plan.now / 1000)
-        return AuditStep(self._report(plan, reading, facts), found.alarms, found.judged)
+        with state.one_step():
+            progress = self._progress
+            number = progress.get("step", 0) + 1
+            # Of a step that wrote its rows, and did not count.
+            shutil.rmtree(state.ledger / f"step={number}", ignore_errors=True)
+            seen = _seen(progress, self._positions_there(progress)) if progress else None
+            intake = LocalIntake(source.settings, source.names, state.add)
+            for mention in state.read_odd():
+                if isinstance(mention, AsideMention):
+                    intake.asides.add_record(mention)
+            reading = gather(source, plan, intake, seen)
+            self._keep_odd(intake.odd)
+            self._expire(reading.starts)
+            facts = self._see_evidence(reading, progress)
+            judged, alarms = self._judge(facts)
+            source.cluster.refuse_moved({*reading.spans, *facts.before})
+            # Alarms come before the step counts. A step that is repeated raises none twice.
+            raised_to = self.alarms if raise_all is None else raise_all(number, alarms)
+            kept = self._kept(reading, seen, intake)
+            state.keep_fact("progress", kept | {"step": number, "alarms": _triples(raised_to)})
+            if ledger is not None:
+                source.say("writing the ledger")
+                self._write(ledger / f"step={number}", facts)
+                state.keep_fact("written_at", plan.now / 1000)
+            return AuditStep(self._report(plan, reading, facts), alarms, judged)
 
     # What was read
 
-    def _positions(self) -> dict[TopicPartition, int]:
-        return _flat(self.state.read_fact("positions", {}))
-
-    def _alarms(self) -> dict[TopicPartition, int]:
-        return _flat(self.state.read_fact("alarms", {}))
-
-    @property
-    def written_at(self) -> float:
-        """When the ledger was last written, seconds since 1970."""
-        return float(self.state.read_fact("written_at", 0.0))
-
-    @property
-    def alarms(self) -> Mapping[TopicPartition, int]:
-        """Offsets of the violations topic below which no later step writes an alarm."""
-        return self._alarms()
-
-    def _read_progress(self) -> Seen:
-        state = self.state
-        return Seen(
-            positions=self._positions(),
-            checkpoints={int(p): AuditCheckpoint(*seen) for p, seen in state.read_fact("checkpoints", {}).items()},
-            edges={int(p): tuple(edges) for p, edges in state.read_fact("edges", {}).items()},
-            checks_since=state.read_fact("checks_since", {}),
-            named=frozenset(state.read_fact("named", ())),
-        )
-
-    def _remember(
-        self, number: int, reading: Reading, intake: LocalIntake, alarms: Mapping[TopicPartition, int]
-    ) -> None:
-        state, facts = self.state, reading.facts
-        positions = self._positions() | {key: span.end for key, span in reading.spans.items()}
-        state.keep_fact("namespace", self._source.names.namespace)
-        state.keep_fact("step", number)
-        state.keep_fact("positions", _nested(positions))
-        state.keep_fact("topic_ids", self._source.cluster.topic_ids({topic for topic, _ in reading.spans}))
-        state.keep_fact("checkpoints", {p: dataclasses.astuple(seen) for p, seen in reading.checkpoints.items()})
-        state.keep_fact("edges", {fact.partition: edges_of(fact) for fact in facts.partitions})
-        state.keep_fact("checks_since", dict(facts.checks_since or {}))
-        state.keep_fact("named", sorted({*intake.named, *state.read_fact("named", ())}))
-        state.keep_fact("alarms", _nested(alarms))
-
-    def _forget_topics_created_again(self) -> None:
-        """Forget what was read of real topics that were deleted and created again since.
+    def _positions_there(self, progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
+        """What was read of each topic, except of real topics that were deleted and created again since.
 
         Raises CouldNotAuditError for an internal one.
         """
-        source, known = self._source, self.state.read_fact("topic_ids", {})
+        source, known = self._source, progress["topic_ids"]
         there = source.cluster.partition_counts()
-        ids = source.cluster.topic_ids([topic for topic in known if topic in there]) if known else {}
-        for topic in sorted(topic for topic, one in known.items() if ids.get(topic) != one):
+        ids = source.cluster.topic_ids([topic for topic in known if topic in there])
+        others = sorted(topic for topic, one in known.items() if ids.get(topic) != one)
+        for topic in others:
             if topic in source.partitions:
                 raise CouldNotAuditError(
                     f"{topic} was deleted and created again since the last audit: what the ledger says "
                     "belongs to other transactions; begin a new ledger",
                 )
             self.state.forget_topic(topic)
-            self.state.keep_fact("positions", _nested({k: at for k, at in self._positions().items() if k[0] != topic}))
+        return {key: at for key, at in _offsets(progress["positions"]).items() if key[0] not in others}
 
-    def _keep_odd(self, odd: OddRecords, touched: set[Key]) -> None:
+    def _kept(self, reading: Reading, seen: Seen | None, intake: LocalIntake) -> dict[str, Any]:
+        """The progress after this step, for `_seen` and `_touch_others`."""
+        facts, positions = reading.facts, {key: span.end for key, span in reading.spans.items()}
+        return {
+            "namespace": self._source.names.namespace,
+            "positions": _triples((dict(seen.positions) if seen else {}) | positions),
+            "topic_ids": self._source.cluster.topic_ids({topic for topic, _ in reading.spans}),
+            "checkpoints": {p: dataclasses.astuple(checkpoint) for p, checkpoint in reading.checkpoints.items()},
+            "edges": {fact.partition: edges_of(fact) for fact in facts.partitions},
+            "checks_since": dict(facts.checks_since or {}),
+            "named": sorted(intake.named | (seen.named if seen else frozenset())),
+            "discards_cut": facts.discards_cut,
+            "compacted": _compacted(facts),
+        }
+
+    def _keep_odd(self, odd: OddRecords) -> None:
         """Keep the records that this step has found to be odd, and apply what they say about older ones."""
         state, names = self.state, self._source.names
         for (topic, partition, at), fault in odd.faults.items():
-            state.put_fault(topic, partition, at, _row(UnreadableMention(partition, None, at, topic, fault)))
+            state.add_odd(topic, partition, at, UnreadableMention(partition, None, at, topic, fault))
         for mention in odd.unreadable_op:
-            state.put_fault(mention.topic, mention.partition, mention.at, _row(mention))
+            state.add_odd(mention.topic, mention.partition, mention.at, mention)
         for aside in (aside for asides in odd.asides.values() for aside in asides):
-            state.add_aside(aside)
+            state.add_odd(aside.source_topic, aside.partition, aside.half, aside)
             if aside.source_topic == names.end:
-                touched |= state.remove_end(aside.partition, aside.half)
+                state.take_ends(aside.partition, at=aside.half)
             if aside.first is not None:
-                touched |= state.move_ends(aside.partition, aside.half, aside.first)
+                for end in state.take_ends(aside.partition, half=aside.half):
+                    state.add(dataclasses.replace(end, half=aside.first))
 
-    def _expire(self, partition: int, start: int, starts: Ends) -> set[Key]:
+    def _expire(self, starts: Ends) -> None:
         names = self._source.names
-        topics = names.half, names.end, names.op
-        edges = tuple(starts.get((topic, partition), 0) for topic in topics)
-        return self.state.expire(partition, start, topics, (edges[0], edges[1], edges[2]))
+        for topic, partition in starts:
+            if topic == names.half:
+                edges = [(name, starts.get((name, partition), 0)) for name in (names.half, names.end, names.op)]
+                self.state.expire(partition, starts[topic, partition], edges)
 
     # Evidence and verdicts
 
-    def _with_evidence(self, reading: Reading, touched: Iterable[Key]) -> Facts:
+    def _see_evidence(self, reading: Reading, progress: Mapping[str, Any]) -> Facts:
         """The facts with what all transactions prove. Only those that new records name can prove anything new."""
-        state = self.state
-        for key in touched:
-            transaction = state.transaction(key)
-            state.remove_evidence(key)
-            if transaction is None:
-                continue
+        state, facts = self.state, reading.facts
+        op_read = {p: at for topic, p, at in progress.get("positions", ()) if topic == self._source.names.op}
+        before = state.read_unexplained() if facts.discards_cut else {}
+        is_late = False
+        for key in state.touched:
             evidence = Evidence()
-            evidence.see_transaction(transaction)
-            for place, anchors in evidence.anchors.items():
-                for anchor in anchors:
-                    state.put_anchor(place, anchor, key[1])
-            for (partition, identity), halves in evidence.unexplained.items():
-                for half in halves:
-                    state.put_unexplained(partition, identity, half)
-        proofs = _StoredProofs(state, reading.starts, reading.truncated)
-        return dataclasses.replace(reading.facts, proofs=proofs, unexplained=state.read_unexplained())
+            transaction = state.transaction(key)
+            if transaction is not None:
+                evidence.see_transaction(transaction)
+            changed = state.put_evidence(key, evidence)
+            is_late = is_late or any(op < op_read.get(key[0], 0) for op in changed)
+        unexplained = state.read_unexplained() if facts.discards_cut else {}
+        proved = is_late or not set(progress.get("compacted", ())) <= set(_compacted(facts))
+        twins = {place for place in before.keys() | unexplained if before.get(place) != unexplained.get(place)}
+        self._touch_others(twins, proved=proved)
+        return dataclasses.replace(facts, proofs=_StoredProofs(state, reading), unexplained=unexplained)
 
-    def _judge(self, touched: Collection[Key], facts: Facts) -> _Found:
-        """Judge the transactions that new records name, and those that are not closed."""
-        found, strays = _Found(), list[CopyMention]()
-        for key in sorted({*touched, *self.state.open_keys()}):
-            transaction = self.state.transaction(key)
+    def _touch_others(self, twins: Collection[tuple[int, str]], *, proved: bool) -> None:
+        """Judge closed transactions again that others may have changed.
+
+        A closed one is judged with all evidence whose OP records were read by then. Only a delivered record that an
+        older one of OP names, and that is read later, can prove more, or a second copy of it less. So can a topic that
+        is no longer compacted, or whose policy we may see now.
+        """
+        if proved:
+            self.state.touched.update(self.state.doubtful_ones())
+        for partition, identity in twins:
+            self.state.touched.update(self.state.named(partition, identity))
+
+    def _judge(self, facts: Facts) -> tuple[int, list[Entry]]:
+        """Judge what may have changed. Returns the number of transactions, and the violations that are new."""
+        state, judged = self.state, 0
+        alarms: list[Entry] = []
+        strays: list[CopyMention] = []
+        for key in sorted(state.touched.union(state.open_ones())):
+            transaction = state.transaction(key)
             if transaction is None:
+                state.remove(key)
                 continue
             verdict = judge(transaction, facts)
-            found.judged += verdict.fate is not None
+            judged += verdict.fate is not None
             told = Contribution.of(verdict).to_json()
             # Of those that only wait most say what they said.
-            if key in touched or verdict.is_closed or told != self.state.told_of(key):
-                found.alarms += self._put(key, verdict, told)
-            strays += (
-                copy for copy in verdict.case.strays if not self.state.is_known_stray(copy.topic, copy.place, copy.at)
-            )
-        found.alarms += self._put_strays(strays, facts)
-        return found
+            if key in state.touched or _is_closed(verdict) or told != state.told_of(key):
+                alarms += self._put(key, verdict, told)
+            strays += verdict.case.strays
+        return judged, alarms + self._put_strays(strays, facts)
 
     def _put(self, key: Key, verdict: Verdict, told: str) -> list[Entry]:
         """Count a verdict in place of the last one. Returns the violations that were never raised before."""
-        names, case = self._source.names, verdict.case
-        # A record above the earlier cut that claims its coordinates is judged when it lies below.
-        is_closed = verdict.is_closed and all(
-            case.is_before(copy) or copy in case.home for copy in case.transaction.copies
+        names, is_closed = self._source.names, _is_closed(verdict)
+        self.state.put(
+            key,
+            told,
+            is_open=not is_closed,
+            waits=verdict.case.parked in {"pending", "held", "scheduled"},
+            is_doubtful=is_closed and verdict.fate in _DOUBTFUL,
         )
-        waits = case.parked in {"pending", "held", "scheduled"}
-        self.state.put(key, told, is_closed=is_closed, waits=waits)
-        alarms = []
-        for kind in verdict.kinds:
-            entry = entry_of(names, verdict, kind)
-            if kind == ALTERED.name and self._explained < EXPLAINED:
-                self._explained += 1
-                [entry] = with_differences(self._source.settings, [entry])
-            is_new = self.state.put_entry(key, kind, json.dumps(dataclasses.asdict(entry)))
-            if is_new and kind in table.VIOLATIONS:
-                alarms.append(entry)
-        return alarms
+        entries = {kind: entry_of(names, verdict, kind) for kind in verdict.kinds}
+        if ALTERED.name in entries and self._explained < EXPLAINED:
+            self._explained += 1
+            [entries[ALTERED.name]] = with_differences(self._source.settings, [entries[ALTERED.name]])
+        new = self.state.put_entries(key, {kind: _json_of(entry) for kind, entry in entries.items()})
+        return [entry for kind, entry in entries.items() if kind in new and kind in table.VIOLATIONS]
 
     def _put_strays(self, strays: Sequence[CopyMention], facts: Facts) -> list[Entry]:
+        """Label visible records that match no half message. Returns the violations."""
         claimed = {(copy.partition, copy.half) for copy in strays if copy.half is not None}
         others = other_namespaces(self._source, claimed)
         alarms = []
@@ -306,7 +276,7 @@ class LocalSteps:
             if kind is None:
                 continue
             entry = stray_entry(self._source.names, copy, kind)
-            self.state.put_stray(copy, kind, json.dumps(dataclasses.asdict(entry)))
+            self.state.put_stray(copy, kind, Contribution(None, kinds=(kind,)).to_json(), _json_of(entry))
             if kind in table.VIOLATIONS:
                 alarms.append(entry)
         return alarms
@@ -320,12 +290,12 @@ class LocalSteps:
         unfinished = folder.with_name("_unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         ledger = ParquetLedger(unfinished)
-        for key in self.state.unwritten():
+        for key in self.state.unwritten_ones():
             transaction = self.state.transaction(key)
             if transaction is not None:
                 ledger.take_verdict(judge(transaction, facts))
-        for copy, kind in self.state.unwritten_strays():
-            ledger.take_stray(copy, kind)
+        for copy in self.state.take_phantoms():
+            ledger.take_stray(copy, PHANTOM.name)
         ledger.write_rows()
         if unfinished.exists():
             unfinished.rename(folder)
@@ -338,31 +308,45 @@ class LocalSteps:
         for told, number in state.sums():
             sums.count_alike(Contribution.from_json(told), number)
         for kind in sums.entries.by_kind:
-            sums.entries.listed[kind] = [
-                Entry.from_dict(json.loads(row)) for row in state.entries(kind, most_listed(kind))
-            ]
-        for kind, number in state.strays().items():
-            sums.entries.by_kind[kind] += number
-            listed = sums.entries.listed.setdefault(kind, [])
-            listed += (Entry.from_dict(json.loads(row)) for row in state.stray_entries(kind, most_listed(kind)))
-        for fault in state.faults():
-            if isinstance(fault, UnreadableMention):
-                odd.add_record(fault)
-        for aside in state.asides():
-            odd.add_record(aside)
+            rows = state.entries(kind, most_listed(kind))
+            sums.entries.listed[kind] = [Entry.from_dict(json.loads(row)) for row in rows]
+        for mention in state.read_odd():
+            if isinstance(mention, UnreadableMention | AsideMention):
+                odd.add_record(mention)
         return report_on(self._source, plan, reading, facts, sums, odd, engine="local")
 
 
-def _row(mention: Mention) -> str:
-    return json.dumps(to_row(mention))
+def _is_closed(verdict: Verdict) -> bool:
+    """Whether only a new record could change it, or let a copy become a stray: those above the earlier cut may."""
+    case = verdict.case
+    own = [] if case.message is None else case.home
+    return verdict.is_closed and all(copy in own or case.is_before(copy) for copy in case.transaction.copies)
 
 
-def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in offsets.items():
-        nested.setdefault(topic, {})[str(partition)] = offset
-    return nested
+def _json_of(entry: Entry) -> str:
+    return json.dumps(dataclasses.asdict(entry))
 
 
-def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    return {(topic, int(partition)): offset for topic, of in nested.items() for partition, offset in of.items()}
+def _compacted(facts: Facts) -> list[str]:
+    return [topic.topic for topic in facts.topics if topic.compacted]
+
+
+def _seen(progress: Mapping[str, Any], positions: Ends) -> Seen:
+    """What the steps have read so far, as `_kept` has kept it."""
+    return Seen(
+        positions=positions,
+        checkpoints={int(p): AuditCheckpoint(*seen) for p, seen in progress["checkpoints"].items()},
+        edges={int(p): tuple(edges) for p, edges in progress["edges"].items()},
+        checks_since=progress["checks_since"],
+        named=frozenset(progress["named"]),
+        discards_cut=progress["discards_cut"],
+    )
+
+
+def _triples(offsets: Mapping[TopicPartition, int]) -> list[tuple[str, int, int]]:
+    """Offsets by partition as JSON can hold them."""
+    return [(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+
+
+def _offsets(triples: Iterable[tuple[str, int, int]]) -> dict[TopicPartition, int]:
+    return {(topic, partition): offset for topic, partition, offset in triples}
