@@ -17,7 +17,7 @@ from txbridge_audit.engines.spark.spark_session import elections
 from txbridge_audit.errors import ElectionError
 
 from tests.support.audit_log import ENVIRONMENT, KafkaLog
-from tests.support.audit_terms import COMMIT, ORDERS
+from tests.support.audit_terms import COMMIT, ORDERS, PLAIN
 from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
@@ -107,6 +107,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers, spark):
         half = log.half(ORDERS)
         log.end(half, COMMIT)
         log.transaction(log.copy(half), log.op("commit", half))
+    log.transaction(log.progress(PLAIN, half=20))
     killed = []
 
     def dies_once(told):
@@ -115,9 +116,9 @@ def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers, spark):
             second.kill()
 
     report = run_audit(log.servers, namespace=log.names.namespace, spark=spark, progress=dies_once)
+    second.start()
     assert killed
     assert (report.exit_code, report.delivered) == (0, 20)
-    second.start()
 
 
 @pytest.mark.long
@@ -131,6 +132,7 @@ def test_half_of_the_brokers_away_is_no_verdict(brokers):
         half = log.half(SPLIT)
         log.end(half, COMMIT)
         log.transaction(log.copy(half, partition=partition), log.op("commit", half))
+    log.transaction(log.progress(PLAIN, half=2))
     assert run_audit(log.servers, namespace=log.names.namespace, engine=AuditEngine.LOCAL).exit_code == 0
     second.kill()
     eventually(lambda: leader(log.servers, SPLIT, 1).leader < 0, 60, "the controller did not notice")

@@ -16,7 +16,6 @@ from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.audit_program import kafka_options, limits_of
 from txbridge.cli.main import main
 from txbridge.config.sources import load_settings
-from txbridge.errors import UsageError
 
 
 @pytest.fixture
@@ -65,27 +64,6 @@ def test_the_limits_are_those_that_the_workers_are_told(file: Path) -> None:
     assert limits_of(settings, None, None) == AuditLimits(5, 900_000)
     # Less than the worker's own options allow: they may have changed since.
     assert limits_of(settings, 3, 1_000) == AuditLimits(3, 1_000)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "content", "variable", "message"),
-    [
-        (["sasl.password:hunter2"], "", "", "must be name=value"),
-        ([], "sasl.password = hunter2", "", "is not valid TOML"),
-        ([], "kafka = 'hunter2'", "", "must be a table"),
-        ([], "kafka = { 'sasl.password' = ['hunter2'] }", "", "sasl.password must be text, a number, true or false"),
-        ([], "", "sasl.password=hunter2", "TXBRIDGE_KAFKA: must be JSON"),
-        ([], "", '["hunter2"]', "TXBRIDGE_KAFKA: must be name=value"),
-    ],
-)
-def test_what_can_not_be_read_is_named_and_not_repeated(
-    tmp_path: Path, pairs: list[str], content: str, variable: str, message: str
-) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(content)
-    with pytest.raises(UsageError, match=message) as caught:
-        load_settings({"bootstrap_servers": "a:1", "kafka": pairs or None}, path, {"TXBRIDGE_KAFKA": variable})
-    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,8 @@ def test_files_that_can_not_be_read(write, tmp_path):
     ]
     file = write("transaction_timeout = = 5")
     assert problems(MINIMAL, file=file)[0].startswith(f"the configuration file {file} is not valid TOML: ")
+    file.write_text("sasl.password = hunter2")
+    assert "hunter2" not in problems(MINIMAL, file=file)[0]
     file.write_bytes(b"namespace = '\xff'")
     assert problems(MINIMAL, file=file)[0].startswith(f"the configuration file {file} is not valid TOML: ")
 
