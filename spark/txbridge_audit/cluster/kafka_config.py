@@ -12,9 +12,8 @@ from pathlib import Path
 
 from txbridge.errors import UsageError
 from txbridge.kafka.bootstrap_servers import canonical_servers
+from txbridge.kafka.config import JAVA_PREFIX
 from txbridge_audit.errors import CouldNotAuditError
-
-JAVA_PREFIX = "java."
 
 #: The audit sets these itself, because its verdicts depend on them.
 _REFUSED = frozenset(
@@ -29,16 +28,12 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 
-#: Files are sent as text, not as paths: Spark's executors may run on machines that do not have them.
-_PEM_FILES = {
-    "ssl.ca.location": ("ssl.truststore.type", "ssl.truststore.certificates"),
-    "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
-    "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),
-}
-_PEM_TEXTS = {
-    "ssl.ca.pem": _PEM_FILES["ssl.ca.location"],
-    "ssl.certificate.pem": _PEM_FILES["ssl.certificate.location"],
-    "ssl.key.pem": _PEM_FILES["ssl.key.location"],
+#: By the beginning of librdkafka's names: Java's names for the type of a store, and for its content. Files
+#: (`.location`) are sent as text like `.pem`: Spark's executors may run on machines that do not have them.
+_PEM = {
+    "ssl.ca": ("ssl.truststore.type", "ssl.truststore.certificates"),
+    "ssl.certificate": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
+    "ssl.key": ("ssl.keystore.type", "ssl.keystore.key"),
 }
 
 
@@ -86,12 +81,11 @@ def _translated(native: Mapping[str, str]) -> dict[str, str]:
         java["sasl.jaas.config"] = _login(native)
     if native.get("ssl.endpoint.identification.algorithm") == "none":
         java["ssl.endpoint.identification.algorithm"] = ""
-    for name, (kind, target) in _PEM_FILES.items():
-        if name in native:
-            java[kind], java[target] = "PEM", _read(name, native[name])
-    for name, (kind, target) in _PEM_TEXTS.items():
-        if name in native:
-            java[kind], java[target] = "PEM", native[name]
+    for name, (kind, target) in _PEM.items():
+        if (path := native.get(f"{name}.location")) is not None:
+            java[kind], java[target] = "PEM", _read(f"{name}.location", path)
+        if (text := native.get(f"{name}.pem")) is not None:
+            java[kind], java[target] = "PEM", text
     if "ssl.key.password" in native:
         java["ssl.key.password"] = native["ssl.key.password"]
     if native.get("enable.ssl.certificate.verification", "true").lower() == "false":
