@@ -19,6 +19,7 @@ from txbridge_audit.protocol.mentions import (
     DiscardMention,
     EndMention,
     HalfMention,
+    OutcomeMention,
     position_of,
 )
 
@@ -205,28 +206,33 @@ class DecidedCase:
         return bool(self._op)
 
     @lazy
-    def committed_at(self) -> int | None:
-        """The append time of the first OP record that names it as committed, ms."""
-        stamps = (outcome.stamp for outcome in self.transaction.outcomes if outcome.outcome == "commit")
-        return min(stamps, default=None)
+    def _commits(self) -> list[OutcomeMention]:
+        """The records of OP that name it as committed: one, unless a worker has named it again."""
+        return [outcome for outcome in self.transaction.outcomes if outcome.outcome == "commit"]
 
     @lazy
-    def _applied_span(self) -> tuple[int | None, int | None]:
-        commits = [outcome for outcome in self.transaction.outcomes if outcome.outcome == "commit"]
-        first = min(commits, key=lambda outcome: outcome.at, default=None)
-        return (None, None) if first is None else (first.since, first.until)
+    def committed_at(self) -> int | None:
+        """The append time of the first OP record that names it as committed, ms."""
+        return min((outcome.stamp for outcome in self._commits), default=None)
 
     @property
     def is_not_yet_decided(self) -> bool:
-        """Whether the part of END that the delivering Kafka transaction has applied ends before the decision."""
-        winner, until = self.winner, self._applied_span[1]
-        return winner is not None and until is not None and position_of(*winner.place) >= until
+        """Whether the part of END that a delivering Kafka transaction has applied ends before the decision.
+
+        Each of several counts: which one was the first is unknown once retention has removed records.
+        """
+        if self.winner is None:
+            return False
+        decided = position_of(*self.winner.place)
+        return any(outcome.until is not None and decided >= outcome.until for outcome in self._commits)
 
     @property
     def is_passed_before(self) -> bool:
         """Whether that part begins behind the decision."""
-        winner, since = self.winner, self._applied_span[0]
-        return winner is not None and since is not None and position_of(*winner.place) < since
+        if self.winner is None:
+            return False
+        decided = position_of(*self.winner.place)
+        return any(outcome.since is not None and decided < outcome.since for outcome in self._commits)
 
 
 def _place(end: EndMention) -> tuple[int, int]:

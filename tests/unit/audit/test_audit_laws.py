@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from random import Random
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from txbridge_audit.cluster.cuts import AuditCut
 from txbridge_audit.cluster.facts import checks_since, partition_facts, topic_facts
@@ -249,6 +249,14 @@ TOPICS = ("half", "end", "op", "offset", "discard", "check", ORDERS, FORWARDED)
 
 
 @SETTINGS
+@example(
+    [("plain", ["commit", "recorded as committed", "delivered too early"])],
+    [0] * 6,
+    NOWS[0],
+    0,
+    False,
+    {"op": 3},
+)
 @given(
     histories,
     st.lists(st.integers(0, 4), min_size=6, max_size=6),
