@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import txbridge_audit
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from pyspark.sql.types import StructType
@@ -53,6 +54,9 @@ def test_the_ledger_and_the_overview_are_those_of_the_local_engine(
     rows = rows_in(spark, ours)
     assert rows == rows_in(spark, theirs)
     assert len(rows) == len(transactions()) + VIOLATIONS["PHANTOM"]
+    first = [parquet.read_schema(next(Path(folder).rglob("*.parquet"))) for folder in (ours, theirs)]
+    # Readers other than Spark see the same: times have a time zone.
+    assert first[0].field("prepared_at").type == first[1].field("prepared_at").type
     for written, folder in ((report, ours), (local, theirs)):
         (summary,) = spark.read.text(f"{folder}/_audit").collect()
         assert summary.value == written.to_json().replace("\n", " ")

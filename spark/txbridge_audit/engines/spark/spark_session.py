@@ -35,6 +35,8 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 #: Settings of the audit's queries, whatever the session's defaults are.
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
+    # As in a ledger of the local engine. Spark's own type for times tells other readers of no time zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # All but `kafka`: its newer source makes Spark's own rows directly. The older one copies each record twice more.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Kept frames are read three times at most. Compressing them took a tenth of the time of all tasks.
