@@ -11,7 +11,7 @@ from txbridge_audit.judge import findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.findings import HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
-from txbridge_audit.judge.table import says_of
+from txbridge_audit.judge.table import KINDS, says_of
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK, UNKNOWN, CopyMention, EndMention
 from txbridge_audit.report.entry import Entry, OperatorAction, Place
@@ -116,17 +116,12 @@ def stray_entry(names: Names, copy: CopyMention, kind: str) -> Entry:
     claimed = () if copy.half is None else (Place("claims", names.half, copy.partition, copy.half),)
     return Entry(
         kind,
-        "visible without a half message" if kind == violations.PHANTOM.name else says_of_any(kind),
+        "visible without a half message" if kind == violations.PHANTOM.name else KINDS[kind].means,
         transaction=None if copy.id is None else short_id(copy.id),
         id_sha256=None if copy.id is None else sha256(copy.id.encode()).hexdigest(),
         real_topic=copy.topic,
         evidence=(Place("copy", copy.topic, copy.place, copy.at), *claimed),
     )
-
-
-def says_of_any(kind: str) -> str:
-    """What a finding says that does not come from a transaction."""
-    return next(one.means for one in findings.KINDS if one.name == kind)
 
 
 # Findings that come from cuts and log starts
