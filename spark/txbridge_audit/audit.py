@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import SETTLE_TIMEOUT
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_audit.cluster.past import PastAudit
 from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local import follow as local
@@ -58,6 +60,7 @@ def run_audit(
     continued: bool = False,
     ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     with_overview: bool = False,
+    at: PastAudit | None = None,
     progress: Progress = lambda _: None,
 ) -> AuditReport:
     """Audit every transaction that HALF still holds. Nothing is written to Kafka.
@@ -77,6 +80,8 @@ def run_audit(
     only newer records, and the report is about all of them. With `with_overview` the report has the summaries that the
     page shows. `progress` is called with a short text for each phase.
 
+    With `at` that earlier audit is made again at its cuts, with its selection and limits.
+
     Raises CouldNotAuditError when no verdict can be given. The message says what to do. May be run at any time, beside
     running workers and clients.
     """
@@ -87,6 +92,10 @@ def run_audit(
         frozenset(real_topics),
         settle_timeout,
     )
+    if at is not None and continued:
+        raise CouldNotAuditError("a continued audit is about what is there now: leave --at or --continue out")
+    if at is not None:
+        plan = replace(plan, now=at.now, limits=at.limits, selection=at.selection, past=at, again_at=plan.now)
     by_spark, folder = spark is not None or engine is AuditEngine.SPARK, None
     if continued:
         folder = place.continued_folder(

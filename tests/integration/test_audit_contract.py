@@ -15,6 +15,7 @@ from confluent_kafka.admin import NewTopic
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.audit import AuditEngine
 from txbridge_audit.cluster import plan
+from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.judge.selection import AuditSelection
 
 from tests.support.audit_cases import CASES, TAIL, plant
@@ -139,6 +140,66 @@ def test_clean_and_empty(kafka: EmbeddedKafka, audit: Audit) -> None:
     # No half message names the topic, so the audit reads it only when an option names it.
     assert audit(log).clean
     assert audit(log, real_topics=[log.real(ORDERS)]).violations.by_kind["PHANTOM"] == 1
+
+
+def test_the_same_audit_is_made_again_at_its_cuts(kafka: EmbeddedKafka, audit: Audit) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    leaked, held, undecided, kept = (log.half() for _ in range(4))
+    log.end(leaked, ROLLBACK)
+    log.transaction(log.copy(leaked), log.op("rollback", leaked), log.progress(PLAIN, half=0))
+    log.end(held, COMMIT)
+    log.transaction(log.parked(held, "held", error="no such topic"), log.progress(PLAIN, half=2))
+    foreign = log.left_open(Record(log.real(ORDERS), 0, b"k", b"v", []))
+    first = audit(log, settle_timeout=0.5)
+    assert (first.fates["LEAKED"], first.pending_states["held"], first.pending_states["undecided"]) == (1, 1, 2)
+    past = past_audit(first.to_json(), "report.json")
+
+    # Everything moves on: what was hidden appears, what waited is finished, and somebody prepares another one.
+    foreign.commit_transaction()
+    log.transaction(log.copy(held), log.op("commit", held), log.parked(held, None), log.progress(PLAIN, half=2))
+    for half in (undecided, log.half()):
+        log.end(half, COMMIT)
+        log.deliver(half)
+    again = audit(log, at=past)
+    assert same(again) == same(first)
+    assert again.read_at > first.started_at
+    assert audit(log).transactions == 5
+
+    # What retention has removed since is not judged, and the report says how much that is.
+    log.delete_records(log.names.half, PLAIN, held.offset)
+    less = audit(log, at=past)
+    assert (less.transactions, less.fates["LEAKED"], dict(less.findings.by_kind)) == (
+        3,
+        0,
+        {"HALF_GONE": 1, "OPEN_TRANSACTION": 1, "BLIND": 2},
+    )
+    assert less.lost_since == {f"{log.names.half}/{PLAIN}": 1}
+    assert kept.offset == 3
+
+    log.delete(log.real(ORDERS))
+    log.create(NewTopic(log.real(ORDERS), 2, 1))
+    with pytest.raises(CouldNotAuditError, match="was deleted or created again since the report of --at"):
+        audit(log, at=past)
+
+
+def same(report: AuditReport) -> dict[str, object]:
+    """What an audit says, apart from when it was made."""
+    return {name: told for name, told in report.to_dict().items() if name not in {"seconds", "read_at"}}
+
+
+def test_parked_entries_that_compaction_may_have_removed_are_not_missed(kafka: EmbeddedKafka, audit: Audit) -> None:
+    """One checkpoint is left below the cut. An older one would prove that compaction has not come as far."""
+    log = KafkaLog(kafka.bootstrap_servers)
+    half = log.half(partition=PASSED)
+    log.end(half, ROLLBACK)
+    log.transaction(log.progress(PASSED, half=1))
+    first = audit(log)
+    assert first.violations.by_kind["PROGRESS_AHEAD"] == 1
+    past = past_audit(first.to_json(), "report.json")
+    assert same(audit(log, at=past)) == same(first)
+    log.transaction(log.progress(PASSED, half=1))
+    again = audit(log, at=past)
+    assert (again.violations.total, again.unjudged["PROGRESS_AHEAD"]) == (0, {"PARKED_GONE": 1})
 
 
 def test_open_kafka_transaction_hides_but_accuses_nobody(kafka: EmbeddedKafka, audit: Audit) -> None:

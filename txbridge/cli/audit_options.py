@@ -88,6 +88,10 @@ class AuditOptions:
         Path | None,
         typer.Option(metavar="FILE", help="Write the counts to this file, for Prometheus' textfile collector."),
     ] = None
+    at: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Make the audit of this report (of --report) again, at the same cuts."),
+    ] = None
     csv: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the violations and findings to this file, for a spreadsheet."),

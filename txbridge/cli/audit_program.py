@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 from txbridge_audit.audit import AuditEngine, follow, run_audit
+from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.cluster.plan import selection_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
@@ -19,7 +20,6 @@ from txbridge_audit.ledger.place import LedgerFormat, continued_folder
 from txbridge_audit.report.acceptances import accept, read_acceptances
 from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.csv_file import csv_of
-from txbridge_audit.report.entry import Acceptance
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
@@ -57,7 +57,10 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
             "--follow raises each violation once, so there is nothing to accept: leave --accept out, and give it to "
             "the audits that you schedule"
         )
-    acceptances = _acceptances(options.accept)
+    acceptances = () if options.accept is None else read_acceptances(*_text("accept", options.accept))
+    if options.at is not None and (given := [name for name, value in _fixed(options).items() if value]):
+        raise CouldNotAuditError(f"--at makes an audit again as it was: leave {', '.join(given)} out")
+    at = None if options.at is None else past_audit(*_text("at", options.at))
     form = LedgerFormat(options.ledger_format.value)
     if form is not LedgerFormat.PARQUET and options.ledger is None:
         raise CouldNotAuditError("--ledger-format needs --ledger, the folder or URI of the ledger")
@@ -87,9 +90,10 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
                 continued=options.continued,
                 ledger_format=form,
                 with_overview=options.html is not None,
+                at=at,
                 progress=progress,
             )
-    report = accept(report, acceptances, report.started_at)
+    report = accept(report, acceptances, report.read_at)
     for stale in report.stale_acceptances:
         if not quiet:
             notes.print(
@@ -104,11 +108,26 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
     return report.strict_exit_code if options.strict else report.exit_code
 
 
-def _acceptances(file: Path | None) -> tuple[Acceptance, ...]:
+def _text(option: str, file: Path) -> tuple[str, str]:
+    """The text of a file, and its name for errors."""
     try:
-        return () if file is None else read_acceptances(file.read_text(encoding="utf-8-sig"), str(file))
+        return file.read_text(encoding="utf-8-sig"), str(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise CouldNotAuditError(f"--accept {file} cannot be read ({error}): give a CSV file in UTF-8") from error
+        raise CouldNotAuditError(f"--{option} {file} cannot be read ({error}): give a text file in UTF-8") from error
+
+
+def _fixed(options: AuditOptions) -> dict[str, object]:
+    """The options whose values the report of --at states."""
+    return {
+        "--since": options.since,
+        "--until": options.until,
+        "--only-topic": options.only_topic,
+        "--real-topic": options.real_topic,
+        "--transaction-check-max": options.transaction_check_max,
+        "--transaction-max-age": options.transaction_max_age,
+        "--continue": options.continued,
+        "--follow": options.follow,
+    }
 
 
 def _follow(

@@ -11,7 +11,8 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, HalfFacts, RealTopicFacts, TopicPartition
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
-_FOREVER = 2**62
+#: Later than any record.
+FOREVER = 2**62
 
 
 def named(namespace: str) -> Names:
@@ -108,7 +109,7 @@ def partition_facts(
         if key not in oldest:
             return -1
         edge = last if oldest[key] is None else oldest[key]
-        return _FOREVER if edge is None else edge + CLOCK_MARGIN_MS
+        return FOREVER if edge is None else edge + CLOCK_MARGIN_MS
 
     def facts(topic: str, partition: int) -> HalfFacts:
         end, outcomes, offset = (names.end, partition), (names.op, partition), (names.offset, partition)
@@ -142,7 +143,7 @@ def checks_since(names: Names, cluster: AuditedCluster, checks: Mapping[TopicPar
         edge = oldest.get((topic, partition), -1)
         group = topic.removeprefix(prefix)
         # No margin: it is compared with the time of a client's decision, and the rule itself compares no clock.
-        found[group] = max(_FOREVER if edge is None else edge, found.get(group, -1))
+        found[group] = max(FOREVER if edge is None else edge, found.get(group, -1))
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from txbridge.core.names import Names, is_topic
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.past import PastAudit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
@@ -26,6 +27,14 @@ class Plan:
     selection: AuditSelection
     real_topics: frozenset[str]
     settle_timeout: float
+    #: An earlier audit that is made again at its cuts, and when that begins, ms.
+    past: PastAudit | None = None
+    again_at: int = 0
+
+    @property
+    def read_at(self) -> int:
+        """When the topics are read, ms."""
+        return self.again_at or self.now
 
 
 def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> AuditSelection:

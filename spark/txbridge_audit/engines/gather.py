@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from txbridge.core.names import Names
@@ -12,11 +12,12 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
+from txbridge_audit.cluster.past import PastAudit
 from txbridge_audit.cluster.plan import Plan, Progress, begin
 from txbridge_audit.cluster.reader import read
 from txbridge_audit.cluster.seen import Seen, refuse_shorter, since_the_first_step
 from txbridge_audit.cluster.seen import checks_since as checks_since_of
-from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
 from txbridge_audit.protocol.other_namespaces import identities_of, named_identities_of
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
@@ -76,6 +77,11 @@ class Reading:
     spans: Mapping[TopicPartition, Range]
     #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
     hidden: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    #: Whether records that an earlier step of a continued audit has read are not in the spans.
+    continued: bool = False
+    #: Of an audit that is made again: by partition, the number of offsets that retention has removed since.
+    lost: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None = None) -> Reading:
@@ -85,6 +91,8 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
 
     Raises CouldNotAuditError.
     """
+    if plan.past is not None:
+        return _gather_again(source, plan, plan.past, intake)
     cluster, names, partitions = source.cluster, source.names, source.partitions
     cluster.forget_leaders()
     internal = [key for keys in partitions.values() for key in keys]
@@ -150,6 +158,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
     intake.take_checks(asked)
 
     known = facts.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
+    spans = {**ranges(first, {**later, **half, **discard.ends}), **rest, **asked}
     return Reading(
         facts=Facts(
             partitions=known if seen is None else since_the_first_step(known, seen),
@@ -163,8 +172,83 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
         starts=starts | real_starts,
         truncated=[key for key, start in real_starts.items() if start > 0],
         checkpoints=checkpoints,
-        spans={**ranges(first, {**later, **half, **discard.ends}), **rest, **asked},
+        spans=spans,
         hidden=_hidden(op, discard, end, after),
+        topic_ids=cluster.topic_ids({topic for topic, _ in spans}),
+        continued=seen is not None,
+    )
+
+
+def _gather_again(source: AuditedTopics, plan: Plan, past: PastAudit, intake: Intake) -> Reading:
+    """Read what an earlier audit has read, as far as it is still there.
+
+    Its cuts were taken in their order, so the verdicts at them are as sound as they were. What retention has removed
+    since is gone for the rules as in any audit. Compaction of OFFSET is the exception: it may have removed an entry
+    below the cut because of one above it, and leaves no gap that could be seen. A worker writes its checkpoint last. So
+    if a checkpoint that the last one below the cut has replaced is still there, compaction has not come as far as the
+    last one, and nothing is missing. Else parked entries count as gone, unless nothing was written since.
+    """
+    cluster, names, partitions = source.cluster, source.names, source.partitions
+    cluster.forget_leaders()
+    internal = {key for keys in partitions.values() for key in keys}
+    past.refuse_changed(names.namespace, cluster, internal)
+    source.say("reading the offsets of the report again")
+    starts = cluster.log_starts(past.spans)
+    spans = {key: Range(min(max(span.start, starts[key]), span.end), span.end) for key, span in past.spans.items()}
+    checks = {key for key in spans if key[0].startswith(names.check(""))}
+    real = spans.keys() - internal - checks
+
+    def of(*topics: str) -> dict[TopicPartition, Range]:
+        return {key: spans[key] for topic in topics for key in partitions[topic]}
+
+    intake.take_halves(of(names.half))
+    intake.take_offsets(of(names.offset))
+    for checkpoint in intake.checkpoints.values():
+        facts.check_ids(names, cluster, checkpoint.topics)
+    discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
+    intake.take_discards(of(names.discard))
+    rest = of(names.end, names.op) | {key: spans[key] for key in real}
+    intake.take_others(rest, Counter(topic for topic, _ in real), exactly=discards_cut)
+    intake.take_checks({key: spans[key] for key in checks})
+
+    first = {key: span.start for key, span in spans.items()}
+    ends = {key: span.end for key, span in spans.items()}
+    op, after = past.cut_of(partitions[names.op]), past.cut_of(real)
+    known = facts.partition_facts(names, cluster, partitions, starts, intake.checkpoints, op, first, ends)
+    now_at = cluster.high_watermarks(partitions[names.offset])
+    real_starts = {key: starts[key] for key in real}
+    lost = {key: span.start - past.spans[key].start for key, span in spans.items() if key not in checks}
+
+    def as_of_now(fact: HalfFacts) -> HalfFacts:
+        offset, outcomes = (names.offset, fact.partition), (names.op, fact.partition)
+        checkpoint = intake.checkpoints.get(fact.partition)
+        compacted = now_at[offset] > ends[offset] > 0 and not (checkpoint and checkpoint.follows)
+        # If nothing is left of OP, its age is told by the last checkpoint, and that may be above the cut.
+        emptied = lost[outcomes] > 0 and first[outcomes] == ends[outcomes]
+        return replace(
+            fact,
+            parked_since=facts.FOREVER if compacted or fact.checkpoint_gone else fact.parked_since,
+            outcomes_since=facts.FOREVER if emptied else fact.outcomes_since,
+        )
+
+    return Reading(
+        facts=Facts(
+            partitions=list(map(as_of_now, known)),
+            topics=facts.topic_facts(cluster, real, real_starts, after),
+            before=past.before,
+            now=plan.now,
+            limits=plan.limits,
+            read_at=plan.read_at,
+            checks_since=facts.checks_since(names, cluster, {key: starts[key] for key in checks}),
+            discards_cut=discards_cut,
+        ),
+        starts=starts,
+        truncated=[key for key, start in real_starts.items() if start > 0],
+        checkpoints=intake.checkpoints,
+        spans=spans,
+        hidden={key: (ends[key], target) for key, target in past.targets.items()},
+        topic_ids=past.topic_ids,
+        lost={key: number for key, number in lost.items() if number},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from txbridge.core.names import Names
 from txbridge_audit.errors import CouldNotAuditError
@@ -38,7 +39,7 @@ def offset_mentions(
             yield UnreadableMention(record.partition, None, record.offset, record.topic, "a newer version", version)
         told = worker_records.offset_mention(record, names)
         if isinstance(told, AuditCheckpoint):
-            checkpoints[record.partition] = told
+            checkpoints[record.partition] = replace(told, follows=record.partition in checkpoints)
         elif told is not None:
             yield told
 

@@ -115,7 +115,7 @@ class Case(DeliveredCase):
             return CHECK_TOPIC
         if winner.stamp > since[group]:
             return 0
-        return CHECKS_AGED if winner.stamp <= self.facts.now - CHECKS_KEPT_MS else CHECKS
+        return CHECKS_AGED if winner.stamp <= max(self.facts.now, self.facts.read_at) - CHECKS_KEPT_MS else CHECKS
 
     @lazy
     def has_twin(self) -> bool:

@@ -105,6 +105,8 @@ class Facts:
     #: When the audit began, ms. Broker clocks may differ from ours by CLOCK_MARGIN_MS.
     now: int = 0
     limits: AuditLimits = dataclasses.field(default_factory=AuditLimits)
+    #: When the topics were read, ms: later than `now` if an earlier audit is made again.
+    read_at: int = 0
     #: By group that has a check topic, a time (ms): check requests that were sent later are all still there. -1: none
     #: was removed. None: check topics were not looked for.
     checks_since: Mapping[str, int] | None = None

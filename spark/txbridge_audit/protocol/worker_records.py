@@ -93,6 +93,8 @@ class AuditCheckpoint:
     stamp: int | None = None
     #: Topic ids by short names.
     topics: Mapping[str, str] = field(default_factory=dict)
+    #: Whether an older checkpoint of the partition was read, too: then compaction has not come this far.
+    follows: bool = False
 
     @property
     def least_end(self) -> int | None:

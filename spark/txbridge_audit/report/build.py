@@ -56,7 +56,7 @@ def report_of(
         rolled_back_but_visible=sums.rolled_back_but_visible,
         answered_by_check=sums.answered_by_check,
         unjudged=sums.unjudged_by_kind(),
-        cuts=_cuts(cuts, facts.before),
+        cuts=_cuts(cuts, facts.before, hidden),
         **about,
     )
 
@@ -81,7 +81,9 @@ def _tally(found: Entries, kinds: Collection[str], *, with_zeros: bool = False) 
 
 
 def _cuts(
-    cuts: Mapping[TopicPartition, tuple[int, int]], before: Mapping[TopicPartition, int]
+    cuts: Mapping[TopicPartition, tuple[int, int]],
+    before: Mapping[TopicPartition, int],
+    hidden: Mapping[TopicPartition, tuple[int, int]],
 ) -> dict[str, dict[str, dict[str, int]]]:
     found: dict[str, dict[str, dict[str, int]]] = {}
     for key in sorted(cuts):
@@ -90,5 +92,7 @@ def _cuts(
         offsets = {"start": start, "end": end}
         if key in before:
             offsets["before"] = before[key]
+        if key in hidden:
+            offsets["target"] = hidden[key][1]
         found.setdefault(topic, {})[str(partition)] = offsets
     return found

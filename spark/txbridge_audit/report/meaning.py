@@ -22,6 +22,11 @@ def rule_of(kind: str) -> str:
 def advice(report: AuditReport) -> list[str]:
     """Advice about transactions that are no violation, and not finished either."""
     told = []
+    if report.read_at > report.started_at:
+        told.append(f"At the cuts of {iso_time(report.started_at)}, read again at {iso_time(report.read_at)}.")
+    if report.lost_since:
+        where = ", ".join(f"{number:,} of {place}" for place, number in report.lost_since.items())
+        told.append(f"Retention has removed offsets since that audit: {where}. What they held is not judged.")
     if report.unverifiable:
         told.append(
             f"{report.unverifiable:,} unverifiable: retention or compaction has removed what would tell. Audit more "

@@ -39,7 +39,8 @@ class AuditReport:
     rolled_back_but_visible: int
     #: Transactions whose winning decision came in answer to a check.
     answered_by_check: int
-    #: Topic, then partition: `start` and `end` offsets read; `before` is the earlier cut of a real topic.
+    #: Topic, then partition: `start` and `end` offsets read; `before` is the earlier cut of a real topic,
+    #: `target` the high watermark that an open Kafka transaction kept it from reaching.
     cuts: Mapping[str, Mapping[str, Mapping[str, int]]]
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
@@ -57,6 +58,14 @@ class AuditReport:
     version: str = ""
     engine: str = ""
     limits: AuditLimits = field(default_factory=AuditLimits)
+    #: When the topics were read, ms: later than `started_at` if an earlier audit is made again at its cuts.
+    read_at: int = 0
+    #: Kafka's ids of the topics that were read.
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the cuts are those of the last step of a continued audit alone.
+    continued: bool = False
+    #: Of an audit that is made again: by topic/partition, the number of offsets that retention has removed since.
+    lost_since: Mapping[str, int] = field(default_factory=dict)
     #: Ids of acceptances that no violation of this audit matches.
     stale_acceptances: tuple[str, ...] = ()
 
@@ -145,6 +154,10 @@ class AuditReport:
             "version": self.version,
             "engine": self.engine,
             "limits": dataclasses.asdict(self.limits),
+            "read_at": self.read_at,
+            "topic_ids": dict(self.topic_ids),
+            "continued": self.continued,
+            "lost_since": dict(self.lost_since),
             "accepted": dict(self.violations.accepted),
             "stale_acceptances": list(self.stale_acceptances),
         }

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from txbridge_audit.cluster.cuts import AuditCut
+from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.table import FATES, VIOLATIONS
 from txbridge_audit.report.acceptances import read_acceptances
@@ -44,6 +46,7 @@ REPORT = AuditReport(
     answered_by_check=0,
     cuts={},
     started_at=LATE_IN_THE_EVENING,
+    read_at=LATE_IN_THE_EVENING,
     seconds=1.0,
 )
 
@@ -106,7 +109,7 @@ def test_an_acceptance_ends_with_its_last_day(audit, tmp_path: Path, capsys) -> 
     file = tmp_path / "accepted.csv"
     file.write_text("id,who,why,until\nLOST HALF/0@7,Ann,known,2026-11-26\nPHANTOM orders/1@9,Ann,known,2027-01-01\n")
     assert audit(accept=file) == 0
-    assert audit(replace(REPORT, started_at=LATE_IN_THE_EVENING + 1_000), accept=file) == 1
+    assert audit(replace(REPORT, read_at=LATE_IN_THE_EVENING + 1_000), accept=file) == 1
     assert "no longer accepted by Ann until 2026-11-26: known" in capsys.readouterr().out
 
 
@@ -146,11 +149,33 @@ def test_a_wrong_file_is_an_error_with_its_line(text: str, says: str) -> None:
 
 def test_a_file_that_is_not_there_and_following_are_refused(audit, tmp_path: Path) -> None:
     with pytest.raises(
-        EnvironmentProblemError, match=r"--accept .*missing\.csv cannot be read .*: give a CSV file in UTF-8"
+        EnvironmentProblemError, match=r"--accept .*missing\.csv cannot be read .*: give a text file in UTF-8"
     ):
         audit(accept=tmp_path / "missing.csv")
     with pytest.raises(EnvironmentProblemError, match="leave --accept out"):
         audit(accept=tmp_path / "missing.csv", follow=True, ledger="ledger")
+
+
+def test_an_audit_is_made_again_as_it_was(audit, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    cut = {"start": 2, "end": 9, "before": 7, "target": 11}
+    made = replace(REPORT, cuts={"orders": {"1": cut}}, topic_ids={"orders": "A"})
+    assert audit(made, report=file) == 1
+    for option, name in (("since", "--since"), ("real_topic", "--real-topic"), ("continued", "--continue")):
+        with pytest.raises(EnvironmentProblemError, match=f"--at makes an audit again as it was: leave {name} out"):
+            audit(at=file, **{option: "2026-11-26"})
+    past = past_audit(file.read_text(), "report.json")
+    assert (past.namespace, past.now, past.topic_ids) == ("shop", LATE_IN_THE_EVENING, {"orders": "A"})
+    assert past.cut_of([("orders", 1)]) == AuditCut({("orders", 1): 9}, {("orders", 1): 11})
+    assert past.before == {("orders", 1): 7}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"continued": false, "selection": []}'])
+def test_what_is_no_report_cannot_be_made_again(text: str) -> None:
+    with pytest.raises(CouldNotAuditError, match=r"is no report .*: give a file that --report has written"):
+        past_audit(text, "report.json")
+    with pytest.raises(CouldNotAuditError, match="is the report of a continued audit"):
+        past_audit('{"continued": true}', "report.json")
 
 
 def test_a_spreadsheet_gets_no_formula_and_every_row(tmp_path: Path) -> None:

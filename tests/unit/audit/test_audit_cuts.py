@@ -423,7 +423,7 @@ def test_json_form() -> None:
         ),
         *("unverifiable", "violations", "findings", "findings_to_act_on", "unjudged"),
         *("selection", "cuts", "started_at", "seconds", "version", "engine", "limits"),
-        *("accepted", "stale_acceptances"),
+        *("accepted", "stale_acceptances", "read_at", "topic_ids", "continued", "lost_since"),
     }
     assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)
     assert data["violations"] == {

@@ -166,7 +166,7 @@ class LocalSteps:
         return {
             "namespace": self._source.names.namespace,
             "positions": _triples((dict(seen.positions) if seen else {}) | positions),
-            "topic_ids": self._source.cluster.topic_ids({topic for topic, _ in reading.spans}),
+            "topic_ids": reading.topic_ids,
             "checkpoints": {p: dataclasses.astuple(checkpoint) for p, checkpoint in reading.checkpoints.items()},
             "edges": {fact.partition: edges_of(fact) for fact in facts.partitions},
             "checks_since": dict(facts.checks_since or {}),

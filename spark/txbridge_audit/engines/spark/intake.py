@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -55,9 +56,9 @@ class SparkIntake:
             partition, *values = marshal.loads(packed)
             told = AuditCheckpoint(*values)
             # Of several tasks the last record of a partition: checkpoints move on.
-            known = self.checkpoints.get(partition)
-            if known is None or (told.stamp or 0, told.applied_to or 0) >= (known.stamp or 0, known.applied_to or 0):
-                self.checkpoints[partition] = told
+            known = self.checkpoints.get(partition, told)
+            last = max(known, told, key=lambda one: (one.stamp or 0, one.applied_to or 0))
+            self.checkpoints[partition] = replace(last, follows=last.follows or known != told)
 
     def take_discards(self, spans: Spans) -> None:
         for packed in self._look(self._rows(spans, partial(tasks.discards, self._names)), tasks.ODD):

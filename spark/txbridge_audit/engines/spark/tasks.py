@@ -136,7 +136,7 @@ def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     last: dict[int, AuditCheckpoint] = {}
     yield from _told(names, records.offset_mentions(names, last, _records(batches)))
     for partition, seen in last.items():
-        values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics)]
+        values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics), seen.follows]
         yield CHECKPOINT, partition, -1, marshal.dumps(values)
 
 

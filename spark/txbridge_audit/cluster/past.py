@@ -1,0 +1,103 @@
+"""The cuts of an earlier audit, as its report states them: the same audit can be made again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txbridge_audit.cluster.cuts import AuditCut, Ends, Range
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.facts import AuditLimits, TopicPartition
+from txbridge_audit.judge.selection import AuditSelection
+
+_AGAIN = "audit what is there now, without --at"
+
+
+@dataclass(frozen=True, slots=True)
+class PastAudit:
+    """An earlier audit: what it was about, and what it has read."""
+
+    namespace: str
+    cluster_id: str
+    #: When it began, ms.
+    now: int
+    limits: AuditLimits
+    selection: AuditSelection
+    topic_ids: Mapping[str, str]
+    spans: Mapping[TopicPartition, Range]
+    #: The earlier cut of the real topics.
+    before: Ends
+    #: High watermarks that the cuts of partitions with an open Kafka transaction did not reach.
+    targets: Ends
+
+    def cut_of(self, partitions: Collection[TopicPartition]) -> AuditCut:
+        """The cut of these partitions."""
+        unsettled = {key: target for key, target in self.targets.items() if key in partitions}
+        return AuditCut({key: self.spans[key].end for key in partitions}, unsettled)
+
+    def refuse_changed(self, namespace: str, cluster: AuditedCluster, internal: Collection[TopicPartition]) -> None:
+        """Raise CouldNotAuditError when the topics are others now, so that the offsets mean nothing any more."""
+        if namespace != self.namespace:
+            raise CouldNotAuditError(f"the report of --at is about the namespace {self.namespace!r}: check --namespace")
+        there = cluster.partition_counts()
+        if self.cluster_id != cluster.cluster_id:
+            raise CouldNotAuditError(
+                f"the report of --at is about the cluster {self.cluster_id}, not {cluster.cluster_id}: check "
+                "--bootstrap-servers"
+            )
+        ids = cluster.topic_ids([topic for topic in self.topic_ids if topic in there])
+        if changed := sorted(topic for topic, one in self.topic_ids.items() if ids.get(topic) != one):
+            raise CouldNotAuditError(
+                f"{', '.join(changed)} was deleted or created again since the report of --at: its offsets mean "
+                f"other records now; {_AGAIN}"
+            )
+        if not self.spans.keys() >= set(internal):
+            raise CouldNotAuditError(f"internal topics have more partitions than in the report of --at; {_AGAIN}")
+        for (topic, partition), end in cluster.high_watermarks(self.spans).items():
+            if end < self.spans[topic, partition].end:
+                raise CouldNotAuditError(
+                    f"{topic}/{partition} ends at {end}, below the cut of the report of --at "
+                    f"({self.spans[topic, partition].end}): its records were lost; {_AGAIN}"
+                )
+
+
+def past_audit(text: str, file: str) -> PastAudit:
+    """The audit whose report in the JSON form this is. Raises CouldNotAuditError."""
+    try:
+        told = json.loads(text)
+        if told["continued"]:
+            raise CouldNotAuditError(
+                f"--at {file} is the report of a continued audit, whose cuts are those of its last step alone: give "
+                "the report of one without --continue and --follow"
+            )
+        chosen = told["selection"]
+        return PastAudit(
+            told["namespace"],
+            told["cluster_id"],
+            int(told["started_at"]),
+            AuditLimits(**told["limits"]),
+            AuditSelection(chosen["since"], chosen["until"], frozenset(chosen["topics"])),
+            dict(told["topic_ids"]),
+            _by_partition(told, lambda cut: Range(int(cut["start"]), int(cut["end"]))),
+            _by_partition(told, lambda cut: int(cut["before"]), "before"),
+            _by_partition(told, lambda cut: int(cut["target"]), "target"),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CouldNotAuditError(
+            f"--at {file} is no report of an audit of this version ({type(error).__name__}: {error}): give a file that "
+            "--report has written"
+        ) from error
+
+
+def _by_partition(
+    told: Mapping[str, Any], value: Callable[[Mapping[str, Any]], Any], having: str = "end"
+) -> dict[TopicPartition, Any]:
+    return {
+        (topic, int(partition)): value(cut)
+        for topic, cuts in told["cuts"].items()
+        for partition, cut in cuts.items()
+        if having in cut
+    }
