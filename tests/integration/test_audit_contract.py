@@ -32,6 +32,7 @@ from tests.support.audit_terms import (
     Half,
     Record,
 )
+from tests.support.harness import eventually
 from txbridge.embedded import EmbeddedKafka
 
 
@@ -351,6 +352,7 @@ def test_live_system_raises_no_false_alarm(kafka: EmbeddedKafka, audit: Audit) -
     writer = threading.Thread(target=work)
     writer.start()
     try:
+        eventually(lambda: written["committed"] > 0)
         reports = [audit(log) for _ in range(2)]
     finally:
         stop.set()
