@@ -249,6 +249,7 @@ TOPICS = ("half", "end", "op", "offset", "discard", "check", ORDERS, FORWARDED)
 
 
 @SETTINGS
+@example([("plain", ["commit", "held"])], [0] * 6, NOWS[0], 0, True, {"offset": 1})
 @example(
     [("plain", ["commit", "recorded as committed", "delivered too early"])],
     [0] * 6,

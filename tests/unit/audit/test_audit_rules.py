@@ -190,6 +190,9 @@ def test_closed_is_what_only_a_new_record_could_change() -> None:
     # Records that an open Kafka transaction hides may still be evidence.
     hidden = Judged(log, log.facts(partitions=partitions, topics=[RealTopicFacts(ORDERS, settled=False)]))
     assert not any(hidden.of(half).is_closed for half in halves.values())
+    unsettled = [HalfFacts(PLAIN, 0, applied_to=repeated_at, low=0, op_settled=False)]
+    hidden = Judged(log, log.facts(partitions=unsettled))
+    assert not any(hidden.of(half).is_closed for half in halves.values())
 
 
 def test_no_worker_ever_ran() -> None:
