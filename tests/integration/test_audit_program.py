@@ -56,7 +56,7 @@ def test_command_line(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.prom", "report.html", "report.json"]
     text = page.read_text()
     assert f"{report['violations']['total']} violations</h1>" in text
-    for part in ("Over time", "Latency", "Checks per group", "Oldest pending", "Evidence", "Findings"):
+    for part in ("Violations", "Findings", "Oldest pending", "Over time", "Latency", "Checks per group"):
         assert f">{part}" in text
     wrong = [line for line in numbers.read_text().splitlines() if line.startswith("txbridge_audit_violations{")]
     assert any('kind="LOST"' in line and line.endswith(f" {VIOLATIONS['LOST']}.0") for line in wrong)
