@@ -73,7 +73,8 @@ def audited(
 
 
 def _own_folder(spark: SparkSession) -> str:
-    if not str(spark.conf.get("spark.master")).startswith("local"):
+    # The server of Spark Connect may be on another machine.
+    if not hasattr(spark, "sparkContext") or not str(spark.conf.get("spark.master")).startswith("local"):
         raise CouldNotAuditError(
             "the executors of a cluster cannot write to this machine: give ledger_path a new folder that they reach"
         )

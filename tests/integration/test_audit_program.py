@@ -108,7 +108,14 @@ def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFac
 
 def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
     """The JSON report that `spark-submit` prints."""
-    done = subprocess.run(
+    done = submit(log, environment, folder, "--packages", CONNECTOR, *options)
+    assert done.returncode == 1, done.stderr[-3000:]
+    form: dict[str, Any] = json.loads(done.stdout)
+    return form
+
+
+def submit(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [
             *(BIN / "spark-submit", *options, SPARK_FOLDER / "job.py"),
             *("--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--format", "json"),
@@ -120,22 +127,77 @@ def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options
         env=os.environ | environment,
         cwd=folder,
     )
-    assert done.returncode == 1, done.stderr[-3000:]
-    form: dict[str, Any] = json.loads(done.stdout)
-    return form
+
+
+#: A Python without any package, and one that claims to be another version.
+WITHOUT_PACKAGES = '#!/bin/sh\nexec {python} -S "$@"\n'
+OLDER = """#!{python}
+import collections, runpy, sys
+
+sys.version_info = collections.namedtuple("Version", "major minor micro releaselevel serial")(3, 9, 0, "final", 0)
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.mark.long
-def test_spark_submit(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path) -> None:
-    """The same job as a plain Spark application. Spark fetches the connector when the user has not given it."""
-    form = submitted(log, interpreted, tmp_path, "--master", "local[2]")
-    assert form["violations"]["by_kind"] == VIOLATIONS
+@pytest.mark.parametrize(
+    ("packages", "interpreter", "says"),
+    [
+        ([], None, f"this Spark lacks Kafka's connector: start it with --packages {CONNECTOR}; "),
+        (["--packages", CONNECTOR], WITHOUT_PACKAGES, "the Python of Spark's executors lacks pyarrow or NumPy: "),
+        (["--packages", CONNECTOR], OLDER, "Spark's executors have another Python than 3."),
+    ],
+    ids=["connector", "pyarrow", "Python"],
+)
+def test_spark_submit_says_what_it_lacks(
+    log: KafkaLog,
+    interpreted: dict[str, str],
+    tmp_path: Path,
+    packages: list[str],
+    interpreter: str | None,
+    says: str,
+) -> None:
+    """Spark's own log would be hundreds of lines, with the stack trace of each failed task."""
+    environment = dict(interpreted)
+    if interpreter is not None:
+        python = tmp_path / "python"
+        python.write_text(interpreter.format(python=sys.executable))
+        python.chmod(0o755)
+        environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = submit(log, environment, tmp_path, "--master", "local[2]", *packages)
+    assert done.returncode == 2, done.stderr[-3000:]
+    # spark-submit writes what its Python writes to stderr to its own stdout.
+    [error, about] = done.stdout.splitlines()
+    assert error.startswith(f"error: {says}")
+    assert error.endswith("; --conf spark.log.level=WARN shows Spark's log")
+    assert about.startswith(f"(namespace {log.names.namespace} on the cluster at ")
+    assert "Traceback" not in done.stderr
+    assert "\tat " not in done.stderr
 
 
 @pytest.mark.long
 def test_spark_submit_on_a_standalone_master_with_two_workers(
     log: KafkaLog, interpreted: dict[str, str], standalone: str, tmp_path: Path
 ) -> None:
-    options = ("--master", standalone, "--packages", CONNECTOR, "--executor-memory", "512m", "--executor-cores", "1")
+    options = ("--master", standalone, "--executor-memory", "512m", "--executor-cores", "1")
     form = submitted(log, interpreted, tmp_path, *options)
     assert (form["violations"]["by_kind"], form["transactions"]) == (VIOLATIONS, len(transactions()))
+
+
+@pytest.mark.long
+def test_spark_connect(log: KafkaLog, tmp_path: Path) -> None:
+    """`make audit-spark` has the packages that a client of Spark Connect needs."""
+    pytest.importorskip("grpc_status")
+    command = [sys.executable, "-m", "tests.support.connect_audit", log.servers, log.names.namespace]
+    done = subprocess.run(
+        [*command, str(tmp_path / "ledger")], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told == {
+        "violations": VIOLATIONS,
+        "same_again": True,
+        "rows": len(transactions()) + VIOLATIONS["PHANTOM"],
+        "settings_are_as_before": True,
+    }

@@ -55,7 +55,7 @@ def looked_at(spark: SparkSession, servers: str, folder: Path) -> dict[str, obje
 
 def main(servers: str, folder: str) -> None:
     with (
-        spark_session(None, lambda _: None, small=True, with_delta=True) as running,
+        spark_session(None, lambda _: None, with_delta=True) as running,
         interpreting_session(running) as spark,
     ):
         told = looked_at(spark, servers, Path(folder))

@@ -21,7 +21,7 @@ INTERPRETED = {
 @contextmanager
 def running_spark() -> Iterator[SparkSession]:
     """A JVM with Kafka's connector. It takes ten seconds to start and another ten to warm up."""
-    with spark_session(None, lambda _: None, small=True) as session:
+    with spark_session(None, lambda _: None) as session:
         yield session
 
 

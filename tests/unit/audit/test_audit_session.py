@@ -2,47 +2,84 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import cast
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from pyspark.sql import SparkSession
-from txbridge_audit.engines.spark import delta_lake
-from txbridge_audit.engines.spark.spark_session import CONNECTOR, _announce_fetching, spark_session
+from pyspark.errors import PySparkException
+from txbridge_audit.engines.spark.spark_session import CONNECTOR, PARALLELISM, spark_session
 from txbridge_audit.errors import CouldNotAuditError
 
 
-class Remote:
-    """Spark Connect's session, whose attributes of the JVM raise PySparkAttributeError."""
+class Conf:
+    """The settings of a session."""
 
-    def newSession(self) -> None:  # noqa: N802  Spark's name
-        raise AssertionError
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values.get(name, default)
+
+    def set(self, name: str, value: Any) -> None:
+        self.values[name] = value
+
+    def unset(self, name: str) -> None:
+        del self.values[name]
 
 
-def test_spark_connect_is_refused_with_what_to_use_instead() -> None:
-    refused = pytest.raises(CouldNotAuditError, match="cannot run over Spark Connect: use spark-submit")
-    with refused, spark_session(cast(SparkSession, Remote()), lambda _: None):
-        raise AssertionError
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """A session of Spark Connect. It has no SparkContext, and no second session."""
+    monkeypatch.setattr("txbridge_audit.engines.spark.spark_session.F.spark_partition_id", lambda: None)
+    made = MagicMock(spec=["conf", "range"], conf=Conf())
+    made.range.return_value.select.return_value.distinct.return_value.count.return_value = 7
+    return made
+
+
+def session_of(remote: MagicMock) -> Any:
+    return spark_session(remote, lambda _: None)
+
+
+def test_a_session_of_spark_connect_has_our_settings_during_an_audit(remote: MagicMock) -> None:
+    with session_of(remote) as session:
+        assert session is remote
+        assert (remote.conf.values["spark.sql.session.timeZone"], remote.conf.values[PARALLELISM]) == ("UTC", "7")
+    assert remote.conf.values == {"spark.sql.session.timeZone": "Asia/Tokyo"}
 
 
 @pytest.mark.parametrize(
-    ("fetched", "said"),
+    ("said", "means"),
     [
-        ([], ["fetching Spark's Kafka connector and Delta Lake once (~25 s)"]),
-        ([CONNECTOR], ["fetching Delta Lake once (~25 s)"]),
-        ([delta_lake.PACKAGE], ["fetching Spark's Kafka connector once (~25 s)"]),
-        ([CONNECTOR, delta_lake.PACKAGE], []),
+        (
+            "Failed to find data source: kafka. Please deploy the application as per the deployment section of",
+            f"this Spark lacks Kafka's connector: start it with --packages {CONNECTOR}",
+        ),
+        # The connector for another Scala.
+        (
+            "java.util.ServiceConfigurationError: Provider org.apache.spark.sql.kafka010.KafkaSourceProvider not found",
+            f"are not those of this Spark, or are missing on its executors: .* --packages {CONNECTOR}",
+        ),
+        ("java.lang.ClassNotFoundException: org.apache.spark.sql.kafka010.KafkaBatchInputPartition", CONNECTOR),
+        (
+            "ModuleNotFoundError: No module named 'pyarrow'",
+            r"lacks pyarrow or NumPy: .* --conf spark\.pyspark\.python=\.\.\.",
+        ),
+        ("MissingExtraError: txbridge_audit needs pyarrow: pip install 'txbridge[audit]'", "executors lacks pyarrow"),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11",
+            r"executors have another Python than 3\.\d+: name one of this version with --conf spark\.pyspark\.python",
+        ),
+        ("Cannot fetch record for offset 7 in 20000 milliseconds", "Kafka did not answer for 20000 ms"),
+        ("Some data may have been lost because they are not available", "retention removed records"),
+        (
+            "Not authorized to access topics: [orders]",
+            r"missing right READ on topic orders: give it to the audit's user",
+        ),
+        ("boom\nCaused by: java.io.IOException: No space left on device", "failed: java.io.IOException: No space left"),
     ],
 )
-def test_the_packages_that_are_fetched_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fetched: list[str], said: list[str]
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    jars = tmp_path / ".ivy2.5.2" / "jars"
-    jars.mkdir(parents=True)
-    for package in fetched:
-        group, name, version = package.split(":")
-        (jars / f"{group}_{name}-{version}.jar").touch()
-    told: list[str] = []
-    _announce_fetching([CONNECTOR, delta_lake.PACKAGE], told.append)
-    assert told == said
+def test_a_failure_of_spark_is_one_sentence_that_says_what_to_do(remote: MagicMock, said: str, means: str) -> None:
+    with pytest.raises(CouldNotAuditError, match=means) as refused, session_of(remote):
+        raise PySparkException(said)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).endswith("; see Spark's log")

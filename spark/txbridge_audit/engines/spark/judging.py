@@ -18,6 +18,7 @@ from txbridge_audit.engines.reporting import report_on, with_differences
 from txbridge_audit.engines.spark import ledger, tasks
 from txbridge_audit.engines.spark.intake import SparkIntake
 from txbridge_audit.engines.spark.shipped import ship
+from txbridge_audit.engines.spark.spark_session import PARALLELISM
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
@@ -51,7 +52,7 @@ def audit(
     try:
         reading = gather(source, plan, intake)
         size = sum(span.end - span.start for span in reading.spans.values())
-        number = max(spark.sparkContext.defaultParallelism, size // _ROWS_OF_A_TASK)
+        number = max(int(str(spark.conf.get(PARALLELISM))), size // _ROWS_OF_A_TASK)
         rows = intake.rows().repartition(number, "partition", "block").sortWithinPartitions("partition", "block")
         rows.persist()
         try:

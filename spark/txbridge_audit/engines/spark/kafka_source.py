@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
+from txbridge_audit.engines.spark.spark_session import PARALLELISM
 from txbridge_audit.judge.facts import TopicPartition
 
 #: Columns of every raw frame with their types: those of Spark's Kafka source that are used.
@@ -77,7 +78,7 @@ def read(
         .option("failOnDataLoss", "false" if may_vanish else "true")
         .option("kafkaConsumer.pollTimeoutMs", str(POLL_TIMEOUT_MS))
         # So that a topic of one partition keeps every core busy. Order within a partition does not matter to us.
-        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .option("minPartitions", str(spark.conf.get(PARALLELISM)))
         .load()
         .select(*_COLUMNS)
     )

@@ -12,10 +12,6 @@ from txbridge_audit.engines.spark.spark_session import elections, spark_session
 from txbridge_audit.ledger.place import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
-#: Number of half messages below which our own Spark is started for a short run, not for high speed. Offsets are counted
-#: instead of messages. That is exact enough for this choice, and no result depends on it.
-_SMALL = 600_000
-
 
 def spark_audit(
     source: AuditedTopics,
@@ -27,10 +23,7 @@ def spark_audit(
     with_overview: bool,
 ) -> AuditReport:
     """See `txbridge_audit.audit.run_audit`."""
-    half = source.partitions[source.names.half]
-    starts, ends = source.cluster.log_starts(half), source.cluster.high_watermarks(half)
-    small, in_delta = sum(ends[key] - starts[key] for key in half) < _SMALL, ledger_format is LedgerFormat.DELTA
-    with spark_session(spark, source.say, small=small, with_delta=in_delta) as session:
+    with spark_session(spark, source.say, with_delta=ledger_format is LedgerFormat.DELTA) as session:
         if ledger_path is not None:
             ledger.refuse_existing(session, ledger_path)
 
