@@ -190,8 +190,9 @@ def test_spark_connect(log: KafkaLog, tmp_path: Path) -> None:
     """`make audit-spark` has the packages that a client of Spark Connect needs."""
     pytest.importorskip("grpc_status")
     command = [sys.executable, "-m", "tests.support.connect_audit", log.servers, log.names.namespace]
+    environment = ENVIRONMENT | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [*command, str(tmp_path / "ledger")], capture_output=True, text=True, check=False, env=ENVIRONMENT
+        [*command, str(tmp_path / "ledger")], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
