@@ -49,7 +49,7 @@ def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
         log, log.facts(partitions=[HalfFacts(p, 0, at.applied_to, at.low) for p, at in log.checkpoints().items()])
     )
     for verdict in judged.verdicts:
-        sums.take(verdict)
+        sums.take_verdict(verdict)
     made = reported(log, judged, {})
     # HALF is whole here, so nothing has expired.
     expired = Entry(
