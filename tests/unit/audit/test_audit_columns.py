@@ -30,7 +30,7 @@ from txbridge_audit.report.sums import Contribution
 
 from tests.support.audit_cases import plant
 from tests.support.audit_judged import BORN, COUNTS, Judged, MemoryLog
-from tests.support.audit_terms import COMMIT, ORDERS, PLAIN, ROLLBACK, Record
+from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK, Record
 from tests.support.fuzz import VALID, Setting, damaged
 from tests.unit.audit.test_audit_laws import NOWS, SETTINGS, facts_of, histories, played
 
@@ -165,6 +165,14 @@ def test_plain_ones_are_counted_in_all_blocks_beside_copies_of_another_namespace
         if at % 7 == 0:
             log.transaction(dataclasses.replace(log.copy(dataclasses.replace(half, id="F" * 32)), at=[], stamped=[]))
     assert assert_agree(log, log.facts()) == (number, number)
+
+
+def test_a_copy_in_another_topic_is_none_of_a_plain_transaction() -> None:
+    log = MemoryLog()
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(dataclasses.replace(log.copy(half), topic=FORWARDED, at=[], stamped=[]), log.op("commit", half))
+    assert assert_agree(log, log.facts()) == (0, 1)
 
 
 def mentions_of(rows: Iterable[Row]) -> Counter[str]:
