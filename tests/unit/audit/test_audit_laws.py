@@ -231,9 +231,9 @@ def retained(log: MemoryLog, removed: Mapping[str, int], now: int) -> Judged:
 
 
 def _is_parked_wrongly(case: Case) -> bool:
-    """Whether an entry waits for a decision or a resume that is applied, or holds what is not committed."""
+    """Whether an entry waits for what is applied, waits again without a resume, or holds what is not committed."""
     if case.parked == "pending":
-        return case.winner is not None
+        return case.winner is not None or (bool(case.discards) and not case.is_reopened)
     if case.parked == "discarded":
         return case.is_reopened
     return case.parked in {"held", "scheduled"} and not case.is_decided(COMMIT)
