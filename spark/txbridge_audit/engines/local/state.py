@@ -237,7 +237,7 @@ class StateStore:
         """Those that are closed, and that proofs of losses would change."""
         return self._database.execute("SELECT partition, half FROM verdict WHERE is_doubtful").fetchall()
 
-    def named(self, partition: int, identity: str) -> list[Key]:
+    def halves_of(self, partition: int, identity: str) -> list[Key]:
         """Those with this transaction id. Looks at all of the partition."""
         return self._database.execute(
             f"SELECT partition, half FROM mention WHERE kind = {_HALF} AND partition = ? "  # noqa: S608  (ours)

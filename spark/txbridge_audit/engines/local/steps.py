@@ -132,7 +132,7 @@ class LocalSteps:
             source.cluster.refuse_moved({*reading.spans, *facts.before})
             # Alarms come before the step counts. A step that is repeated raises none twice.
             raised_to = self.alarms if raise_all is None else raise_all(number, alarms)
-            kept = self._kept(reading, seen, intake)
+            kept = self._progress_of(reading, seen, intake)
             state.keep_fact("progress", kept | {"step": number, "alarms": _triples(raised_to)})
             if ledger is not None:
                 source.say("writing the ledger")
@@ -160,7 +160,7 @@ class LocalSteps:
             self.state.forget_topic(topic)
         return {key: at for key, at in _offsets(progress["positions"]).items() if key[0] not in others}
 
-    def _kept(self, reading: Reading, seen: Seen | None, intake: LocalIntake) -> dict[str, Any]:
+    def _progress_of(self, reading: Reading, seen: Seen | None, intake: LocalIntake) -> dict[str, Any]:
         """The progress after this step, for `_seen` and `_touch_others`."""
         facts, positions = reading.facts, {key: span.end for key, span in reading.spans.items()}
         return {
@@ -228,7 +228,7 @@ class LocalSteps:
         if proved:
             self.state.touched.update(self.state.doubtful_ones())
         for partition, identity in twins:
-            self.state.touched.update(self.state.named(partition, identity))
+            self.state.touched.update(self.state.halves_of(partition, identity))
 
     def _judge(self, facts: Facts) -> tuple[int, list[Entry]]:
         """Judge what may have changed. Returns the number of transactions, and the violations that are new."""
@@ -332,7 +332,7 @@ def _compacted(facts: Facts) -> list[str]:
 
 
 def _seen(progress: Mapping[str, Any], positions: Ends) -> Seen:
-    """What the steps have read so far, as `_kept` has kept it."""
+    """What the steps have read so far, as `_progress_of` makes it."""
     return Seen(
         positions=positions,
         checkpoints={int(p): AuditCheckpoint(*seen) for p, seen in progress["checkpoints"].items()},

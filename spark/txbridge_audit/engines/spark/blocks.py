@@ -225,7 +225,7 @@ class MentionBlock:
         found[np.bincount(places, minlength=BLOCK) > 1] = -2
         return found
 
-    def _taken(self, kind: type[Mention], lines: Any) -> Any:
+    def _take_lines(self, kind: type[Mention], lines: Any) -> Any:
         """These lines; null where a number is below 0."""
         return self._columns[kind].take(pa.array(np.maximum(lines, 0), mask=lines < 0))
 
@@ -239,7 +239,7 @@ class MentionBlock:
         half = self._only(HalfMention, np.ones(len(halves), bool))[self._places(CopyMention)]
         if not len(halves):
             return np.ones(len(copies), bool)
-        return (half < 0) | _are_same(self._taken(HalfMention, half).column("id"), copies.column("id"))
+        return (half < 0) | _are_same(self._take_lines(HalfMention, half).column("id"), copies.column("id"))
 
     @lazy
     def plain(self) -> PlainOnes:
@@ -253,7 +253,7 @@ class MentionBlock:
         odd = [mention.half - self._first for mention in self._mentions if mention.half is not None]
         alone[np.array(odd, np.int64)] = False
         lines = ((HalfMention, half), (EndMention, end), (OutcomeMention, outcome), (CopyMention, copy))
-        some = PlainOnes(*(self._taken(kind, line[alone]) for kind, line in lines))
+        some = PlainOnes(*(self._take_lines(kind, line[alone]) for kind, line in lines))
         return some.keep_marked(some.are_plain())
 
     @lazy
