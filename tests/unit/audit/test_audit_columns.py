@@ -175,6 +175,17 @@ def test_a_copy_in_another_topic_is_none_of_a_plain_transaction() -> None:
     assert assert_agree(log, log.facts()) == (0, 1)
 
 
+def test_a_decision_by_an_operator_who_gives_no_reason_is_listed() -> None:
+    log = MemoryLog()
+    half = log.half()
+    log.end(half, COMMIT, source="operator")
+    log.deliver(half)
+    half = log.half()
+    log.end(half, ROLLBACK, source="operator")
+    log.transaction(log.op("rollback", half))
+    assert assert_agree(log, log.facts()) == (0, 2)
+
+
 def mentions_of(rows: Iterable[Row]) -> Counter[str]:
     """The mentions in the rows, however they are packed."""
     kinds = {kind.__name__: kind for kind in SCHEMAS}

@@ -170,12 +170,15 @@ def take_halves(batch: Any) -> tuple[Columns, Any]:
 
 
 def take_ends(asides: SetAside, batch: Any) -> Taken:
-    """Records of END without commands and without remarks, all of whose entries count where they say."""
+    """Records of END by clients and without remarks, all of whose entries count where they say.
+
+    What an operator has done is a finding, so such a transaction is none of those that are only counted.
+    """
     ours = (headers.VERSION, headers.PGROUP, headers.SOURCE, headers.CLIENT_ID)
     found = _Headers(batch, ours)
     version, group, source, client = (found.take_values(name) for name in ours)
     taken = _is(version, b"1") & _fits(group, client_records.GROUP) & ~found.odd
-    taken &= _each(source, lambda text: text in {"client", "check", "operator"})
+    taken &= _each(source, lambda text: text in {"client", "check"})
     taken &= _each(client, lambda text: "�" not in text) | _mask(client.is_null())
     lists = pc.split_pattern(batch.column("value"), "\n")
     taken &= _mask(pc.less_equal(pc.list_value_length(lists), client_records.MAX_ENTRIES))
