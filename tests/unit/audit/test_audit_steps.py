@@ -21,7 +21,7 @@ from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.reporting import EXPLAINED
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.protocol.mentions import AsideMention, HalfMention, UnreadableMention
+from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums
 
 from tests.support.audit_cases import CASES
@@ -243,4 +243,18 @@ def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert state.transaction(key) is None
+    state.close()
+
+
+def test_a_phantom_where_one_was_in_a_topic_that_is_created_again(tmp_path: Path) -> None:
+    state = StateStore(tmp_path)
+    phantom = Contribution(None, kinds=("PHANTOM",)).to_json()
+    for identity in ("A" * 32, "B" * 32):
+        copy = CopyMention(partition=0, half=7, at=5, topic=ORDERS, place=0, id=identity, content=1)
+        with state.one_step():
+            state.forget_topic(ORDERS)
+            state.add(copy)
+            state.put_stray(copy, "PHANTOM", phantom, f'"{identity}"')
+    assert state.sums() == [(phantom, 2)]
+    assert state.entries("PHANTOM", 9) == [f'"{"B" * 32}"']
     state.close()

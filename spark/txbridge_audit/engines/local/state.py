@@ -304,7 +304,8 @@ class StateStore:
         counted = self._database.execute("UPDATE sum SET n = n + 1 WHERE id = ? RETURNING n", (self._sum_of(told),))
         if counted.fetchall()[0][0] <= most_listed(kind):
             values = (kind, copy.topic, copy.place, copy.at, row)
-            self._database.execute("INSERT INTO entry VALUES (?, ?, ?, ?, ?)", values)
+            # Of a topic that was deleted and created again, another record had these coordinates.
+            self._database.execute("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)", values)
         if kind == PHANTOM.name:
             self._database.execute("INSERT INTO phantom VALUES (?)", (mention,))
         self._loaded.pop(key, None)
