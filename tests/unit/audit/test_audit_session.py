@@ -10,12 +10,15 @@ from pyspark.errors import PySparkException
 from txbridge_audit.engines.spark.spark_session import CONNECTOR, PARALLELISM, spark_session
 from txbridge_audit.errors import CouldNotAuditError
 
+LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
+THEIRS = {"spark.sql.session.timeZone": "Asia/Tokyo", LARGE: "true"}
+
 
 class Conf:
     """The settings of a session."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+        self.values: dict[str, Any] = dict(THEIRS)
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.values.get(name, default)
@@ -44,7 +47,8 @@ def test_a_session_of_spark_connect_has_our_settings_during_an_audit(remote: Mag
     with session_of(remote) as session:
         assert session is remote
         assert (remote.conf.values["spark.sql.session.timeZone"], remote.conf.values[PARALLELISM]) == ("UTC", "7")
-    assert remote.conf.values == {"spark.sql.session.timeZone": "Asia/Tokyo"}
+        assert remote.conf.values[LARGE] == "false"
+    assert remote.conf.values == THEIRS
 
 
 @pytest.mark.parametrize(
