@@ -126,6 +126,8 @@ def _key_pattern(half: str) -> re.Pattern[str]:
 def _json_object(value: bytes | None) -> dict[str, Any] | None:
     try:
         told = json.loads(value or b"")
+        # JSON can escape half of a character. That is no text: a worker refuses it, and no file could hold it.
+        json.dumps(told, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
     return told if isinstance(told, dict) else None

@@ -378,6 +378,15 @@ def test_open_ones_whose_half_message_is_gone_have_expired() -> None:
     }
 
 
+@pytest.mark.parametrize("field", ["id", "group", "topic", "error"])
+def test_a_parked_entry_with_half_of_a_character_says_nothing(field: str) -> None:
+    log = MemoryLog()
+    half = Half(PLAIN, 1, "A" * 32, "billing", ORDERS)
+    log.write(log.parked(half, "held", **{field: "\ud800"}))
+    judged = Judged(log, log.facts(partitions=[HalfFacts(PLAIN, half_start=6, log_start=6, applied_to=0, low=7)]))
+    assert judged.verdicts == []
+
+
 def test_records_of_another_namespace_are_no_phantoms() -> None:
     log, other = MemoryLog(), MemoryLog()
     theirs = other.half()
