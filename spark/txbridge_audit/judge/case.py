@@ -9,7 +9,6 @@ from txbridge_audit.judge.lacking import (
     CHECKPOINT,
     CHECKS,
     CHECKS_AGED,
-    CHECKS_KEPT_MS,
     COPY,
     DISCARD,
     END,
@@ -115,7 +114,7 @@ class Case(DeliveredCase):
             return CHECK_TOPIC
         if winner.stamp > since[group]:
             return 0
-        return CHECKS_AGED if winner.stamp <= max(self.facts.now, self.facts.read_at) - CHECKS_KEPT_MS else CHECKS
+        return CHECKS_AGED if winner.stamp <= self.facts.checks_kept_since else CHECKS
 
     @lazy
     def has_twin(self) -> bool:

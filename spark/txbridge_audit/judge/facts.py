@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from txbridge_audit.judge.lacking import CHECKS_KEPT_MS
 from txbridge_audit.judge.lazy import lazy
 
 #: (topic, partition)
@@ -116,6 +117,11 @@ class Facts:
     #: By half partition and transaction id, half messages with this id that OP names as discarded, and that no record
     #: of the discard topic explains. Each may be a copy of another one with its id.
     unexplained: Mapping[tuple[int, str], Collection[int]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def checks_kept_since(self) -> int:
+        """The time (ms) since which the protocol keeps check requests. The loss of older ones is no fault."""
+        return max(self.now, self.read_at) - CHECKS_KEPT_MS
 
     @lazy
     def _by_partition(self) -> Mapping[int, HalfFacts]:

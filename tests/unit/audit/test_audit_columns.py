@@ -175,6 +175,19 @@ def test_a_copy_in_another_topic_is_none_of_a_plain_transaction() -> None:
     assert assert_agree(log, log.facts()) == (0, 1)
 
 
+def test_an_audit_that_is_made_again_tells_checks_that_have_aged_since() -> None:
+    log, hour = MemoryLog(), 3_600_000
+    for stamp in (BORN, BORN + hour):
+        half = log.half()
+        log.end(half, COMMIT)
+        log.records[-1].stamped[0] = stamp
+        log.deliver(half)
+    facts = log.facts(now=BORN + hour // 2, read_at=BORN + hour * 3 // 2, checks_since={"billing": BORN + 2 * hour})
+    assert assert_agree(log, facts) == (2, 2)
+    reasons = [verdict.reach["CHECKED_AFTER_DECISION"] for verdict in Judged(log, facts).verdicts]
+    assert reasons == ["CHECKS_AGED", "CHECKS_GONE"]
+
+
 def test_a_decision_by_an_operator_who_gives_no_reason_is_listed() -> None:
     log = MemoryLog()
     half = log.half()

@@ -20,7 +20,6 @@ from txbridge_audit.engines.spark.columns import SCHEMAS
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.evidence import ENOUGH, Evidence
 from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.lacking import CHECKS_KEPT_MS
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.transaction import AuditedTransaction, transaction_of
@@ -193,7 +192,7 @@ class PlainOnes:
         for feature in (
             *(end("decision").to_numpy(), group, _codes(half("real_topic"))[1], _codes(end("source"))[1]),
             *(born <= about.ends_since, born <= about.outcomes_since, born <= about.discards_since),
-            *(born <= about.parked_since, stamp > edges[group], stamp <= facts.now - CHECKS_KEPT_MS),
+            *(born <= about.parked_since, stamp > edges[group], stamp <= facts.checks_kept_since),
             *(born < (selection.since or 0), born < (selection.until or 0)),
             pc.is_in(half("id"), pa.array(twins, pa.string())).to_numpy(zero_copy_only=False),
         ):
