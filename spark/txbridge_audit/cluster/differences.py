@@ -9,7 +9,7 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.reader import read
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders
+from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of
 
 #: Topic, partition, offset.
 Coordinates = tuple[str, int, int]
@@ -51,10 +51,9 @@ def differing(half: KafkaRecord, copy: KafkaRecord) -> Iterable[str]:
     yield from (f"header {name}" for name in changed)
     if not changed and given != there:
         yield "order of headers"
-    asked = texts.get(names.BORN_TIMESTAMP) or ""
-    born = int(asked) if asked.isdigit() else 0
+    born = number_of(texts.get(names.BORN_TIMESTAMP)) or half.timestamp
     # An append time is not the writer's.
-    if copy.is_dated and copy.timestamp != (born or half.timestamp):
+    if copy.is_dated and copy.timestamp != born:
         yield "timestamp"
 
 

@@ -525,6 +525,9 @@ def test_what_differs_is_named() -> None:
     assert differ(b"k", b"v", *users, dated=999) == ["timestamp"]
     born = half._replace(headers=[*half.headers, ("BORN_TIMESTAMP", b"999")])
     assert differ(b"k", b"v", *users, dated=999, of=born) == []
+    # No time that a record can have: it has its own.
+    endless = half._replace(headers=[*half.headers, ("BORN_TIMESTAMP", b"9" * 5_000)])
+    assert differ(b"k", b"v", *users, of=endless) == []
     several = half._replace(headers=[*half.headers, ("TXB_MESSAGES", b"2")])
     assert differ(b"k", b"w", *users, of=several) == ["one of its messages"]
 
