@@ -57,6 +57,9 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
             "--follow raises each violation once, so there is nothing to accept: leave --accept out, and give it to "
             "the audits that you schedule"
         )
+    if options.accept and options.csv and options.accept.resolve() == options.csv.resolve():
+        # It would lose the acceptances that match nothing in this audit, which may be about some topics only.
+        raise CouldNotAuditError(f"--csv would write over {options.accept}, the file of --accept: name another file")
     acceptances = () if options.accept is None else read_acceptances(*_text("accept", options.accept))
     if options.at is not None and (given := [name for name, value in _fixed(options).items() if value]):
         raise CouldNotAuditError(f"--at makes an audit again as it was: leave {', '.join(given)} out")

@@ -85,7 +85,7 @@ def past_audit(text: str, file: str) -> PastAudit:
             _by_partition(told, lambda cut: int(cut["before"]), "before"),
             _by_partition(told, lambda cut: int(cut["target"]), "target"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CouldNotAuditError(
             f"--at {file} is no report of an audit of this version ({type(error).__name__}: {error}): give a file that "
             "--report has written"

@@ -90,10 +90,10 @@ def test_what_a_person_has_accepted_does_not_fail_the_audit(audit, tmp_path: Pat
     assert told.err == ""
     assert audit(accept=file, strict=True) == 1
 
-    page, numbers = tmp_path / "page.html", tmp_path / "audit.prom"
+    page, numbers, again = tmp_path / "page.html", tmp_path / "audit.prom", tmp_path / "again.csv"
     report = replace(REPORT, overview=AuditOverview(1, {}, None, None, (), ()))
     capsys.readouterr()
-    assert audit(report, accept=file, html=page, prometheus=numbers, csv=file, output=Format.JSON) == 0
+    assert audit(report, accept=file, html=page, prometheus=numbers, csv=again, output=Format.JSON) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["clean"], found["accepted"]) == (False, {"LOST": 1, "PHANTOM": 1})
     accepted = found["violations"]["listed"][0]["accepted"]
@@ -102,7 +102,7 @@ def test_what_a_person_has_accepted_does_not_fail_the_audit(audit, tmp_path: Pat
     assert "accepted by Ann until 2026-11-26: restored from the backup" in page.read_text()
     assert 'txbridge_audit_accepted{kind="LOST",namespace="shop"} 1.0' in numbers.read_text()
     # The file of --csv keeps what was filled, so that it can take the place of the old one.
-    assert audit(accept=file) == 0
+    assert audit(accept=again) == 0
 
 
 def test_an_acceptance_ends_with_its_last_day(audit, tmp_path: Path, capsys) -> None:
@@ -170,12 +170,20 @@ def test_an_audit_is_made_again_as_it_was(audit, tmp_path: Path) -> None:
     assert past.before == {("orders", 1): 7}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"continued": false, "selection": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"continued": false, "selection": []}', "[" * 100_000])
 def test_what_is_no_report_cannot_be_made_again(text: str) -> None:
     with pytest.raises(CouldNotAuditError, match=r"is no report .*: give a file that --report has written"):
         past_audit(text, "report.json")
     with pytest.raises(CouldNotAuditError, match="is the report of a continued audit"):
         past_audit('{"continued": true}', "report.json")
+
+
+def test_acceptances_are_not_written_over(audit, tmp_path: Path) -> None:
+    file = tmp_path / "accepted.csv"
+    file.write_text("id,who,why,until\nLOST OTHER/0@1,Ann,restored,2026-12-31\n")
+    with pytest.raises(EnvironmentProblemError, match="the file of --accept: name another file"):
+        audit(accept=file, csv=tmp_path / "." / "accepted.csv")
+    assert "OTHER" in file.read_text()
 
 
 def test_a_spreadsheet_gets_no_formula_and_every_row(tmp_path: Path) -> None:
