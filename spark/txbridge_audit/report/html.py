@@ -153,7 +153,7 @@ def write_prometheus(report: AuditReport, path: Path) -> None:
     }
     deleted = "Transactions that a rule could not judge, because evidence was deleted."
     write("unjudged", deleted, ["kind", "reason"], blind)
-    write("clean", "1 when there are no violations.", [], {(): report.clean})
+    write("clean", "1 when there are no violations, and no rule lacked all evidence.", [], {(): report.clean})
     write("started_seconds", "When the audit began, seconds since 1970.", [], {(): report.started_at / 1000})
     write("duration_seconds", "How long the audit took.", [], {(): report.seconds})
     write_to_textfile(str(path), registry)

@@ -1,8 +1,8 @@
 """Blocks: what was read of neighbouring half messages, and the plain ones among them.
 
-Most of it are columns (columns.py). So plain transactions, which nearly all are, are found and counted without a Python
-object of each. Only the others become transactions. What is plain follows from judge/plain.py; a test draws histories,
-and whatever is counted here the judge settles in the same way.
+Most of it is in columns (columns.py). So plain transactions, which nearly all are, are found and counted without a
+Python object of each. Only the others become transactions. What is plain follows from judge/plain.py; a test draws
+histories, and whatever is counted here the judge settles in the same way.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ MENTION, ODD, NAMED, CHECKPOINT = "mention", "odd", "named", "checkpoint"
 _KIND_OF: Mapping[str, type[Mention]] = {kind.__name__: kind for kind in SCHEMAS}
 #: `block` is -1 where a mention names no offset, and in rows that are no mention.
 ROWS = "what string, partition int, block bigint, row binary"
-#: A row as a task makes it. What it says are plain values, packed by Python for Python of the same version.
+#: A row as a task makes it. Its last field is plain values, packed by Python for Python of the same version.
 Told = tuple[str, int, int, bytes]
 _ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("block", pa.int64()), ("row", pa.binary())])
 
