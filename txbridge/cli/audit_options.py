@@ -63,7 +63,7 @@ class AuditOptions:
     ] = False
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.0, help="Pause between two steps of --follow.")
-    ] = 2.0
+    ] = 0.3
     violations_topic: Annotated[
         str | None,
         typer.Option(
