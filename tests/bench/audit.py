@@ -150,7 +150,7 @@ def _topics(cluster: AuditedCluster) -> dict[str, int]:
 
 
 def _cpu_seconds() -> dict[str, float]:
-    """Processor time of Spark's JVM so far, by kind of thread."""
+    """Processor time of Spark so far: of its JVM by kind of thread, and of its Python workers."""
     found: dict[str, float] = defaultdict(float)
     for thread in Path(f"/proc/{spark_pid()}/task").iterdir():
         try:
@@ -160,7 +160,22 @@ def _cpu_seconds() -> dict[str, float]:
         name = stat.partition("(")[2].rpartition(")")[0]
         what = next((what for begin, what in _THREADS.items() if name.startswith(begin)), "planning and the rest")
         found[what] += cpu_seconds_in(stat)
+    found["Python"] = sum(map(_tree_seconds, _children(spark_pid())))
     return found
+
+
+def _tree_seconds(pid: int) -> float:
+    try:
+        own = cpu_seconds_in(Path(f"/proc/{pid}/stat").read_text())
+    except FileNotFoundError:
+        return 0.0
+    return own + sum(map(_tree_seconds, _children(pid)))
+
+
+def _children(pid: int) -> list[int]:
+    # Any thread of the JVM may have started one.
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for found in lists for child in found.read_text().split()]
 
 
 def spark_pid() -> int:

@@ -28,7 +28,7 @@ def compare(truth: Truth, report: AuditReport) -> list[Line]:
     """Compare violations and findings by transaction, and the number of transactions by fate.
 
     A planted case counts as found if the report lists it. The report lists up to 1,000 findings and 10,000 violations
-    of a kind; its counts are exact.
+    of a kind; its counts are exact, and what it counts without listing it is taken as one that is planted.
     """
     listed = Counter(
         (entry.kind, entry.transaction or "") for entry in (*report.violations.listed, *report.findings.listed)
@@ -37,8 +37,9 @@ def compare(truth: Truth, report: AuditReport) -> list[Line]:
     lines = []
     for kind in sorted({kind for kind, _ in truth.says} | set(+counted)):
         planted = Counter({key: count for key, count in truth.says.items() if key[0] == kind})
-        found = planted & listed
-        lines.append(Line(kind, planted.total(), found.total(), counted[kind] - found.total()))
+        unlisted = counted[kind] - sum(count for (named, _), count in listed.items() if named == kind)
+        found = min(planted.total(), (planted & listed).total() + unlisted)
+        lines.append(Line(kind, planted.total(), found, counted[kind] - found))
     for fate in sorted(set(truth.fates) | set(+Counter(report.fates))):
         planted, found = truth.fates[fate], report.fates.get(fate, 0)
         lines.append(Line(f"fate {fate}", planted, min(planted, found), max(0, found - planted)))

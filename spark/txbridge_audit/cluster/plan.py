@@ -12,6 +12,7 @@ from txbridge_audit.cluster.past import PastAudit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.protocol.record import LAST_TIME
 
 #: Called with a short text for each phase.
 Progress = Callable[[str], None]
@@ -90,4 +91,7 @@ def begin(
 
 
 def _iso(ms: int) -> str:
+    # Where HALF does not have the append time, a producer may write any number.
+    if ms > LAST_TIME:
+        return f"{ms} ms"
     return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds")
