@@ -20,9 +20,9 @@ from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.model import AuditReport
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise. Beside 2,000
-#: transactions a second a violation was raised after 0.7 s (8 s with pauses of 2 s, whose steps are larger), for the
-#: same quarter of a processor; beside 20 a second it costs a twentieth of one (a fiftieth). `tests.bench follow --rate`
-#: measures it.
+#: transactions a second a violation was raised after 0.7 s, and after 8 s with pauses of 2 s, whose steps are larger.
+#: Both took a quarter of a processor. Beside 20 a second it costs 0.05 instead of 0.02 processors.
+#: `tests.bench follow --rate` measures it.
 INTERVAL = 0.3
 #: Seconds between two looks for new records while nothing is written. A look costs milliseconds of a processor.
 LOOK = 0.25

@@ -53,8 +53,8 @@ _SETTINGS = {
 }
 _TASK_ATTEMPTS = 4
 #: The JVM of our own session. Nobody waits for an answer meanwhile, so pauses for garbage collection may be long. The
-#: optimising compiler pays from some four million transactions on: without it `make corruption` of 20,000 took 24 s of
-#: processor time instead of 47, and an audit of a million in a warm JVM 45 s instead of 48.
+#: optimising compiler pays from some four million transactions on. Without it 20,000 took 24 s of processor time
+#: instead of 47 (`make corruption`), and a million in a warm JVM 45 s instead of 48 (`make bench ARGS=audit`).
 _JVM_OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 #: Seconds for the JVM to end after its session. It only has to delete its temporary files.
 _JVM_EXIT_TIMEOUT = 10.0
