@@ -26,7 +26,7 @@ from txbridge_audit.report.sums import Contribution, OddRecords, Sums
 
 from tests.support.audit_cases import CASES
 from tests.support.audit_judged import BORN, Judged, MemoryLog
-from tests.support.audit_terms import ORDERS
+from tests.support.audit_terms import COMMIT, ORDERS
 from tests.unit.audit.test_audit_laws import HALVES, HOUR, STEPS, facts_of, finished, histories, played
 
 SUMS = ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_more_than_once")
@@ -257,4 +257,24 @@ def test_a_phantom_where_one_was_in_a_topic_that_is_created_again(tmp_path: Path
             state.put_stray(copy, "PHANTOM", phantom, f'"{identity}"')
     assert state.sums() == [(phantom, 2)]
     assert state.entries("PHANTOM", 9) == [f'"{"B" * 32}"']
+    state.close()
+
+
+def test_a_record_that_is_put_back_into_a_topic_that_is_created_again_is_no_second_copy(tmp_path: Path) -> None:
+    log, state = MemoryLog(), StateStore(tmp_path)
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    with state.one_step():
+        for mention in log.mentions():
+            state.add(mention)
+    put_back = CopyMention(
+        partition=half.partition, half=half.offset, at=0, topic=ORDERS, place=1, id=half.id, content=1
+    )
+    with state.one_step():
+        state.forget_topic(ORDERS)
+        state.add(put_back)
+    found = state.transaction((half.partition, half.offset))
+    assert found is not None
+    assert (found.copies, len(found.ends)) == ([put_back], 1)
     state.close()

@@ -46,9 +46,11 @@ Key = tuple[int, int]
 #: some 2 KiB, so these take 100 MiB at most.
 MOST_LOADED = 50_000
 
-_END, _ASIDE, _HALF = (MENTIONS.index(kind) for kind in (EndMention, AsideMention, HalfMention))
-#: Place of the transaction id in the row of a half message, behind the number of its kind.
+_END, _ASIDE, _HALF, _COPY = (MENTIONS.index(kind) for kind in (EndMention, AsideMention, HalfMention, CopyMention))
+#: Places of the transaction id in the row of a half message, and of the topic in that of a copy, behind the number of
+#: their kind.
 _ID = 1 + [field.name for field in fields(HalfMention)].index("id")
+_TOPIC = 1 + [field.name for field in fields(CopyMention)].index("topic")
 _SCHEMA = f"""
 BEGIN EXCLUSIVE;
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -364,8 +366,15 @@ class StateStore:
         }
 
     def forget_topic(self, topic: str) -> None:
-        """Forget what was read of a real topic that was deleted and created again since."""
+        """Forget what was read of a real topic that was deleted and created again since.
+
+        Verdicts stay as they are until something new is read about a transaction. A record that somebody has put back
+        is then its only copy.
+        """
         self._database.execute("DELETE FROM anchor WHERE topic = ?", (topic,))
+        copies = f"kind = {_COPY} AND json_extract(row, '$[{_TOPIC}]') = ?"
+        self._database.execute(f"DELETE FROM mention WHERE {copies}", (topic,))  # noqa: S608  (ours)
+        self._loaded.clear()
 
     def read_unexplained(self) -> dict[tuple[int, str], set[int]]:
         """See Facts.unexplained."""
