@@ -174,7 +174,7 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
     arguments = ("--bootstrap-servers", scene.secure.secure, "--namespace", bridge.namespace)
     audit = scene.cli(auditor, "audit", "--format", "json", *arguments)
     assert audit.returncode == 0, audit.stdout + audit.stderr[-3000:]
-    assert json.loads(audit.stdout)["findings"]["by_kind"] == {}
+    assert json.loads(audit.stdout)["findings"]["by_kind"] == {"BY_HAND": 1}
     worker.stop()
     for secret in (client.password, operator.password, auditor.password):
         assert secret not in worker.log + audit.stdout + audit.stderr + listing.stdout + done.stdout

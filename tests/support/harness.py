@@ -100,13 +100,17 @@ def quiet(bootstrap_servers: str) -> dict[str, object]:
 
 
 def log_start(consumer: Consumer, topic: str, partition: int) -> int:
-    """First offset of a partition. Waits out the second in which a restarted broker leads no partition yet."""
+    """First offset of a partition. Waits out the second in which a restarted broker leads no partition yet.
+
+    A leader that has just been elected waits for its followers before it names an end.
+    """
+    passing = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.OFFSET_NOT_AVAILABLE}
     deadline = time.monotonic() + 120
     while True:
         try:
             return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 120)[0])
         except KafkaException as failure:
-            if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+            if failure.args[0].code() not in passing or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 
