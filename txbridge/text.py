@@ -1,7 +1,11 @@
-"""Text for people: time spans, numbers with their nouns, and foreign text without control characters."""
+"""Text for people: times and time spans, numbers with their nouns, and foreign text without control characters."""
 
 from __future__ import annotations
 
+import datetime as dt
+
+#: The last millisecond of the year 9999, after which there is no date. Kafka takes any number as a timestamp.
+LAST_TIME = 253_402_300_799_999
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
@@ -14,6 +18,13 @@ def duration(ms: int) -> str:
     while len(parts) > 1 and parts[0].startswith("0"):
         parts.pop(0)
     return " ".join(part for number, part in enumerate(parts[:2]) if number == 0 or not part.startswith("0"))
+
+
+def iso_time(ms: int) -> str:
+    """Return a time in UTC, as `2026-11-26T10:45:26.656Z`; as `99999999999999999 ms` if it is no date."""
+    if not 0 <= ms <= LAST_TIME:
+        return f"{ms} ms"
+    return f"{dt.datetime.fromtimestamp(ms // 1000, tz=dt.UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03}Z"
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.text import Text
@@ -12,7 +11,7 @@ from rich.text import Text
 from txbridge.cli.terminal import console
 from txbridge.operations import Answer, OpenMessage, Result
 from txbridge.subject import Subject
-from txbridge.text import plain
+from txbridge.text import iso_time, plain
 
 _GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED, Result.ABANDONED}
 
@@ -44,12 +43,12 @@ def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[st
         "age_ms": now - message.born,
         "checks": message.checks,
         "next_step": message.next_step.value,
-        "next_due": iso_time(message.next_due),
+        "next_due": None if message.next_due is None else iso_time(message.next_due),
         "error": message.error,
         "decided_at_end_offset": message.decided,
         "discard_reason": message.reason,
         "discarded_at": message.discarded_at and ":".join(map(str, message.discarded_at)),
-        "resumed": iso_time(message.resumed),
+        "resumed": None if message.resumed is None else iso_time(message.resumed),
         "body_gone": message.gone,
         "stored": stored
         and {
@@ -100,9 +99,3 @@ def _key_record(key: bytes | None) -> dict[str, str | None]:
         return {"key": key.decode()}
     except UnicodeDecodeError:
         return {"key": None, "key_base64": base64.b64encode(key).decode()}
-
-
-def iso_time(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -8,11 +8,10 @@ import typer
 from rich.text import Text
 
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
-from txbridge.cli.render import iso_time
 from txbridge.cli.terminal import console, print_json, warn
 from txbridge.operations import Connection, History, Step, read_history
 from txbridge.subject import Subject, about
-from txbridge.text import duration, plain
+from txbridge.text import duration, iso_time, plain
 
 #: Largest number of characters of a text in a step. A step stays one line, however long a remark in it is.
 _LONGEST = 1_000

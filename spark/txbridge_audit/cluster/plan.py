@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txbridge.core.names import Names, is_topic
+from txbridge.text import iso_time
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.past import PastAudit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.protocol.record import LAST_TIME
 
 #: Called with a short text for each phase.
 Progress = Callable[[str], None]
@@ -81,17 +81,11 @@ def begin(
     shortened = [key for key in half if starts[key] > 0]
     for (topic, partition), oldest in cluster.first_timestamps(shortened).items():
         if oldest is None or oldest > selection.since:
-            left = "nothing" if oldest is None else f"nothing before {_iso(oldest)}"
+            left = "nothing" if oldest is None else f"nothing before {iso_time(oldest)}"
             raise CouldNotAuditError(
-                f"retention has left {left} in {topic}/{partition}: what was prepared since {_iso(selection.since)} is "
-                "gone in part, and so would be the verdict; give a later --since, or none to audit what is left",
+                f"retention has left {left} in {topic}/{partition}: what was prepared since "
+                f"{iso_time(selection.since)} is gone in part, and so would be the verdict; give a later --since, or "
+                "none to audit what is left",
             )
     found = cluster.offsets_at(keys, selection.since - CLOCK_MARGIN_MS)
     return {key: max(starts[key], found[key]) for key in keys}
-
-
-def _iso(ms: int) -> str:
-    # Where HALF does not have the append time, a producer may write any number.
-    if ms > LAST_TIME:
-        return f"{ms} ms"
-    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds")

@@ -13,11 +13,11 @@ import hashlib
 from typing import Any
 
 from txbridge.core.names import short_id
+from txbridge.text import LAST_TIME
 from txbridge_audit.judge import violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import COMMIT, CopyMention, EndMention
-from txbridge_audit.protocol.record import LAST_TIME
 
 #: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
 #: decision a million times must not make a row that nobody can hold. `entries` and `copies` count all of them.

@@ -10,8 +10,6 @@ from txbridge.core import names
 
 #: A number of the protocol fits into 64 bits, one of Kafka's partitions into 32.
 MOST, MOST_PARTITIONS = 2**63 - 1, 2**31 - 1
-#: The last millisecond of the year 9999, after which there is no date. Kafka takes any number as a timestamp.
-LAST_TIME = 253_402_300_799_999
 DIGITS = re.compile(r"[0-9]+")
 _COORDINATES = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
 

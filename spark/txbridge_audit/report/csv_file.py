@@ -9,7 +9,7 @@ import unicodedata
 from txbridge.text import one_line
 from txbridge_audit.judge.table import KINDS, VIOLATIONS
 from txbridge_audit.report.entry import Entry
-from txbridge_audit.report.meaning import iso_time, rule_of
+from txbridge_audit.report.meaning import readable_time, rule_of
 from txbridge_audit.report.model import AuditReport
 
 #: A spreadsheet takes a cell that begins so for a formula, and formulas can send what other cells hold.
@@ -27,7 +27,7 @@ def csv_of(report: AuditReport) -> str:
 
 
 def _row(entry: Entry) -> dict[str, str | None]:
-    times = {name: None if ms is None else iso_time(ms) for name, ms in entry.times.items()}
+    times = {name: None if ms is None else readable_time(ms) for name, ms in entry.times.items()}
     accepted = entry.accepted
     return {
         "id": entry.id,

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from txbridge.text import counted, one_line
 from txbridge_audit.judge import lacking, table
 from txbridge_audit.judge.findings import BLIND, BY_HAND
-from txbridge_audit.report.meaning import accepted, advice, iso_time, rule_of, some_of_each
+from txbridge_audit.report.meaning import accepted, advice, readable_time, rule_of, some_of_each
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import QUANTILES, AuditOverview, Latency
 
@@ -71,7 +71,7 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         count=lambda number: f"{number:,}",
         counted=counted,
         duration=duration,
-        time=iso_time,
+        time=readable_time,
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 
+from txbridge.text import iso_time
 from txbridge_audit.judge import fates
-from txbridge_audit.protocol.record import LAST_TIME
 from txbridge_audit.report.entry import Entry, Tally
 from txbridge_audit.report.model import AuditReport
 
@@ -23,7 +22,9 @@ def advice(report: AuditReport) -> list[str]:
     """Advice about transactions that are no violation, and not finished either."""
     told = []
     if report.read_at > report.started_at:
-        told.append(f"At the cuts of {iso_time(report.started_at)}, read again at {iso_time(report.read_at)}.")
+        told.append(
+            f"At the cuts of {readable_time(report.started_at)}, read again at {readable_time(report.read_at)}."
+        )
     if report.lost_since:
         where = ", ".join(f"{number:,} of {place}" for place, number in report.lost_since.items())
         told.append(f"Retention has removed offsets since that audit: {where}. What they held is not judged.")
@@ -55,8 +56,6 @@ def accepted(report: AuditReport) -> str:
     return ", all accepted" if not report.unaccepted else f" ({number:,} accepted)"
 
 
-def iso_time(ms: int) -> str:
-    """A time as text, in UTC. Kafka takes any number of milliseconds as a timestamp."""
-    if not 0 <= ms <= LAST_TIME:
-        return f"{ms} ms"
-    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+def readable_time(ms: int) -> str:
+    """A time in UTC, with a space between the day and the hour."""
+    return iso_time(ms).replace("T", " ")

@@ -13,7 +13,7 @@ from txbridge_audit.judge import lacking
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
 from txbridge_audit.report.entry import Place, Tally
-from txbridge_audit.report.meaning import accepted, advice, iso_time, rule_of, some_of_each
+from txbridge_audit.report.meaning import accepted, advice, readable_time, rule_of, some_of_each
 from txbridge_audit.report.model import AuditReport
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
@@ -87,7 +87,7 @@ def _violations(report: AuditReport, console: Console) -> None:
             for place in entry.evidence:
                 _line(console, f"    {_place(place)}")
             if entry.times:
-                _line(console, "    " + ", ".join(f"{what} {iso_time(ms)}" for what, ms in entry.times.items()))
+                _line(console, "    " + ", ".join(f"{what} {readable_time(ms)}" for what, ms in entry.times.items()))
     if report.violations.total > shown:
         more = f"{shown:,} of {report.violations.total:,}, some of each kind; --report FILE has more"
         _line(console, more)

@@ -121,14 +121,13 @@ def test_a_message_as_json_shows_its_short_id_only():
 
 
 def test_a_message_as_json_with_all_that_it_can_have():
-    message = replace(
-        DISCARDED, key=b"\xff", resumed=1_700_000_001_000, stored=StoredCommand(7, COMMIT, Source.OPERATOR, "alice")
-    )
+    stored = StoredCommand(7, COMMIT, Source.OPERATOR, "alice")
+    message = replace(DISCARDED, key=b"\xff", born=10**17, resumed=1_700_000_001_000, stored=stored)
     record = message_record(message, NOW, show_ids=True)
     assert record["transaction_id"] == "ABCDEF00000000000000000000000004"
     assert (record["key"], record["key_base64"]) == (None, "/w==")
     assert (record["discard_reason"], record["discarded_at"]) == ("MAX_CHECKS", "0:9")
-    assert record["resumed"] == "2023-11-14T22:13:21.000Z"
+    assert (record["born"], record["resumed"]) == ("100000000000000000 ms", "2023-11-14T22:13:21.000Z")
     assert record["stored"] == {"end_offset": 7, "decision": "commit", "source": "operator", "client_id": "alice"}
 
 

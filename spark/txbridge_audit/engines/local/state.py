@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from txbridge_audit.engines.local.store import Key, key_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.evidence import ENOUGH, Anchor, Evidence
 from txbridge_audit.judge.facts import TopicPartition
@@ -38,9 +39,6 @@ from txbridge_audit.report.sums import most_listed
 FORMAT = 2
 #: The database in the folder of the state.
 FILE = "audit.sqlite"
-
-#: Half partition and offset; -1 for records that name no offset, so that the key is never null.
-Key = tuple[int, int]
 
 #: Transactions that are kept in memory until they are closed: most are read and judged in one step or two. One takes
 #: some 2 KiB, so these take 100 MiB at most.
@@ -407,8 +405,3 @@ class StateStore:
             left,
         )
         self.touched |= set(left)
-
-
-def key_of(mention: Mention) -> Key:
-    """The key of a mention's transaction."""
-    return mention.partition, -1 if mention.half is None else mention.half

@@ -22,7 +22,8 @@ from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.seen import Seen, edges_of
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import LocalIntake
-from txbridge_audit.engines.local.state import Key, StateStore
+from txbridge_audit.engines.local.state import StateStore
+from txbridge_audit.engines.local.store import Key
 from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table

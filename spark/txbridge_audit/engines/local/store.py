@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from txbridge_audit.judge.transaction import AuditedTransaction, transaction_of
 from txbridge_audit.protocol.mentions import Mention, from_row, to_row
 
+#: Half partition and offset; -1 for records that name no offset, so that keys can be sorted, and are never null.
+Key = tuple[int, int]
+
 #: Number of records up to which their mentions are kept in memory. One takes some 300 bytes there.
 MOST_IN_MEMORY = 2_000_000
 #: Rows that are written at once.
@@ -38,12 +41,10 @@ class MemoryStore(MentionStore):
     """Mentions in memory."""
 
     def __init__(self) -> None:
-        self._by_key: dict[tuple[int, int], list[Mention]] = {}
+        self._by_key: dict[Key, list[Mention]] = {}
 
     def add(self, mention: Mention) -> None:
-        # -1 for records that name no offset, so that the keys can be sorted.
-        key = mention.partition, -1 if mention.half is None else mention.half
-        self._by_key.setdefault(key, []).append(mention)
+        self._by_key.setdefault(key_of(mention), []).append(mention)
 
     def transactions(self) -> Iterator[AuditedTransaction]:
         for key in sorted(self._by_key):
@@ -64,10 +65,10 @@ class SqliteStore(MentionStore):
             "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
             "CREATE TABLE mention (partition INTEGER, half INTEGER, row TEXT)"
         )
-        self._waiting: list[tuple[int, int | None, str]] = []
+        self._waiting: list[tuple[int, int, str]] = []
 
     def add(self, mention: Mention) -> None:
-        self._waiting.append((mention.partition, mention.half, json.dumps(to_row(mention))))
+        self._waiting.append((*key_of(mention), json.dumps(to_row(mention))))
         if len(self._waiting) >= _BATCH:
             self._write()
 
@@ -93,3 +94,8 @@ class SqliteStore(MentionStore):
 def store_for(records: int) -> MentionStore:
     """The store for so many records."""
     return MemoryStore() if records <= MOST_IN_MEMORY else SqliteStore()
+
+
+def key_of(mention: Mention) -> Key:
+    """The key of a mention's transaction."""
+    return mention.partition, -1 if mention.half is None else mention.half
