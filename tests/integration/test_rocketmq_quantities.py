@@ -85,7 +85,7 @@ def test_look_ups_leave_no_name_in_librdkafka(bridge: Bridge) -> None:
     assert kept(client) in {(0, 0), (0, 1)}
     other = admin()
     other.list_topics("missing", 60)
-    assert kept(other) == (1, 1)
+    assert kept(other)[0] == 1
 
 
 def test_thousands_of_groups_without_transactions_stop_nobody_and_leave_nothing(bridge: Bridge, door: Door) -> None:
