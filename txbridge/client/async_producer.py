@@ -21,6 +21,7 @@ from txbridge.client.listener import LocalTransactionState, TransactionListener,
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
+    DEFAULT_COMMIT_INTERVAL_S,
     DEFAULT_START_TIMEOUT_S,
     DEFAULT_TIMER_MAX_DELAY_S,
     ClientOptions,
@@ -76,6 +77,7 @@ class AsyncTransactionProducer:
         check_request_hold_max: How many checks may be unanswered.
         start_timeout: Seconds to wait for Kafka at the start.
         timer_max_delay: Longest delay of a message, in seconds.
+        commit_interval: Seconds for which decisions are gathered, at most, to leave together.
         metrics: Counts the work of this producer.
 
     """
@@ -91,6 +93,7 @@ class AsyncTransactionProducer:
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
         timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
+        commit_interval: float = DEFAULT_COMMIT_INTERVAL_S,
         metrics: ClientMetrics | None = None,
     ) -> None:
         if not isinstance(listener, AsyncTransactionListener | TransactionListener):
@@ -99,7 +102,7 @@ class AsyncTransactionProducer:
             )
         require_positive(check_concurrency=check_concurrency)
         self._options = ClientOptions(
-            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
+            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay, commit_interval
         )
         self._listener = listener
         self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)

@@ -21,6 +21,11 @@ DEFAULT_START_TIMEOUT_S = 30.0
 #: RocketMQ's checkRequestHoldMax.
 DEFAULT_CHECK_REQUEST_HOLD_MAX = 2000
 DEFAULT_TIMER_MAX_DELAY_S = DEFAULT_TIMER_MAX_DELAY_MS / 1000
+#: A blocking service with 200 orders a second sends 50 END records instead of 200, and its worker as many Kafka
+#: transactions. The wait is as long as a person or a service behind Kafka does not notice.
+DEFAULT_COMMIT_INTERVAL_S = 0.02
+#: A longer one is surely meant in milliseconds.
+_LONGEST_COMMIT_INTERVAL_S = 1.0
 #: About thirty years. A longer delay is surely a mistake.
 _LONGEST_DELAY_S = 1e9
 
@@ -37,12 +42,17 @@ class ClientOptions:
     metrics: ClientMetrics | None = None
     #: Seconds.
     timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S
+    #: Seconds.
+    commit_interval: float = DEFAULT_COMMIT_INTERVAL_S
 
     def __post_init__(self) -> None:
         _require_group(self.group, self.namespace)
         require_positive(check_request_hold_max=self.check_request_hold_max)
         _require_seconds("start_timeout", self.start_timeout)
         _require_seconds("timer_max_delay", self.timer_max_delay, _LONGEST_DELAY_S)
+        interval = self.commit_interval
+        if not isinstance(interval, int | float) or not 0 <= interval <= _LONGEST_COMMIT_INTERVAL_S:
+            raise UsageError(f"commit_interval must be 0 to {_LONGEST_COMMIT_INTERVAL_S:g} seconds, not {interval!r}")
         kafka_config.user_config(self.settings)
         # A copy, so that what the application changes later has no effect.
         object.__setattr__(self, "settings", dict(self.settings))

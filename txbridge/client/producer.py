@@ -16,6 +16,7 @@ from txbridge.client.listener import LocalTransactionState, TransactionListener
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
+    DEFAULT_COMMIT_INTERVAL_S,
     DEFAULT_START_TIMEOUT_S,
     DEFAULT_TIMER_MAX_DELAY_S,
     ClientOptions,
@@ -69,6 +70,8 @@ class TransactionProducer:
         start_timeout: Seconds to wait for Kafka at the start.
         timer_max_delay: Longest delay of a message, in seconds. Use the workers' value, because a worker discards
             messages with a longer delay.
+        commit_interval: Seconds for which decisions are gathered, at most, to leave together. So a commit is visible up
+            to that much later, unless it comes after a quiet time. With 0 it waits only for earlier ones in flight.
         metrics: Counts the work of this producer. One object may serve several producers.
 
     Raises:
@@ -90,6 +93,7 @@ class TransactionProducer:
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
         timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
+        commit_interval: float = DEFAULT_COMMIT_INTERVAL_S,
         metrics: ClientMetrics | None = None,
     ) -> None:
         if not isinstance(listener, TransactionListener):
@@ -103,7 +107,7 @@ class TransactionProducer:
         )
         self._listener = listener
         self._options = ClientOptions(
-            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
+            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay, commit_interval
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = ThreadChecks(listener, self, check_executor, check_thread_pool_max_size)

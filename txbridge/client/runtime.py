@@ -88,7 +88,9 @@ class Runtime:
         )
         # Names this process to people who read END. RocketMQ's client id has the same form.
         client_id = f"{socket.gethostname()}@{os.getpid()}"
-        self._ends = DecisionSender(Wire(end_config, connection), connection, names, group, client_id)
+        self._ends = DecisionSender(
+            Wire(end_config, connection), connection, names, group, client_id, options.commit_interval
+        )
         self.sends = SendPath(
             limits,
             prepare_timeout,

@@ -18,8 +18,9 @@ def add(queue, *offsets, partition=0, source=Source.CLIENT, size=100, remark=Non
 
 
 def take(queue):
-    """Take a batch when every lane may send again."""
-    return queue.take_batch(float("inf"))
+    """Take the batch of the only lane that may send now, or None."""
+    [batch] = queue.take_batches(100.0) or [None]
+    return batch
 
 
 def offsets(batch):
@@ -27,7 +28,7 @@ def offsets(batch):
 
 
 def test_first_goes_alone_and_the_next_gather_behind_it():
-    queue = DecisionQueue()
+    queue = DecisionQueue(0)
     add(queue, 1)
     first = take(queue)
     assert offsets(first) == [1]
@@ -41,96 +42,76 @@ def test_first_goes_alone_and_the_next_gather_behind_it():
     assert take(queue) is None
 
 
-def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_once():
-    queue = DecisionQueue()
+def leave(queue, now):
+    """Take the batches that may leave now, and settle them."""
+    batches = queue.take_batches(now)
+    for batch in batches:
+        queue.settle_batch(batch)
+    return [(batch.lane.partition, *offsets(batch)) for batch in batches]
+
+
+def test_records_leave_an_interval_apart_and_the_first_after_a_quiet_time_at_once():
+    queue = DecisionQueue(0.02)
     add(queue, 1)
     assert queue.next_due <= 100.0
-    first = queue.take_batch(100.0)
+    [first] = queue.take_batches(100.0)
     assert offsets(first) == [1]
     assert queue.next_due is None  # The record is in flight.
     add(queue, 2)
     queue.settle_batch(first)
     add(queue, 3)
-    add(queue, 4, partition=1)
-    assert queue.next_due <= 100.004
-    assert offsets(queue.take_batch(100.004)) == [4]
-    assert queue.take_batch(100.004) is None
-    assert queue.next_due == pytest.approx(100.005)
-    second = queue.take_batch(100.006)
-    assert offsets(second) == [2, 3]
-    queue.settle_batch(second)
+    assert queue.take_batches(100.019) == []
+    assert queue.next_due == pytest.approx(100.02)
+    assert leave(queue, 100.025) == [(0, 2, 3)]
+    add(queue, 4)
+    assert queue.next_due == pytest.approx(100.045)
+    assert leave(queue, 100.05) == [(0, 4)]
     add(queue, 5)
-    assert queue.take_batch(100.01) is None
-    assert offsets(queue.take_batch(101.0)) == [5]
+    assert leave(queue, 100.08) == [(0, 5)]
 
 
-def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
-    queue = DecisionQueue()
-
-    def send(at, count):
-        """Send a record with all commands that came since the last one."""
-        add(queue, *range(count))
-        batch = queue.take_batch(at)
-        assert batch is not None
-        assert len(batch.tickets) == count
-        queue.settle_batch(batch)
-
-    def next_leaves():
-        add(queue, 1_000)
-        due = queue.next_due
-        queue.abandon_all()
-        return due
-
-    # The first record after a quiet time says nothing about the rate, however many commands it has.
-    send(100.0, 40)
-    assert next_leaves() == pytest.approx(100.005)
-    # 8 in 10 ms: 800 a second.
-    send(100.01, 8)
-    assert next_leaves() == pytest.approx(100.015)
-    # 20 in 10 ms: 2,000 a second.
-    send(100.02, 20)
-    assert next_leaves() == pytest.approx(100.035)
-    # 20 in 15 ms, 1,300 a second: as many, but not as fast.
-    send(100.035, 20)
-    assert next_leaves() == pytest.approx(100.04)
+def test_the_lanes_of_all_partitions_leave_together():
+    queue = DecisionQueue(0.02)
+    add(queue, 1)
+    assert leave(queue, 100.0) == [(0, 1)]
+    add(queue, 2, partition=1)
+    add(queue, 3, partition=2)
+    add(queue, 4)
+    assert queue.take_batches(100.019) == []
+    assert leave(queue, 100.021) == [(1, 2), (2, 3), (0, 4)]
 
 
-def test_forty_eight_commands_are_enough_and_do_not_wait_for_more():
-    queue = DecisionQueue()
-    news = []
-
-    def give(*given):
-        for offset in given:
+def test_a_lane_with_200_commands_leaves_at_once_and_delays_no_other_lane():
+    queue = DecisionQueue(0.02)
+    add(queue, 0, partition=1)
+    assert leave(queue, 100.0) == [(1, 0)]
+    news, left = [], []
+    add(queue, 1, partition=1)
+    for number in range(4):
+        for offset in range(201):
             add(queue, offset)
             news.append(queue.has_news)
-
-    give(0)
-    first = queue.take_batch(100.0)
-    give(*range(1, 9))
-    queue.settle_batch(first)
-    give(*range(9, 48))
-    assert queue.take_batch(100.001) is None
-    give(48, 49)
-    # The sender has to be woken for the first one, and when there are enough.
-    assert [number for number, told in enumerate(news) if told] == [0, 48]
-    assert queue.next_due == 0
-    second = queue.take_batch(100.001)
-    assert offsets(second) == list(range(1, 50))
-    give(*range(50, 98))
-    queue.settle_batch(second)
-    assert offsets(queue.take_batch(100.002)) == list(range(50, 98))
+        assert queue.next_due == 0
+        left += [(partition, len(given)) for partition, *given in leave(queue, 100.006 + number * 0.006)]
+    # After 6, 12 and 18 ms only the lane with enough, after 24 ms both.
+    assert left == [(0, 201), (0, 201), (0, 201), (1, 1), (0, 201)]
+    # The sender has to be woken for the first one of all, and when there are enough.
+    assert [number for number, told in enumerate(news) if told] == [199, 400, 601, 802]
+    add(queue, 2)
+    assert queue.has_news
+    assert queue.next_due == pytest.approx(100.044)
 
 
 def test_who_waits_for_a_command_does_not_wait_for_company():
     hurried = []
-    queue = DecisionQueue(lambda: hurried.append(queue.hurry_all()))
+    queue = DecisionQueue(0.02, lambda: hurried.append(queue.hurry_all()))
     add(queue, 1)
-    first = queue.take_batch(100.0)
+    [first] = queue.take_batches(100.0)
     [ticket] = add(queue, 2)
     queue.settle_batch(first)
-    assert queue.take_batch(100.001) is None
+    assert queue.take_batches(100.001) == []
     ticket.leave_soon()
-    second = queue.take_batch(100.001)
+    [second] = queue.take_batches(100.001)
     assert offsets(second) == [2]
     queue.settle_batch(second)
     ticket.settle_with()
@@ -138,15 +119,15 @@ def test_who_waits_for_a_command_does_not_wait_for_company():
     assert len(hurried) == 1
     # `hurry` applied only to the commands that had been added by then.
     add(queue, 3)
-    assert queue.take_batch(100.002) is None
+    assert queue.take_batches(100.002) == []
 
 
 def test_partitions_and_sources_have_lanes_of_their_own():
-    queue = DecisionQueue()
+    queue = DecisionQueue(0)
     add(queue, 1, 2, partition=0)
     add(queue, 3, partition=1)
     add(queue, 4, partition=0, source=Source.CHECK)
-    taken = [take(queue), take(queue), take(queue)]
+    taken = queue.take_batches(100.0)
     assert [(batch.lane.partition, batch.lane.source, offsets(batch)) for batch in taken] == [
         (0, Source.CLIENT, [1, 2]),
         (1, Source.CLIENT, [3]),
@@ -157,7 +138,7 @@ def test_partitions_and_sources_have_lanes_of_their_own():
 
 
 def test_a_record_holds_at_most_1000_entries():
-    queue = DecisionQueue()
+    queue = DecisionQueue(0)
     add(queue, *range(2_500))
     sizes = []
     while (batch := take(queue)) is not None:
@@ -168,7 +149,7 @@ def test_a_record_holds_at_most_1000_entries():
 
 
 def test_a_record_names_at_most_16_mib():
-    queue = DecisionQueue()
+    queue = DecisionQueue(0)
     mib = 1024 * 1024
     add(queue, *range(17), size=mib)
     add(queue, 100, size=20 * mib)
@@ -182,7 +163,7 @@ def test_a_record_names_at_most_16_mib():
 
 
 def test_a_record_with_remarks_stays_below_500_kb():
-    queue = DecisionQueue()
+    queue = DecisionQueue(0)
     # Each character takes three when encoded, so each remark takes all of its 2,048.
     add(queue, *range(1_000), remark="%" * 2_048)
     sizes = []
@@ -196,7 +177,7 @@ def test_a_record_with_remarks_stays_below_500_kb():
 
 
 def test_flush_mark_covers_only_what_was_given_before():
-    queue = DecisionQueue()
+    queue = DecisionQueue(0)
     add(queue, 1, 2)
     mark = queue.set_mark()
     first = take(queue)
@@ -209,7 +190,7 @@ def test_flush_mark_covers_only_what_was_given_before():
 
 
 def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
-    queue = DecisionQueue()
+    queue = DecisionQueue(0)
     add(queue, 1)
     batch = take(queue)
     add(queue, 2, 3)
@@ -223,7 +204,7 @@ def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
 
 def test_a_future_tells_the_same_whether_it_was_asked_for_before_or_after():
     error = EndTransactionError("given up")
-    before, after = add(DecisionQueue(), 1, 2), add(DecisionQueue(), 3, 4)
+    before, after = add(DecisionQueue(0), 1, 2), add(DecisionQueue(0), 3, 4)
     early = [ticket.as_future() for ticket in before]
     assert [(future.done(), future.cancel()) for future in early] == [(False, False)] * 2
     for acknowledged, given_up in (before, after):

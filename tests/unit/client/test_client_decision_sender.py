@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from tests.support.client_fakes import FakeWire, refusal
 from txbridge import EndTransactionError
-from txbridge.client.decide import decision_batcher, decision_sender
+from txbridge.client.decide import decision_sender
 from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, parse_end
@@ -21,8 +21,8 @@ def entry(offset, decision=Decision.COMMIT, **more):
     return DecisionEntry(offset, f"{offset:032X}", decision, **more)
 
 
-def started(wire):
-    sender = DecisionSender(wire, KafkaConnection("127.0.0.1:1"), Names("ns"), "orders", "host@1")
+def started(wire, interval=0.0):
+    sender = DecisionSender(wire, KafkaConnection("127.0.0.1:1"), Names("ns"), "orders", "host@1", interval)
     sender.start()
     return sender
 
@@ -85,16 +85,13 @@ def test_commands_gather_while_the_last_record_travels(wire, sender):
     ]
 
 
-@pytest.fixture
-def patient(monkeypatch):
-    """A sender whose records leave an hour apart, unless a caller waits."""
-    monkeypatch.setattr(decision_batcher, "APART_S", 3_600.0)
+AN_HOUR = 3_600.0
 
 
 @pytest.mark.parametrize("waits", ["future of a result", "flush", "close"])
-def test_who_waits_is_not_kept_waiting_for_company(patient, wire, waits):
+def test_who_waits_is_not_kept_waiting_for_company(wire, waits):
     wire.automatic = True
-    sender = started(wire)
+    sender = started(wire, AN_HOUR)
     submit(sender, 1)
     wire.wait_records(1)
     ticket = sender.submit_command(0, entry(2), Source.CLIENT, 100)
@@ -112,8 +109,8 @@ def test_who_waits_is_not_kept_waiting_for_company(patient, wire, waits):
     sender.close(10)
 
 
-def test_close_sends_all_that_waits_in_however_many_records(patient, wire):
-    sender = started(wire)
+def test_close_sends_all_that_waits_in_however_many_records(wire):
+    sender = started(wire, AN_HOUR)
     submit(sender, 1)
     wire.wait_records(1)
     futures = submit(sender, *range(2, 1_007))

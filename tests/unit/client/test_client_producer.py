@@ -45,6 +45,9 @@ class Coroutine(Commits):
         ({"start_timeout": 0}, "start_timeout must be seconds, more than 0, not 0"),
         ({"start_timeout": "30"}, "start_timeout must be seconds, more than 0, not '30'"),
         ({"timer_max_delay": "60"}, "timer_max_delay must be seconds, more than 0, not '60'"),
+        ({"commit_interval": 20}, "commit_interval must be 0 to 1 seconds, not 20"),
+        ({"commit_interval": -0.02}, "commit_interval must be 0 to 1 seconds, not -0.02"),
+        ({"commit_interval": "0.02"}, "commit_interval must be 0 to 1 seconds, not '0.02'"),
     ],
 )
 def test_constructor_refuses(arguments, complaint):

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from math import inf
 
 from txbridge.client.base import process
 from txbridge.client.errors import EndTransactionError
@@ -19,20 +18,9 @@ MAX_RECORD_BYTES = 500_000
 #: record that names more would be delivered in several transactions, and nothing would be gained.
 MAX_NAMED_BYTES = 16 * 1024 * 1024
 
-#: Least time (s) between two records of one lane, as with a linger of 5 ms, the default of Kafka's own producer
-#: (KIP-1030). A command that comes after a quiet time does not wait. A record costs Kafka and the worker the same,
-#: however many commands are in it, and makes the worker begin a Kafka transaction. Without this time a single blocking
-#: caller sent nearly a record for each of its messages, and these took processor time from it.
-APART_S = 0.005
-#: Least time (s) between two records while commands come faster than `BUSY_AFTER` a second. Then the processors of
-#: client, worker and Kafka are busy with records. A decision that is seen 10 ms later is the smaller price.
-APART_WHEN_BUSY_S = 0.015
-#: Commands a second of one lane, measured from record to record. This is well above the rate of callers with pauses,
-#: and below that of one thread that sends one message after the other (more than 2,000 a second).
-BUSY_AFTER = 1_600
-#: Number of waiting commands that make a record leave at once. Waiting for more would save little, and would make
-#: everything behind it work in bursts.
-ENOUGH = 48
+#: Number of waiting commands that make a record leave at once. At full speed they come while the last record is in
+#: flight. With many more, everything behind the client would work in bursts.
+ENOUGH = 200
 
 #: Bytes of an entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
 _ENTRY_BYTES = 80
@@ -122,26 +110,21 @@ class Lane:
     source: Source
     waiting: deque[Ticket] = field(default_factory=deque)
     in_flight: bool = False
-    #: Earliest time (s) at which the next record leaves, unless a caller waits for it or enough commands are there.
-    not_before: float = 0.0
-    #: Time (s) at which the last record left.
-    left: float = -inf
+    #: Whether a caller waits for a command of the next record.
+    is_hurried: bool = False
     given: int = 0
     settled: int = 0
 
     @property
-    def due(self) -> float:
-        """Time (s) at which the next record leaves, if nothing is in flight."""
-        return self.not_before if len(self.waiting) < ENOUGH else 0.0
+    def is_urgent(self) -> bool:
+        """Whether the next record does not wait for the others."""
+        return self.is_hurried or len(self.waiting) >= ENOUGH
 
-    def take_tickets(self, now: float) -> list[Ticket]:
+    def take_tickets(self) -> list[Ticket]:
         """Take the commands of the next record, which leaves now."""
-        tickets = _take_first(self.waiting)
-        is_busy = len(tickets) > BUSY_AFTER * (now - self.left)
-        self.not_before = now + (APART_WHEN_BUSY_S if is_busy else APART_S)
-        self.left = now
+        self.is_hurried = False
         self.in_flight = True
-        return tickets
+        return _take_first(self.waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +138,19 @@ class Batch:
 class DecisionQueue:
     """All lanes. Not thread-safe. Times are seconds by the clock of the caller.
 
-    A ticket calls `hurry` when a caller is about to wait for it.
+    The records of all lanes leave together, `interval` seconds apart at least, unless a lane is urgent. A record costs
+    client, Kafka and worker the same, however many commands are in it. A ticket calls `hurry` when a caller is about to
+    wait for it.
     """
 
-    def __init__(self, hurry: Callable[[], object] = _do_nothing) -> None:
+    def __init__(self, interval: float, hurry: Callable[[], object] = _do_nothing) -> None:
+        self._interval = interval
         self._hurry = hurry
+        #: Earliest time (s) of the next records that are not urgent.
+        self._next_tick = 0.0
         self._lanes: dict[tuple[int, Source], Lane] = {}
-        self._ready: deque[Lane] = deque()
+        #: Lanes with commands and nothing in flight.
+        self._ready: list[Lane] = []
         #: Commands that are neither acknowledged nor given up.
         self.unsettled = 0
         #: Whether the last added command makes a record due that was not due, or due sooner.
@@ -185,28 +174,33 @@ class DecisionQueue:
             if not lane.waiting or lane.waiting[-1] is not ticket:
                 lane.waiting.append(ticket)
             raise
-        self.has_news = not lane.in_flight and len(lane.waiting) in {1, ENOUGH}
+        is_first = is_ready and len(self._ready) == 1
+        self.has_news = is_first or (not lane.in_flight and len(lane.waiting) == ENOUGH)
         return ticket
 
     @property
     def next_due(self) -> float | None:
-        """Time (s) at which `take_batch` returns a batch. None while every lane is empty or has a record in flight."""
-        return min((lane.due for lane in self._ready), default=None)
+        """Time (s) at which `take_batches` returns some. None while every lane is empty or has a record in flight."""
+        if not self._ready:
+            return None
+        return 0.0 if any(lane.is_urgent for lane in self._ready) else self._next_tick
 
-    def take_batch(self, now: float) -> Batch | None:
-        """Take the next batch of a lane that has nothing in flight and may send. The batch must be settled."""
-        for _ in range(len(self._ready)):
-            lane = self._ready.popleft()
-            if lane.due <= now:
-                return Batch(lane, lane.take_tickets(now))
-            self._ready.append(lane)
-        return None
+    def take_batches(self, now: float) -> list[Batch]:
+        """Take the next batch of each lane that has nothing in flight and may send. Each must be settled."""
+        if now < self._next_tick:
+            # These do not move the time, or a lane with many commands would keep those of the others waiting.
+            due = [lane for lane in self._ready if lane.is_urgent]
+            self._ready = [lane for lane in self._ready if not lane.is_urgent]
+        else:
+            due, self._ready = self._ready, []
+            if due:
+                self._next_tick = now + self._interval
+        return [Batch(lane, lane.take_tickets()) for lane in due]
 
     def hurry_all(self) -> None:
         """Let all commands that were given by now leave without waiting for others."""
         for lane in self._lanes.values():
-            if lane.waiting:
-                lane.not_before = 0.0
+            lane.is_hurried = bool(lane.waiting)
 
     def settle_batch(self, batch: Batch) -> None:
         """Let the lane of an acknowledged or given-up batch go on. The caller settles the tickets."""

@@ -37,13 +37,16 @@ _NOT_LOST = "nothing is lost: the worker will ask check_local_transaction"
 class DecisionSender:
     """Sends END commands; thread-safe."""
 
-    def __init__(self, wire: Wire, connection: KafkaConnection, names: Names, group: str, client_id: str) -> None:
+    def __init__(
+        self, wire: Wire, connection: KafkaConnection, names: Names, group: str, client_id: str, interval: float
+    ) -> None:
+        """`interval` is the client's option commit_interval."""
         self._wire = wire
         self._connection = connection
         self._topic = names.end
         self._group = group
         self._client_id = client_id
-        self._queue = DecisionQueue(self._hurry_all)
+        self._queue = DecisionQueue(interval, self._hurry_all)
         self._lock = threading.Lock()
         #: Wakes the thread, because there is something to do.
         self._work = threading.Condition(self._lock)
@@ -114,7 +117,7 @@ class DecisionSender:
     def _run(self) -> None:
         self._wire.connect(self._topic)
         while self._await_work():
-            while (batch := self._next_batch()) is not None:
+            for batch in self._take_batches():
                 try:
                     self._send_batch(batch)
                 except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
@@ -155,9 +158,9 @@ class DecisionSender:
                 self._work.wait(_IDLE_S)
             return not self._give_up and not (self._closing and not self._queue.unsettled)
 
-    def _next_batch(self) -> Batch | None:
+    def _take_batches(self) -> list[Batch]:
         with self._lock:
-            return self._queue.take_batch(math.inf if self._closing else time.monotonic())
+            return self._queue.take_batches(math.inf if self._closing else time.monotonic())
 
     def _send_batch(self, batch: Batch) -> None:
         """Produce the batch's record. Its delivery report settles the batch, or this method if it cannot be sent."""
