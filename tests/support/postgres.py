@@ -35,9 +35,13 @@ def _shipped() -> Path:
 
 
 class Postgres:
-    """A server in a new directory, which is removed at the end."""
+    """A server in a new directory, which is removed at the end.
 
-    def __init__(self) -> None:
+    It does not wait for the disk (fsync=off) unless its `settings`, as in postgresql.conf, say otherwise.
+    """
+
+    def __init__(self, **settings: str) -> None:
+        self._settings = {"listen_addresses": "", "fsync": "off", "shared_buffers": "16MB", **settings}
         # Not pytest's folder: the path of a Unix socket is short, and the server's user needs access.
         self._folder = Path(tempfile.mkdtemp(prefix="txb-pg-"))
         self._data = self._folder / "data"
@@ -64,6 +68,12 @@ class Postgres:
         """URL for SQLAlchemy."""
         return f"postgresql+psycopg://postgres@/postgres?host={self._folder}"
 
+    @property
+    def pid(self) -> int:
+        """The server's first process, the parent of all others."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         with (self._folder / "log").open("ab") as log:
             if not self._data.exists():
@@ -79,7 +89,7 @@ class Postgres:
             self._process = subprocess.Popen(
                 [
                     *(self._bin / "postgres", "-D", self._data, "-k", self._folder),
-                    *("-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"),
+                    *(word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

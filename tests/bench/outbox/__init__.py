@@ -1,0 +1,129 @@
+"""txbridge beside what people run instead of it: a polled outbox, Debezium, a message sent after the commit.
+
+One service places orders in PostgreSQL and announces each on Kafka. Its ways take turns, each with an own database and
+topic. Visible means: from the end of COMMIT to a read_committed reader. Processor time is that of all processes: app,
+PostgreSQL, Kafka and relay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from os import getloadavg
+from pathlib import Path
+from typing import Any
+
+from tests.bench.feed import say
+from tests.bench.measure import PER_SECOND, Found, Rounds
+from tests.bench.outbox.goals import DRAIN, IDLE, KILL, RELAY, SIGTERM, ratios
+from tests.bench.outbox.relays import Settings
+from tests.bench.outbox.shop import SETTINGS, new_shop
+from tests.bench.outbox.visit import Visit
+from tests.bench.outbox.ways import LOADS, WAYS, Way
+from tests.support.postgres import Postgres
+from txbridge.embedded import EmbeddedKafka
+
+#: The load during a restart, and that which makes a backlog.
+_STEADY, _FAST = "200/s", "asyncio 100"
+#: Orders of a load at full speed in the warm-up round, which finds out how many come in a second.
+_FIRST = 1_000
+#: Fewer would be a few ticks of processor time.
+_FEWEST = 150
+
+OPTIONS = {
+    "rounds": (3, "medians of so many"),
+    "seconds": (4.0, "of each load at a rate; half of it at full speed"),
+    "idle": (5.0, "seconds without a message"),
+    "restart": (12.0, "seconds of 200/s around each restart of a relay, 0: none"),
+    "backlog": (12_000, "orders of a backlog, 0: none"),
+    "ways": ([""], f"parts of their names: {', '.join(WAYS)}; all by default"),
+    "loads": ([""], f"parts of their names: {', '.join(LOADS)}; all by default"),
+    "partitions": (1, "of HALF and END"),
+    "commit_interval": (None, "of worker and client, in ms; theirs by default"),
+}
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    ways = {name: way for name, way in WAYS.items() if any(part in name for part in options.ways)}
+    found, relays = Rounds(), Rounds()
+    with ExitStack() as stack:
+        place = _Place(stack, Settings(options.partitions, options.commit_interval))
+        counts: dict[str, int] = {}
+        # The first round warms everything up, and does not count.
+        for number in range(options.rounds + 1):
+            for name, way in ways.items():
+                with place.visit(way) as visited:
+                    if number and way.idle:
+                        _note(found, number, name + IDLE, visited.idle(options.idle))
+                    for load in (load for load in way.loads if any(part in load for part in options.loads)):
+                        _note(found, number, f"{name}, {load}", _measure(options, counts, number, visited, name, load))
+        for name, way in ways.items():
+            if way.restarts:
+                with place.visit(way) as visited:
+                    _note(relays, 1, name + RELAY, _hardships(options, visited))
+    return {"figures": found.report() | relays.report(), "ratios": ratios(found, relays)}
+
+
+class _Place:
+    """Kafka and PostgreSQL for all ways. Servers start when they are needed."""
+
+    def __init__(self, stack: ExitStack, settings: Settings) -> None:
+        self._stack, self._settings = stack, settings
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txb-outbox-")))
+        self._kafka = stack.enter_context(EmbeddedKafka(jvm_profile="throughput", heap="1g"))
+        self._servers: list[tuple[Way, Postgres]] = []
+        self._shared = self._stack.enter_context(Postgres(**SETTINGS))
+
+    @contextmanager
+    def visit(self, way: Way) -> Iterator[Visit]:
+        settings = self._settings
+        if way.partitions is not None:
+            settings = replace(settings, partitions=way.partitions)
+        with (
+            new_shop(self._kafka, self._server(way), self._folder) as shop,
+            way.relay(shop, settings) as relay,
+            ExitStack() as stack,
+        ):
+            relay.start()
+            yield Visit(shop, way, relay, stack)
+
+    def _server(self, way: Way) -> Postgres:
+        if not way.postgres:
+            return self._shared
+        for owner, server in self._servers:
+            if owner is way:
+                return server
+        self._servers.append((way, self._stack.enter_context(Postgres(**SETTINGS, **way.postgres))))
+        return self._servers[-1][1]
+
+
+def _measure(
+    options: argparse.Namespace, counts: dict[str, int], number: int, visited: Visit, name: str, load: str
+) -> Found:
+    workload, rate = f"{name}, {load}", LOADS[load].rate
+    if rate:
+        return visited.measure(LOADS[load], max(_FEWEST, round(rate * (options.seconds if number else 1))))
+    found = visited.measure(LOADS[load], counts.get(workload, _FIRST))
+    counts[workload] = max(_FIRST, round(found[PER_SECOND] * options.seconds / 2))
+    return found
+
+
+def _hardships(options: argparse.Namespace, visited: Visit) -> Found:
+    """What happens to a relay, once each."""
+    found = {}
+    if options.restart:
+        for what, kill in ((SIGTERM, False), (KILL, True)):
+            found[what] = visited.restart(LOADS[_STEADY], options.restart, kill=kill)
+    if options.backlog:
+        found[DRAIN] = visited.drain(LOADS[_FAST], options.backlog)
+    return found
+
+
+def _note(rounds: Rounds, number: int, workload: str, found: Found) -> None:
+    text = ", ".join(f"{what} {value:,.4g}" for what, value in found.items())
+    say(f"round {number}, load {getloadavg()[0]:.1f}: {workload}: {text}")
+    if number:
+        rounds.add(workload, found)

@@ -1,0 +1,68 @@
+"""The ways that are compared, and the loads: tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tests.bench.outbox import relays
+from tests.bench.outbox.relays import Start
+
+
+@dataclass(frozen=True)
+class Load:
+    """Calls at the same time, and orders a second; 0 means as fast as possible."""
+
+    calls: int
+    rate: float = 0
+    #: `threads`, `asyncio`, or whatever the way has ("").
+    api: str = ""
+
+
+LOADS = {
+    "20/s": Load(8, 20),
+    "200/s": Load(8, 200),
+    "1,000/s": Load(8, 1_000),
+    "5,000/s": Load(8, 5_000),
+    "1 thread": Load(1, api="threads"),
+    "8 threads": Load(8, api="threads"),
+    "32 threads": Load(32, api="threads"),
+    "asyncio 100": Load(100, api="asyncio"),
+}
+ALL = ("200/s", "1 thread", "8 threads", "32 threads", "asyncio 100")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A service with its relay."""
+
+    #: By its name in tests.bench.outbox.announce.
+    announce: str
+    relay: Start = relays.none
+    loads: tuple[str, ...] = ALL
+    #: The service's API where the load leaves it open.
+    api: str = "threads"
+    #: Of HALF and END, instead of the option.
+    partitions: int | None = None
+    #: Whether anything becomes visible.
+    is_announced: bool = True
+    #: Whether restarts of the relay and its way through a backlog are measured.
+    restarts: bool = False
+    #: Whether its processor time without messages is measured.
+    idle: bool = True
+    #: Of PostgreSQL: a way with settings has a server of its own.
+    postgres: Mapping[str, str] = field(default_factory=dict)
+
+
+TXBRIDGE, POLLED, FOUR, PACED = "txbridge", "polled, 50 ms", "txbridge, 4 half partitions", "txbridge, without SQL"
+BARE = "bare INSERT"
+WAYS = {
+    TXBRIDGE: Way("txbridge", relays.worker, ("20/s", *ALL), restarts=True),
+    FOUR: Way("txbridge", relays.worker, ("20/s", "200/s", "8 threads"), partitions=4),
+    PACED: Way("pipelined", relays.worker, ("20/s", "200/s", "1,000/s", "5,000/s"), idle=False),
+    POLLED: Way("row", relays.polled("poll"), ("20/s", *ALL), restarts=True),
+    "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify"), restarts=True),
+    "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
+    "send after commit (unsafe)": Way("send", idle=False),
+    BARE: Way("insert", is_announced=False),
+}
