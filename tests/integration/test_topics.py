@@ -153,11 +153,11 @@ def test_plan_apply_plan_on_a_fresh_cluster(topics, admin, namespace):
     assert "all topics are as they should be" in second.stdout
 
     expected = {
-        "RMQ_SYS_TRANS_HALF_TOPIC": (4, {**LOG, "max.message.bytes": "1065536"}),
-        "RMQ_SYS_TRANS_END_TOPIC": (4, LOG),
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (4, LOG),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, {**LOG, "max.message.bytes": "1065536"}),
+        "RMQ_SYS_TRANS_END_TOPIC": (1, LOG),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, LOG),
         "RMQ_SYS_TRANS_OFFSET_TOPIC": (
-            4,
+            1,
             {
                 "cleanup.policy": "compact",
                 "message.timestamp.type": "LogAppendTime",
@@ -221,7 +221,7 @@ def test_several_at_a_time(admin, namespace):
         thread.join()
     assert len(results) == 4
     assert not any(TopicAction.REFUSED in actions for actions in results)
-    assert check_layout(admin, Names(namespace)).partitions == 4
+    assert check_layout(admin, Names(namespace)).partitions == 1
 
 
 def test_what_the_cluster_refuses_is_refused(topics, admin, namespace):

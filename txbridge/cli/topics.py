@@ -41,7 +41,7 @@ _STYLE = {
 Partitions = Annotated[
     int | None,
     typer.Option(
-        help="Partitions of HALF, END, OP and OFFSET, which cannot change later. Default: as existing, else 4."
+        help="Partitions of HALF, END, OP and OFFSET, which cannot change later. Default: as existing, else 1."
     ),
 ]
 ReplicationFactor = Annotated[
@@ -69,7 +69,7 @@ RealTopics = Annotated[
     typer.Option(
         "--real-topic",
         metavar="NAME[:PARTITIONS]",
-        help="Also create this real topic if it is missing, by default with as many partitions as HALF; repeatable.",
+        help="Also create this real topic if it is missing, by default with 4 partitions; repeatable.",
     ),
 ]
 

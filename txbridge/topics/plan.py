@@ -28,7 +28,11 @@ from txbridge.topics.spec import (
 )
 from txbridge.topics.verify import repair_of_policy
 
-DEFAULT_PARTITIONS = 4
+#: Each half partition has Kafka transactions of its own, so a small service would pay for each. One carries more than
+#: 30,000 transactions a second.
+_DEFAULT_PARTITIONS = 1
+#: Of a real topic. They are cheap, and its consumers can only be as many.
+_REAL_PARTITIONS = 4
 #: With three copies, records survive the loss of one broker while another is being restarted.
 _USUAL_REPLICATION_FACTOR = 3
 #: Each half partition costs its worker a transactional producer. A larger number is a typing error.
@@ -103,7 +107,7 @@ class TopicPlan:
 def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
     aligned = [names.half, names.end, names.op, names.offset]
     there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], FoundTopic)]
-    partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
+    partitions = options.partitions or (there[0] if there else _DEFAULT_PARTITIONS)
     wanted = wanted_topics(names, options, seen)
     planned = [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
     # The retention of HALF is not known if this user may not see it.
@@ -121,15 +125,13 @@ def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], broke
     return [
         *planned,
         *(
-            _compare_real(one, seen[one.name], options, size_of(options, seen[names.half]), partitions, brokers)
+            _compare_real(one, seen[one.name], options, size_of(options, seen[names.half]), brokers)
             for one in options.real_topics
         ),
     ]
 
 
-def _compare_real(
-    real: RealTopic, sight: Sight, options: PlanOptions, message_size: int, partitions: int, brokers: int
-) -> TopicPlan:
+def _compare_real(real: RealTopic, sight: Sight, options: PlanOptions, message_size: int, brokers: int) -> TopicPlan:
     """The plan for a real topic: it is created if it is missing, and otherwise left as it is."""
     if isinstance(sight, FoundTopic):
         reasons = tuple(real.objections_to(sight))
@@ -141,8 +143,8 @@ def _compare_real(
             reasons=reasons,
             notes=tuple(real.notes_on(sight, message_size)),
         )
-    missing = WantedTopic(real.name, (), real.partitions or partitions)
-    made = _compare_topic(missing, sight, options, partitions, brokers)
+    partitions = real.partitions or _REAL_PARTITIONS
+    made = _compare_topic(WantedTopic(real.name, (), partitions), sight, options, partitions, brokers)
     changes = [Change(name, None, value) for name, value in real.config_for(message_size).items()]
     return replace(made, changes=(*changes, *made.changes)) if sight is None else made
 

@@ -15,7 +15,7 @@ from txbridge.topics.spec import BATCH_ROOM, COPY_ROOM
 
 @dataclass(frozen=True, slots=True)
 class RealTopic:
-    """A real topic as it was asked for; without a number of partitions it gets as many as HALF."""
+    """A real topic as it was asked for; without a number of partitions it gets four."""
 
     name: str
     partitions: int | None = None

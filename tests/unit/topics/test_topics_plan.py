@@ -65,7 +65,7 @@ def test_fresh_cluster():
     plans = by_topic(NOTHING)
     assert list(plans) == list(ALL)
     assert {one.action for one in plans.values()} == {TopicAction.CREATE}
-    assert [one.partitions for one in plans.values()] == [4, 4, 4, 4, 1]
+    assert [one.partitions for one in plans.values()] == [1, 1, 1, 1, 1]
     assert {one.replication_factor for one in plans.values()} == {3}
     for topic in ALL:
         wanted = {change.name: change.new for change in plans[topic].changes}
