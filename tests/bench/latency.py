@@ -29,6 +29,7 @@ OPTIONS = {
     "seconds": (6, "of each measurement"),
     "size": SIZE,
     "rounds": ROUNDS,
+    "commit_interval": (0, "ms, of worker and client; the goals are about 0"),
     "warm_up": (0, "seconds before the first round, for rounds too short to have Kafka's classes compiled"),
 }
 
@@ -37,8 +38,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     count, port = options.rate * options.seconds, free_port()
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
-        standing(kafka, check_after=_NO_CHECKS, metrics_port=port) as stand,
-        PacedClient(stand, LocalTransactionState.COMMIT_MESSAGE) as ours,
+        standing(kafka, check_after=_NO_CHECKS, metrics_port=port, commit_interval=options.commit_interval) as stand,
+        PacedClient(stand, LocalTransactionState.COMMIT_MESSAGE, options.commit_interval) as ours,
         group_commits(kafka.bootstrap_servers, stand.bridge.create_topic("bare", partitions=1)) as bare,
         rocketmq({}) as peer,
     ):

@@ -70,6 +70,7 @@ def standing(
     check_again_after: int = _CHECK_AGAIN_AFTER,
     make_topic: Callable[[Bridge, str, int], str] = Bridge.create_topic,
     metrics_port: int = 0,
+    commit_interval: int = 20,
 ) -> Iterator[Stand]:
     """Start workers, which share all partitions, and a reader. Only a single worker may have a `metrics_port`."""
     with Bridge(kafka.bootstrap_servers, "bench", partitions=partitions) as bridge:
@@ -77,6 +78,7 @@ def standing(
         for _ in range(workers):
             bridge.worker(
                 metrics_port=metrics_port,
+                commit_interval=commit_interval,
                 transaction_timeout=check_after,
                 transaction_check_interval=check_again_after,
                 transaction_check_max=15,

@@ -14,9 +14,11 @@ from confluent_kafka.admin import AdminClient
 from tests.simulator.actors import Actor
 from tests.simulator.kafka_readers import SimulatedAdmin, SimulatedBrokers, SimulatedConsumer
 from tests.simulator.kafka_writer import SimulatedProducer
+from tests.simulator.partition_log import Stored
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fresh_halves import Run
 from txbridge.core.names import Names
@@ -125,6 +127,7 @@ class Process:
         check_rate: int = 1_000,
         largest: Limits | None = None,
         payload_memory: int = 300,
+        commit_interval_ms: int = 0,
     ) -> None:
         self.name = name
         self.partition = partition
@@ -151,6 +154,7 @@ class Process:
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
             payload_memory=payload_memory,
             check_rate=check_rate,
+            commit_interval_ms=commit_interval_ms,
             largest=largest or Limits(),
             metrics=cast(WorkerMetrics, _Metrics(world)),
             outside=outside,
@@ -172,6 +176,11 @@ class Process:
     def poke(self) -> None:
         """Wake the owner that waits for its inbox."""
         self.was_poked = True
+
+    def tell(self, offset: int, stored: Stored) -> None:
+        """Hand an END event over, as Faust does."""
+        self.owner.inbox.offer_event(DecisionEvent(offset, stored.key, stored.value, stored.headers))
+        self.poke()
 
     def stop(self) -> None:
         """Tell it to end after the current Kafka transaction."""

@@ -14,7 +14,6 @@ import structlog
 from tests.simulator.applications import COMMIT
 from tests.simulator.kafka_writer import POISON
 from tests.simulator.small_world import SmallWorld
-from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.message_frames import FramedMessage, encode_frames
 
 _OTHER = "stock"
@@ -107,10 +106,7 @@ class RefusedRun:
         transaction_id = f"{self._count:032X}"
         several = [("TXB_MESSAGES", b"%d" % messages)] if messages > 1 else []
         half = self._small.prepare(topic, transaction_id, value, several)
-        end = self._small.decide(half, transaction_id, COMMIT)
-        stored = self._world.cluster.logs[self._small.names.end, 0].entries[end]
-        self._process.owner.inbox.offer_event(DecisionEvent(end, None, stored.value, stored.headers))
-        self._process.poke()
+        self._small.decide(half, transaction_id, COMMIT, tell=self._process)
         return half
 
     def _pass_time(

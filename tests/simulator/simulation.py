@@ -25,7 +25,6 @@ from tests.simulator.sql_services import sql_services
 from tests.simulator.transactional_sender import TransactionalSender
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.names import Names
 
 #: Limits after faults have stopped: time (ms of the world) and turns until all is at rest.
@@ -206,6 +205,7 @@ class Simulation:
             self._check_rate,
             self.load.limits,
             self.load.payload_memory,
+            self.load.commit_interval_ms,
         )
         self.checker.witnesses[process.name] = process.witness
         self.processes.append(process)
@@ -331,8 +331,7 @@ class Simulation:
         offset = events[0] if self.world.strikes("END event repeated") else events.popleft()
         stored = self.world.cluster.logs[self.names.end, partition].entries[offset]
         if process is not None and not process.actor.is_dead:
-            process.owner.inbox.offer_event(DecisionEvent(offset, stored.key, stored.value, stored.headers))
-            process.poke()
+            process.tell(offset, stored)
 
     def _pass_time(self, milliseconds: int) -> None:
         """Let time pass, until the next process wakes up or further."""

@@ -20,20 +20,34 @@ _GROUP = "group"
 class SmallWorld:
     """The world, the records that a test writes, and the owners that it starts."""
 
-    def __init__(self, *real_topics: str, park_after_records: int = 100_000, payload_memory: int = 300) -> None:
+    def __init__(
+        self,
+        *real_topics: str,
+        park_after_records: int = 100_000,
+        payload_memory: int = 300,
+        commit_interval_ms: int = 0,
+    ) -> None:
         self.world = world = World(0)
         self.names = names = Names()
         for topic in (names.half, names.end, names.op, names.offset, names.discard, *real_topics):
             world.cluster.create_topic(topic, 1)
         self._policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=park_after_records)
-        self._payload_memory = payload_memory
+        self._payload_memory, self._commit_interval_ms = payload_memory, commit_interval_ms
         self.checker = Checker(world, names, 1, Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR))
         self.owners: list[Process] = []
 
     def start_owner(self) -> Process:
         """Start a worker beside those that run."""
         name = f"w{len(self.owners) + 1}"
-        process = Process(self.world, self.names, self._policy, 0, name, payload_memory=self._payload_memory)
+        process = Process(
+            self.world,
+            self.names,
+            self._policy,
+            0,
+            name,
+            payload_memory=self._payload_memory,
+            commit_interval_ms=self._commit_interval_ms,
+        )
         self.checker.witnesses[name] = process.witness
         self.owners.append(process)
         return process
@@ -43,10 +57,13 @@ class SmallWorld:
         headers = half_headers(topic, _GROUP, transaction_id) + (more or [])
         return self.world.cluster.append_plain((self.names.half, 0), (b"key", value, headers, 0))
 
-    def decide(self, half: int, transaction_id: str, decision: int) -> int:
-        """Store a decision, and return its offset in END."""
+    def decide(self, half: int, transaction_id: str, decision: int, tell: Process | None = None) -> int:
+        """Store a decision, and return its offset in END. Faust tells this worker of it, if any."""
         value = f"{half},{transaction_id},{decision}".encode()
-        return self.world.cluster.append_plain((self.names.end, 0), (None, value, end_headers(_GROUP), 0))
+        end = self.world.cluster.append_plain((self.names.end, 0), (None, value, end_headers(_GROUP), 0))
+        if tell is not None:
+            tell.tell(end, self.world.cluster.logs[self.names.end, 0].entries[end])
+        return end
 
     def visible(self, topic: str) -> list[Stored]:
         """The records that a read_committed reader sees."""

@@ -146,6 +146,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             # The budget is for the whole worker, which may come to own every partition.
             payload_memory=settings.payload_memory // layout.partitions,
             check_rate=settings.transaction_check_rate,
+            commit_interval_ms=settings.commit_interval,
             metrics=self.own_monitor.metrics,
             outside=self.outside,
             slots=slots_for(layout.partitions, len(admin.list_topics(timeout=_PROBE_TIMEOUT_S).brokers)),

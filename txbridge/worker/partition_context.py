@@ -36,6 +36,8 @@ class PartitionContext:
     commit_timeout_ms: int
     payload_memory: int
     check_rate: int
+    #: Least time from the begin of one Kafka transaction of a partition to that of the next, while nothing is urgent.
+    commit_interval_ms: int = 0
     #: The upper limits of one Kafka transaction.
     largest: Limits = field(default_factory=Limits)
     outside: Outside = OUTSIDE

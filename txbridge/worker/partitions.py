@@ -227,6 +227,7 @@ class PartitionOwner(threading.Thread):
                 if commit_loop.pause:
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue
+                decision_log.gather_events(commit_loop.rest)
                 decision_log.take_in_events(commit_loop.idle)
                 commit_loop.run()
         finally:

@@ -47,6 +47,7 @@ def test_defaults_are_rocketmqs():
         "transaction_check_max": 15,
         "transaction_max_age": 259_200_000,
         "transaction_check_rate": 1_000,
+        "commit_interval": 20,
         "timer_max_delay": 259_200_000,
         "payload_memory": 268_435_456,
         "park_after": 30_000,

@@ -1,4 +1,4 @@
-"""The number of metadata requests of Faust's consumer."""
+"""The number of requests of Faust's consumer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from txbridge.worker.faust.transport import METADATA_PAUSE_S, pace_metadata
+import pytest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from txbridge.worker.faust import transport
+from txbridge.worker.faust.transport import METADATA_PAUSE_S, pace_fetches, pace_metadata
 
 
 def test_between_two_questions_there_is_a_pause_also_after_one_that_failed() -> None:
@@ -32,3 +37,31 @@ def test_between_two_questions_there_is_a_pause_also_after_one_that_failed() -> 
     first, second, third = asked
     assert second - first >= METADATA_PAUSE_S
     assert third - second >= METADATA_PAUSE_S
+
+
+def test_a_fetch_rests_after_an_answer_with_records_of_the_same_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, rests = [1_000.0], list[float]()
+    fetch = FetchRequest(1_500, 1, 1_000, 1, [])
+
+    async def rest(seconds: float) -> None:
+        rests.append(round(seconds, 3))
+        now[0] += seconds
+
+    async def send(*_arguments: Any, **_options: Any) -> None:
+        now[0] += 0.01
+
+    async def send_all() -> None:
+        client = SimpleNamespace(send=send)
+        pace_fetches(client, 0.05)
+        for node in (1, 2, 1):
+            await client.send(node, fetch)
+        await client.send(1, MetadataRequest([]), group="coordination")
+        # The broker has waited for records as long as it may: a quiet time, after which a record is not delayed.
+        monkeypatch.setattr(transport, "_FETCH_WAIT_S", 0.005)
+        for _ in range(2):
+            await client.send(1, fetch)
+
+    monkeypatch.setattr(transport.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(transport.asyncio, "sleep", rest)
+    asyncio.run(send_all())
+    assert rests == [0.0, 0.0, 0.04, 0.04, 0.0]

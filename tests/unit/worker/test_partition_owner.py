@@ -56,7 +56,8 @@ class Attempts:
         )
         monkeypatch.setattr(partitions, "take_over", self._take_over)
         monkeypatch.setattr(partitions, "CommitLoop", lambda *_: self)
-        monkeypatch.setattr(partitions, "DecisionLog", lambda *_: SimpleNamespace(take_in_events=lambda _idle: None))
+        decision_log = SimpleNamespace(gather_events=lambda _rest: None, take_in_events=lambda _idle: None)
+        monkeypatch.setattr(partitions, "DecisionLog", lambda *_: decision_log)
 
     def pauses(self) -> list[float]:
         """Run the owner, and return its pauses between attempts."""
@@ -73,7 +74,7 @@ class Attempts:
 
     # --- the commit loop --------------------------------------------------------------------------------------------
 
-    pause, idle = 0.0, 0.1
+    pause, rest, idle = 0.0, 0.0, 0.1
 
     def prove_ownership(self) -> None:
         pass

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiokafka.errors import ConsumerStoppedError
+from aiokafka.protocol.fetch import FetchRequest
 from faust.exceptions import ConsumerNotStarted
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
@@ -19,6 +20,11 @@ from txbridge.log import get_logger
 _PAUSE_S = 1.0
 #: Pause between two metadata requests of a consumer. Kafka's own clients wait as long (retry.backoff.ms).
 METADATA_PAUSE_S = 0.1
+#: Time for which Faust lets a broker wait for records (fetch_max_wait_ms, without a setting).
+_FETCH_WAIT_S = 1.5
+#: Longest rest between two fetches. At this rate fetches cost next to nothing, and an inbox has room for what comes
+#: meanwhile.
+_LONGEST_FETCH_REST_S = 0.05
 
 _log = get_logger("txbridge.worker")
 
@@ -40,6 +46,28 @@ def pace_metadata(client: Any) -> None:
             asked_at = time.monotonic()
 
     client._metadata_update = ask_after_a_pause  # noqa: SLF001
+
+
+def pace_fetches(client: Any, rest_s: float) -> None:
+    """Make a client of aiokafka rest after each answer to a fetch, before it fetches from that broker again.
+
+    A fetch that waits for records at the broker is answered with the first one. Without a rest each record costs a
+    fetch, and wakes three threads. The first record after a quiet time does not wait: its fetch is under way.
+    """
+    send, rests_until = client.send, dict[int, float]()
+
+    async def send_after_a_rest(node: int, request: Any, **options: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            return await send(node, request, **options)
+        await asyncio.sleep(max(0.0, rests_until.get(node, 0.0) - time.monotonic()))
+        began = time.monotonic()
+        response = await send(node, request, **options)
+        # An answer after the broker's longest wait is an empty one.
+        if (now := time.monotonic()) - began < _FETCH_WAIT_S:
+            rests_until[node] = now + rest_s
+        return response
+
+    client.send = send_after_a_rest
 
 
 class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # Faust has no types for mypy here
@@ -64,6 +92,8 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
         consumer._subscription._fetch_count += 1  # noqa: SLF001 - no interval is long enough
         consumer._client._bootstrap_servers = self.app.settings.librdkafka[BOOTSTRAP_SERVERS]  # noqa: SLF001
         pace_metadata(consumer._client)  # noqa: SLF001
+        if interval_ms := self.app.settings.commit_interval:
+            pace_fetches(consumer._client, min(interval_ms / 1000, _LONGEST_FETCH_REST_S))  # noqa: SLF001
         return consumer
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, **arguments: Any) -> Any:

@@ -27,6 +27,9 @@ from txbridge.worker.restored import Restored
 #: is the back-pressure.
 CAPACITY = 2_000
 CAPACITY_BYTES = 8 * 1024 * 1024
+#: Bytes of kept events that are worth a Kafka transaction at once: some 5,000 decisions. To commit them takes longer
+#: than commit_interval lasts by default.
+_ENOUGH_BYTES = 256 * 1024
 #: Most records of END, and bytes of their values, that may wait for their transaction: enough for several batches,
 #: little enough to hold in memory.
 _WAITING = 2_000
@@ -58,6 +61,8 @@ class DecisionInbox:
         self._last_offered: int | None = None
         self._level = False
         self._woken = False
+        # Whether the owner gathers events, and is not woken for each.
+        self._gathers = False
 
     def offer_event(self, event: DecisionEvent) -> None:
         """Take the event if it is the next one. Never blocks."""
@@ -73,7 +78,20 @@ class DecisionInbox:
                 self._expected += 1
             else:
                 self._level = False
-            self._changed.notify()
+            if not self._gathers or self._has_enough():
+                self._changed.notify()
+
+    def _has_enough(self) -> bool:
+        return self._woken or self._bytes >= _ENOUGH_BYTES or len(self._events) >= self._capacity
+
+    def gather_events(self, seconds: float) -> None:
+        """Wait this long while events come in. Ends early once they are worth a Kafka transaction, and by `wake`."""
+        until = self._outside.monotonic() + seconds
+        with self._changed:
+            self._gathers = True
+            while not self._has_enough() and (left := until - self._outside.monotonic()) > 0:
+                self._outside.wait_for_change(self._changed, left)
+            self._gathers = False
 
     def try_level(self, expected: int) -> bool:
         """Become level if the last event offered was the one before `expected`: then none is missed.
@@ -175,6 +193,16 @@ class DecisionLog:
         while waiting and waiting[0].offset < next_end:
             waiting.popleft()
             self._bytes -= self._sizes.popleft()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more of END is there than was applied, without events: as far as is known without asking Kafka."""
+        return bool(self._waiting) or (self._reading and self._seen_end > self.position)
+
+    def gather_events(self, seconds: float) -> None:
+        """Let events come in for so many seconds. Ends early once they are worth a Kafka transaction."""
+        if seconds > 0:
+            self._inbox.gather_events(seconds)
 
     def take_in_events(self, timeout: float) -> None:
         """Take in what has arrived. Waits at most `timeout` seconds, and only if no record waits already.

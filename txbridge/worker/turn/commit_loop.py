@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from txbridge.core.commit_pacing import CommitPacing
 from txbridge.core.plan.choice import ROUND_LIMIT, first_entries, lacks_the_rest
 from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
 from txbridge.core.transaction_size import TransactionSize
@@ -64,13 +63,24 @@ class CommitLoop:
         self._read_ahead_at = 0.0
         # Whether the last fetch of HALF did not reach its end.
         self._is_behind = False
-        self._pace = CommitPacing()
-        self._rests_until = 0.0
+        self._paused_until = 0.0
+        # Monotonic time (s) at which the next Kafka transaction may begin, while nothing is urgent.
+        self._next_begin = 0.0
 
     @property
     def pause(self) -> float:
         """Seconds for which the owner should leave Kafka alone."""
-        return max(self._committer.pause, self._rests_until - self._outside.monotonic())
+        return max(self._committer.pause, self._paused_until - self._outside.monotonic())
+
+    @property
+    def rest(self) -> float:
+        """Seconds to gather decisions before the next turn: what is left of `commit_interval`.
+
+        None while there is more work than one Kafka transaction holds, or a topic in quarantine may be tried again.
+        """
+        if self._more or self._topics.quarantine:
+            return 0.0
+        return max(0.0, self._next_begin - self._outside.monotonic())
 
     @property
     def idle(self) -> float:
@@ -125,7 +135,6 @@ class CommitLoop:
             self._half.enter_fresh(state.queue.fresh_until(clock.now()))
         due_round = None if as_of is None else self._round.prepare(as_of)
         self._look_up(choice.topics if due_round is None else choice.topics | due_round.topics)
-        started = self._outside.monotonic()
         draft = planner.plan(
             choice,
             clock.now(),
@@ -142,20 +151,21 @@ class CommitLoop:
                 self._settle_at_ends()
             elif state.queue.must_park:
                 # The discard topic takes no copy of a malformed record of HALF, and so nothing behind it can be parked.
-                # Without a rest, turns would follow each other at once until it does.
-                self._rests_until = self._outside.monotonic() + _IDLE_S
+                # Without a pause, turns would follow each other at once until it does.
+                self._paused_until = self._outside.monotonic() + _IDLE_S
             return
         # Write, and apply.
+        began = self._outside.monotonic()
         malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
         if self._committer.commit_draft(draft, malformed):
-            self._written_at = now = self._outside.monotonic()
-            self._more = True
+            self._written_at = self._outside.monotonic()
+            self._next_begin = began + self._context.commit_interval_ms / 1000
             self._round.note_sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             decision_log.drop_applied()
-            # No rest during a round of checks, or while something waits.
-            if not (waiting or draft.left_out or draft.more_due or draft.checks or self._round.is_waiting):
-                self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
+            # The next turn follows at once, too, during a round of checks.
+            is_full = draft.left_out or draft.more_due or decision_log.is_behind
+            self._more = bool(self._more or is_full or draft.checks or self._round.is_waiting)
 
     def _deliver_due_alone(self) -> bool:
         """Write a Kafka transaction of held and scheduled messages only. False when there was nothing to write."""
