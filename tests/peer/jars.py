@@ -38,8 +38,14 @@ def jar_folder() -> Path:
 
 def client_class_path(version: str) -> str:
     """Class path of a client alone, of a version that has a lock file here. Raises as `jar_folder`."""
-    jars = tuple(parse_lock(_LOCK.with_name(f"client-{version}.lock").read_text()))
-    folder = _folder(f"rocketmq-client-{version}", f"RocketMQ's client {version}", jars)
+    lock = _LOCK.with_name(f"client-{version}.lock")
+    return locked_class_path(f"rocketmq-client-{version}", f"RocketMQ's client {version}", lock)
+
+
+def locked_class_path(name: str, what: str, lock: Path) -> str:
+    """Class path of the jars of any lock file, which are `what`, in a folder of the cache. Raises as `jar_folder`."""
+    jars = tuple(parse_lock(lock.read_text()))
+    folder = _folder(name, what, jars)
     return os.pathsep.join(str(folder / one.file_name) for one in jars)
 
 

@@ -19,6 +19,8 @@ from typing import Self
 
 import psycopg
 
+from txbridge.embedded.ports import free_port
+
 URL_VARIABLE = "TEST_POSTGRES_URL"
 
 #: The server refuses to run as root; then it runs as this user.
@@ -42,6 +44,8 @@ class Postgres:
 
     def __init__(self, **settings: str) -> None:
         self._settings = {"listen_addresses": "", "fsync": "off", "shared_buffers": "16MB", **settings}
+        # The port is also a part of the socket's name.
+        self.port = free_port() if self._settings["listen_addresses"] else 5432
         # Not pytest's folder: the path of a Unix socket is short, and the server's user needs access.
         self._folder = Path(tempfile.mkdtemp(prefix="txb-pg-"))
         self._data = self._folder / "data"
@@ -61,12 +65,12 @@ class Postgres:
             self._user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self._bin = installed / "pginstall" / "bin"
         self._process: subprocess.Popen[bytes] | None = None
-        self._conninfo = f"host={self._folder} user=postgres dbname=postgres"
+        self._conninfo = f"host={self._folder} port={self.port} user=postgres dbname=postgres"
 
     @property
     def url(self) -> str:
         """URL for SQLAlchemy."""
-        return f"postgresql+psycopg://postgres@/postgres?host={self._folder}"
+        return f"postgresql+psycopg://postgres@:{self.port}/postgres?host={self._folder}"
 
     @property
     def pid(self) -> int:
@@ -89,7 +93,11 @@ class Postgres:
             self._process = subprocess.Popen(
                 [
                     *(self._bin / "postgres", "-D", self._data, "-k", self._folder),
-                    *(word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")),
+                    *(
+                        word
+                        for name, value in [*self._settings.items(), ("port", self.port)]
+                        for word in ("-c", f"{name}={value}")
+                    ),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

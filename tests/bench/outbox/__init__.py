@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.bench.feed import say
 from tests.bench.measure import PER_SECOND, Found, Rounds
+from tests.bench.outbox.faults import kill_by_turns
 from tests.bench.outbox.goals import DRAIN, IDLE, KILL, RELAY, SIGTERM, ratios
 from tests.bench.outbox.relays import Settings
 from tests.bench.outbox.shop import SETTINGS, new_shop
@@ -41,6 +42,12 @@ OPTIONS = {
     "backlog": (12_000, "orders of a backlog, 0: none"),
     "ways": ([""], f"parts of their names: {', '.join(WAYS)}; all by default"),
     "loads": ([""], f"parts of their names: {', '.join(LOADS)}; all by default"),
+    "faults": (
+        False,
+        "only kill -9 of the service and of the relay in turn: what is lost, and what is visible twice",
+    ),
+    "kills": (10, "of each, with --faults"),
+    "rate": (200.0, "orders a second, with --faults"),
     "partitions": (1, "of HALF and END"),
     "commit_interval": (None, "of worker and client, in ms; theirs by default"),
 }
@@ -51,6 +58,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found, relays = Rounds(), Rounds()
     with ExitStack() as stack:
         place = _Place(stack, Settings(options.partitions, options.commit_interval))
+        if options.faults:
+            for name, way in ways.items():
+                if way.is_killed:
+                    with place.visit(way) as visited:
+                        _note(found, 1, f"{name}, kills", kill_by_turns(visited, options.kills, options.rate))
+            return {"figures": found.report()}
         counts: dict[str, int] = {}
         # The first round warms everything up, and does not count.
         for number in range(options.rounds + 1):

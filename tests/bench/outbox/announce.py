@@ -13,6 +13,7 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from confluent_kafka import Producer
@@ -83,9 +84,14 @@ def order(number: int) -> dict[str, Any]:
     return {"id": number, "item": "a chair, oak, with arms", "amount": number % 7 + 1}
 
 
+def news(number: int) -> dict[str, Any]:
+    """What is announced of an order."""
+    return {"order": number, "item": "a chair, oak, with arms", "amount": number % 7 + 1, "state": "placed"}
+
+
 def payload(number: int) -> str:
     """The message of some hundred bytes that announces an order."""
-    return json.dumps({"order": number, "item": "a chair, oak, with arms", "amount": number % 7 + 1, "state": "placed"})
+    return json.dumps(news(number))
 
 
 Statement = tuple[Any, dict[str, Any]]
@@ -264,4 +270,6 @@ ASYNCIO = {
     "row": _async_with(_with_row),
     "notify": _async_with(_with_row_and_notify),
     "txbridge": _async_txbridge,
+    # Its module needs packages that only this way has.
+    "faststream": lambda service: import_module("tests.bench.outbox.faststream_way").rows(service),
 }

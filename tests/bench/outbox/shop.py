@@ -68,7 +68,7 @@ class Shop:
 def conninfo(url: str) -> str:
     """The conninfo of psycopg for an URL of SQLAlchemy."""
     named = make_url(url)
-    return f"host={named.query['host']} user={named.username} dbname={named.database}"
+    return f"host={named.query['host']} port={named.port} user={named.username} dbname={named.database}"
 
 
 @contextmanager

@@ -32,14 +32,14 @@ class Visit:
     """Numbers its orders from 0."""
 
     def __init__(self, shop: Shop, way: Way, relay: Relay, stack: ExitStack) -> None:
-        self.shop, self.relay, self._way, self._stack = shop, relay, way, stack
+        self.shop, self.relay, self.way, self._stack = shop, relay, way, stack
         self._services: dict[str, BenchProcess] = {}
         self._reader: ReaderProcess | None = None
         self._next = 0
 
     def measure(self, load: Load, count: int) -> Found:
         """Place orders under this load, and wait until all are visible."""
-        service = self._service(load.api or self._way.api)
+        service = self._service(load.api or self.way.api)
         before, made = figures.count(self.shop, [service.pid], self.relay.pids), self.relay.transactions()
         done, seen = self._place(service, load, count)
         after = figures.count(self.shop, [service.pid], self.relay.pids)
@@ -61,7 +61,7 @@ class Visit:
 
     def restart(self, load: Load, seconds: float, *, kill: bool) -> float:
         """The longest time from COMMIT to visible while the relay is ended and started again, at once (s)."""
-        service = self._service(load.api or self._way.api)
+        service = self._service(load.api or self.way.api)
 
         def work(_: Any) -> None:
             time.sleep(2)
@@ -76,7 +76,7 @@ class Visit:
     def drain(self, load: Load, count: int) -> float:
         """Orders a second, from the first visible one to the last, of a backlog that a relay finds at its start."""
         self.relay.stop()
-        service = self._service(load.api or self._way.api)
+        service = self._service(load.api or self.way.api)
         _, seen = self._place(service, load, count, then=self.relay.start)
         return (count - 1) / (max(seen) - min(seen))
 
@@ -84,7 +84,7 @@ class Visit:
         self, service: BenchProcess, load: Load, count: int, then: Callable[[], None] = lambda: None
     ) -> tuple[Any, list[float]]:
         first, self._next = self._next, self._next + count
-        if self._way.is_announced and self._reader is None:
+        if self.way.is_announced and self._reader is None:
             self._reader = self._stack.enter_context(ReaderProcess(self.shop.servers, self.shop.topic))
         if self._reader is not None:
             self._reader.expect_numbers(first, count)
@@ -95,13 +95,17 @@ class Visit:
 
     def _service(self, api: str) -> BenchProcess:
         if api not in self._services:
-            shop = self.shop
-            about = Service(shop.url, shop.servers, shop.topic, _MOST_CALLS, **self.relay.service)
-            process = BenchProcess("outbox.service", self._way.announce, api, json.dumps(asdict(about)))
-            self._services[api] = self._stack.enter_context(process)
-            assert process.answer() == "ready"
+            process = self._services[api] = self._stack.enter_context(self.start_service(api))
             self._place(process, Load(_MOST_CALLS), _WARM_UP)
         return self._services[api]
+
+    def start_service(self, api: str) -> BenchProcess:
+        """Start another process of the service."""
+        shop = self.shop
+        about = Service(shop.url, shop.servers, shop.topic, _MOST_CALLS, **self.relay.service)
+        process = BenchProcess("outbox.service", self.way.announce, api, json.dumps(asdict(about)))
+        assert process.answer() == "ready", "the service did not start; what it said stands above"
+        return process
 
 
 def _named(what: str, seconds: list[float]) -> Found:

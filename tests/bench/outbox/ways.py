@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.bench.outbox import relays
+from tests.bench.outbox.connect import LOGICAL, connect
+from tests.bench.outbox.faststream_way import faststream
 from tests.bench.outbox.relays import Start
 
 
@@ -53,6 +55,11 @@ class Way:
     #: Of PostgreSQL: a way with settings has a server of its own.
     postgres: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_killed(self) -> bool:
+        """Whether `--faults` kills it: without a relay there is only the service."""
+        return self.restarts or self.announce == "send"
+
 
 TXBRIDGE, POLLED, FOUR, PACED = "txbridge", "polled, 50 ms", "txbridge, 4 half partitions", "txbridge, without SQL"
 BARE = "bare INSERT"
@@ -63,6 +70,9 @@ WAYS = {
     POLLED: Way("row", relays.polled("poll"), ("20/s", *ALL), restarts=True),
     "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify"), restarts=True),
     "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
+    "faststream-outbox": Way("faststream", faststream, ("200/s", "asyncio 100"), api="asyncio", restarts=True),
+    "Debezium": Way("row", connect(exactly_once=False), restarts=True, postgres=LOGICAL),
+    "Debezium, exactly once": Way("row", connect(exactly_once=True), restarts=True, postgres=LOGICAL),
     "send after commit (unsafe)": Way("send", idle=False),
     BARE: Way("insert", is_announced=False),
 }
