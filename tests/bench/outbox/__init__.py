@@ -19,7 +19,7 @@ from typing import Any
 from tests.bench.feed import say
 from tests.bench.measure import PER_SECOND, Found, Rounds
 from tests.bench.outbox.faults import kill_by_turns
-from tests.bench.outbox.goals import DRAIN, IDLE, KILL, RELAY, SIGTERM, ratios
+from tests.bench.outbox.goals import IDLE, KILL, RELAY, SIGTERM, ratios
 from tests.bench.outbox.relays import Settings
 from tests.bench.outbox.shop import SETTINGS, new_shop
 from tests.bench.outbox.visit import Visit
@@ -126,12 +126,12 @@ def _measure(
 
 def _hardships(options: argparse.Namespace, visited: Visit) -> Found:
     """What happens to a relay, once each."""
-    found = {}
+    found: dict[str, float] = {}
     if options.restart:
         for what, kill in ((SIGTERM, False), (KILL, True)):
             found[what] = visited.restart(LOADS[_STEADY], options.restart, kill=kill)
     if options.backlog:
-        found[DRAIN] = visited.drain(LOADS[_FAST], options.backlog)
+        found |= visited.drain(LOADS[_FAST], options.backlog)
     return found
 
 

@@ -12,7 +12,7 @@ from tests.bench.report import CPU
 
 #: Workloads that are no loads.
 IDLE, RELAY = ", idle", ", relay"
-SIGTERM, KILL, DRAIN = "s, longest wait, SIGTERM", "s, longest wait, kill -9", "a second, backlog"
+SIGTERM, KILL = "s, longest wait, SIGTERM", "s, longest wait, kill -9"
 #: A worker that is killed keeps its partitions for a session time-out, and the next one has this much more (s).
 _KILLED_S = 6.0 + 1.5
 
