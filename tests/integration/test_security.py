@@ -47,6 +47,7 @@ from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.proven_end import proven_end
 from txbridge.operations import Connection, list_pending, resolve
 from txbridge.topics.apply import apply
@@ -311,6 +312,7 @@ def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
         requests=ControllerRequests(connect),
         membership=GroupMembership(connect),
         each_broker=each_broker(kafka),
+        ends=LogEnds.of_a_process(kafka),
         names=bridge.names,
         policy=policy,
         commit_timeout_ms=10_000,

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Message
 
 from tests.support.harness import COMMIT, Bridge, eventually
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.partition_reader import PartitionReader
 
 
@@ -19,7 +20,7 @@ class FormerLeader:
         self.end: int | None = None
         self.asked = 0
         poll: Callable[[PartitionReader, int, float], list[Message]] = PartitionReader.poll
-        watermarks: Callable[[PartitionReader, str | None], tuple[int, int]] = PartitionReader.watermarks
+        ask_end: Callable[[LogEnds, str, int], int] = LogEnds._ask_end
 
         def stale_poll(reader: PartitionReader, limit: int, timeout: float) -> list[Message]:
             end = self.end
@@ -33,15 +34,15 @@ class FormerLeader:
                 reader.start(end)
             return found
 
-        def stale_watermarks(reader: PartitionReader, other: str | None = None) -> tuple[int, int]:
-            low, high = watermarks(reader, other)
-            if self.end is not None and (other or reader.topic) == topic:
+        def stale_end(ends: LogEnds, asked_topic: str, partition: int) -> int:
+            end = ask_end(ends, asked_topic, partition)
+            if self.end is not None and asked_topic == topic:
                 self.asked += 1
-                return low, min(high, self.end)
-            return low, high
+                return min(end, self.end)
+            return end
 
         monkeypatch.setattr(PartitionReader, "poll", stale_poll)
-        monkeypatch.setattr(PartitionReader, "watermarks", stale_watermarks)
+        monkeypatch.setattr(LogEnds, "_ask_end", stale_end)
 
 
 def test_p2_a_decision_waits_while_a_former_leader_of_half_does_not_know_its_message(

@@ -10,7 +10,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol, Self
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    TIMESTAMP_LOG_APPEND_TIME,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from tests.simulator.actors import Actor
@@ -115,11 +122,20 @@ class SimulatedConsumer:
         self._world.saw(self._actor.name, "offsets", place.topic, end)
         return 0, end
 
-    def list_topics(self, _topic: str, timeout: float) -> None:
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        """The ends of logs. An owner has one partition here, and asks for nothing else."""
+        [place] = places
+        assert place.offset == OFFSET_END
+        _, end = self.get_watermark_offsets(place, timeout)
+        return [TopicPartition(place.topic, place.partition, end)]
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
         self._actor.io()
         if self._world.strikes("metadata not answered"):
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TRANSPORT, "no broker answers")
+        # Who leads is found out by questions here.
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={})})
 
     def _end_of(self, place: tuple[str, int]) -> int:
         """End of the log for this reader, as known to the broker that it takes for the leader."""

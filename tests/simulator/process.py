@@ -27,6 +27,7 @@ from txbridge.core.transaction_size import Limits
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import PartitionOwner
@@ -149,6 +150,7 @@ class Process:
             requests=ControllerRequests(lambda: cast(AdminClient, SimulatedAdmin(world, self))),
             membership=GroupMembership(lambda: cast(AdminClient, SimulatedAdmin(world, self)), outside),
             each_broker=self._each_broker,
+            ends=LogEnds.of_a_process(_KAFKA, outside),
             names=names,
             policy=policy,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,

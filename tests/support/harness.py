@@ -47,6 +47,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.testing import workers
 from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.plan import PlanOptions, TopicAction
@@ -353,7 +354,7 @@ class Bridge:
         environment: Mapping[str, str] = MappingProxyType({}),
         **options: object,
     ) -> WorkerProcess:
-        """Start a worker and wait until it serves its partitions and is a member of the group.
+        """Start a worker and wait for its partitions.
 
         `fault` is a fault point at which it dies, `failing` a fault of tests.support.failing_worker. `wait` is the
         partitions to wait for (default: all). Options are those of FAST unless given.
@@ -373,8 +374,6 @@ class Bridge:
             wait = 0 if fault else self.partitions
         if wait:
             worker.wait_serving(wait)
-            # A lone worker serves before that.
-            worker.wait_logged("partitions_assigned")
         return worker
 
     def local_owner(
@@ -397,6 +396,7 @@ class Bridge:
             requests=ControllerRequests(lambda: AdminClient(quiet(self.bootstrap_servers))),
             membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
             each_broker=each_broker({"bootstrap.servers": self.bootstrap_servers}),
+            ends=LogEnds.of_a_process({"bootstrap.servers": self.bootstrap_servers, **kafka}, outside),
             names=self.names,
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),

@@ -6,10 +6,12 @@ descriptors). Brokers and coordinator may have a connection (1) as well. `make b
 
 from __future__ import annotations
 
-#: Clients of a partition: its transactional producer, and readers of HALF, of decisions, and of ends and bodies.
+#: Clients of a partition: its transactional producer, and readers of HALF, of decisions, and of bodies. Of these, the
+#: last two are connected only while they are needed: at a take-over, after it, and when bodies exceed the memory.
 _CLIENTS_OF_A_PARTITION = 4
-#: Clients of the process: four for requests. Faust's has fewer descriptors than any of them.
-_CLIENTS_OF_THE_PROCESS = 4
+#: Clients of the process: four for requests, and one that asks where logs end. Faust's has fewer descriptors than any
+#: of them.
+_CLIENTS_OF_THE_PROCESS = 5
 #: The process itself, some scrapes of its port at a time, and take-overs that ask each broker: some for each.
 _OTHERS = 64
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from copy import copy
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from txbridge.core.names import READER_GROUP
 from txbridge.deadline import Deadline
-from txbridge.kafka.agreement import Agreement
 from txbridge.kafka.config import reader_config
-from txbridge.kafka.denied import named
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import (
     ALL_BROKERS_DOWN,
@@ -28,31 +25,10 @@ from txbridge.kafka.errors import (
 )
 from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.kafka.log_ends import FETCH_AGAIN_S, REQUEST_TIMEOUT_S, LogEnds, cut_agreement, reading_right_named
 
-#: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
-_REQUEST_TIMEOUT_S = 5.0
-#: Latest answer that is believed (s). A broker that was suspended and resumes first answers the requests that waited,
-#: as if it still led the partition: with an old end. It loses its leadership after broker.session.timeout.ms (9 s by
-#: default). A healthy broker needs milliseconds, a first connection up to a second.
-_PROMPT_S = 2.0
-#: Pause (s) after a late answer, before the broker is asked again: it learns who leads by a fetch of the metadata log.
-_AGAIN_S = 1.0
-#: This many late answers count as a time-out.
-_MOST_ASKED = 3
-#: Largest age (s) of metadata that names the leader to ask for a log end. By itself librdkafka refreshes it every
-#: five minutes. Until then it would ask a former leader that is cut off from the others.
-_METADATA_S = 1.0
-#: Time (s) over which every answer must say that a log ends below a record that was read from it: then it was cut. A
-#: former leader may say that for a moment, until all brokers know the new one.
-CUT_AFTER_S = 10.0
-#: Least number of such answers; a caller that asks seldom asks every five seconds.
-_CUT_ANSWERS = 3
-#: Longest gap between two of them (s): five seconds, and one late answer. Otherwise this process or Kafka stood still.
-_CUT_MOST_APART_S = 8.0
 #: Most records that a read to the end takes at a time.
 _READ_AT_ONCE = 5_000
-#: Pause (s) before the next attempt, when a broker does not have a position yet.
-_FETCH_AGAIN_S = 0.5
 #: Time (s) for which the last stable offset may stay behind. The coordinator aborts the transaction of a dead owner
 #: after its transaction.timeout.ms (10 s by default for ours), and looks every 10 s.
 STABLE_TIMEOUT_S = 30.0
@@ -71,14 +47,22 @@ _FETCH_ON_DEMAND_BYTES = 4 * 1024 * 1024
 #: Time (ms) for which a broker delays an empty answer, in case records come; the default is 500. A reader that reads to
 #: the end once learns by an empty answer that the end is reached. Any other request of the reader waits for the answer.
 _END_WAIT_MS = 10
+#: The same for a reader that waits at the end for new records, which end the delay. Each empty answer costs Kafka and
+#: this process about a millisecond, and a worker has such a reader for each partition.
+_FOLLOW_WAIT_MS = 5_000
+#: librdkafka's default of socket.timeout.ms. It wants this to be at least a second longer than the delay.
+_SOCKET_TIMEOUT_MS = 60_000
 
 
 class PartitionReader:
     """A consumer of one partition; `committed` hides records of open and aborted transactions. Not thread-safe.
 
+    It connects when it is started, and again after `close`.
+
     `on_demand` is for a caller that takes many records at a time, now and then: they are not fetched one by one as they
     come. One fetch for every message would cost Kafka about as much as storing the messages. `follows` is for a reader
-    that waits at the end of the log for new records.
+    that waits at the end of the log for new records. `ends` says where logs end; without it, the reader asks by its own
+    connection.
     """
 
     def __init__(
@@ -90,6 +74,7 @@ class PartitionReader:
         committed: bool,
         on_demand: bool = False,
         follows: bool = False,
+        ends: LogEnds | None = None,
         outside: Outside = OUTSIDE,
     ) -> None:
         self.topic = topic
@@ -104,113 +89,80 @@ class PartitionReader:
         else:
             config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)
         config.setdefault("logger", librdkafka_logger())
-        if not follows:
+        if follows:
+            longest = int(config.get("socket.timeout.ms", _SOCKET_TIMEOUT_MS)) // 2
+            config.setdefault("fetch.wait.max.ms", min(_FOLLOW_WAIT_MS, longest))
+        else:
             config["fetch.wait.max.ms"] = _END_WAIT_MS
-        self._consumer = outside.consumer(config)
+        self._config = config
+        self._client: Consumer | None = None
+        self.ends = ends or LogEnds(self._connected, outside)
         #: Offset of the next record to read.
         self.position = -1
-        #: When the metadata was last refreshed, by topic.
-        self._refreshed_at: dict[str, float] = {}
-        # Answers that the log ends below a reached offset: of `end_from`, by topic, and of fetches.
-        self._short: dict[str, Agreement] = {}
+        #: Monotonic time (s) of the last stop; None while it is started or not connected.
+        self._stopped_at: float | None = None
+        # Answers to fetches that the log ends below the position.
         self._fetch_short = cut_agreement()
 
-    def on_same_connection(self, topic: str) -> PartitionReader:
-        """A reader of another topic. Only one of the two may be started at a time; `close` this one."""
-        other = copy(self)
-        other.topic, other.position = topic, -1
-        other._fetch_short = cut_agreement()  # noqa: SLF001 - of this class
-        return other
+    def _connected(self) -> Consumer:
+        if self._client is None:
+            self._client = self._outside.consumer(self._config)
+        return self._client
 
     def start(self, offset: int) -> None:
         """Read from this offset on."""
-        self._consumer.assign([TopicPartition(self.topic, self.partition, offset)])
+        self._connected().assign([TopicPartition(self.topic, self.partition, offset)])
         self.position = offset
+        self._stopped_at = None
 
     def stop(self) -> None:
         """Fetch nothing more until the next start."""
-        self._consumer.unassign()
+        if self._client is not None:
+            self._client.unassign()
+            self._stopped_at = self._outside.monotonic()
 
     def close(self) -> None:
-        self._consumer.close()
+        """Give up the connection, and read no more until the next start."""
+        if self._client is not None:
+            self._client.close()
+            self._client = self._stopped_at = None
+
+    def close_if_unused(self, seconds: float) -> None:
+        """Give up the connection if the reader was stopped this long ago: it takes threads and file descriptors."""
+        if self._stopped_at is not None and self._outside.monotonic() - self._stopped_at >= seconds:
+            self.close()
 
     def watermarks(self, topic: str | None = None) -> tuple[int, int]:
-        """Log start and end of this partition, or of the one with its number in another topic.
+        """Log start and end of this partition, or of the one with its number in another topic. Raises KafkaException.
 
-        Only a reader of uncommitted records sees the true end. The answer comes from a broker that took itself for the
-        leader a moment ago; the log may be longer. Raises KafkaException.
+        Without `ends`, only a reader of uncommitted records sees the true end.
         """
-        topic = topic or self.topic
-        monotonic = self._outside.monotonic
-        try:
-            for _ in range(_MOST_ASKED):
-                started = monotonic()
-                low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(topic, self.partition), timeout=_REQUEST_TIMEOUT_S
-                )
-                if monotonic() - started <= _PROMPT_S:
-                    return low, high
-                self._outside.wait(threading.Event(), _AGAIN_S)
-                self._refresh_metadata(topic)
-        except KafkaException as error:
-            raise KafkaException(_named(error.args[0], topic)) from error
-        late = f"{_MOST_ASKED} answers about the end of {topic}[{self.partition}] came late, and may be out of date"
-        raise KafkaException(KafkaError(TIMED_OUT, late))
-
-    def _refresh_metadata(self, topic: str) -> None:
-        """Refresh the metadata, to learn who leads. Raises KafkaException."""
-        self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
-        self._refreshed_at[topic] = self._outside.monotonic()
+        return self.ends.bounds(topic or self.topic, self.partition)
 
     def ask_who_leads(self) -> None:
         """Have librdkafka refresh the metadata, to learn who leads, without waiting for it.
 
-        A broker answers the requests of a connection in order, and delays the answer to a fetch until records come,
-        mostly for half a second. Any other request of this reader waits for that.
+        A broker answers the requests of a connection in order, and delays the answer to a fetch until records come. Any
+        other request of this reader waits for that.
         """
         # A time-out is expected here. If no broker answers at all, the requests that wait will report it.
         with suppress(KafkaException):
-            self._consumer.list_topics(self.topic, timeout=0)
-
-    def end_from(self, reached: int, topic: str | None = None) -> int | None:
-        """Log end, from the leader as the brokers know it now; None when it is below `reached`.
-
-        None means that a former leader has answered, or that the log was cut. Raises LogGoneError when all answers of
-        CUT_AFTER_S say so, without a gap. Raises KafkaException.
-        """
-        topic = topic or self.topic
-        if self._outside.monotonic() - self._refreshed_at.get(topic, float("-inf")) > _METADATA_S:
-            try:
-                self._refresh_metadata(topic)
-            except KafkaException as error:
-                raise KafkaException(_named(error.args[0], topic)) from error
-        end = self.watermarks(topic)[1]
-        if end >= reached:
-            self._short.pop(topic, None)
-            return end
-        if not self._short.setdefault(topic, cut_agreement()).note(self._outside.monotonic()):
-            return None
-        raise LogGoneError(
-            f"{topic}[{self.partition}] ends at offset {end}, below {reached} that was reached already: it was cut, or "
-            f"deleted and created again",
-        )
-
-    def wait_for_end(self, reached: int) -> None:
-        """Wait until the log ends at this offset or above. Raises LogGoneError after CUT_AFTER_S, KafkaException."""
-        while self.end_from(reached) is None:
-            self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
+            self._connected().list_topics(self.topic, timeout=0)
 
     def fetched_end(self) -> int:
         """Log end as of the last fetch, without a request. Negative when nothing was fetched yet."""
-        return self._consumer.get_watermark_offsets(TopicPartition(self.topic, self.partition), cached=True)[1]
+        place = TopicPartition(self.topic, self.partition)
+        return self._connected().get_watermark_offsets(place, cached=True)[1]
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Up to `limit` records; waits at most `timeout` seconds for the first. Raises LogGoneError, KafkaException."""
         # consume(n, timeout) would wait for n records or the whole time-out: so wait for one, and take those fetched.
-        first = self._consumer.poll(timeout)
+        client = self._client
+        assert client is not None
+        first = client.poll(timeout)
         if first is None:
             return []
-        found = [first, *self._consumer.consume(limit - 1, 0)] if limit > 1 else [first]
+        found = [first, *client.consume(limit - 1, 0)] if limit > 1 else [first]
         if not any([message.error() is not None for message in found]):  # noqa: C419 - a list is made in half the time
             # The usual case.
             last = found[-1].offset()
@@ -236,7 +188,7 @@ class PartitionReader:
             elif error.code() == LOG_TRUNCATION:
                 raise LogGoneError(f"{self.topic}[{self.partition}] was cut below {self.position}: {error.str()}")
             elif not error.retriable() and error.code() not in _PASSING:
-                raise KafkaException(_named(error, self.topic))
+                raise KafkaException(reading_right_named(error, self.topic))
         return records
 
     def _fetch_again(self, error: KafkaError) -> None:
@@ -248,8 +200,9 @@ class PartitionReader:
         low, _ = self.watermarks()
         if self.position < low or is_short:
             raise LogGoneError(f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}")
-        self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
-        self._refresh_metadata(self.topic)
+        self._outside.wait(threading.Event(), FETCH_AGAIN_S)
+        # Of this client, which has to fetch from the leader.
+        self._connected().list_topics(self.topic, timeout=REQUEST_TIMEOUT_S)
         self.start(self.position)
 
     def read_to(self, end: int, stopping: Callable[[], bool]) -> Iterator[Message]:
@@ -282,18 +235,6 @@ class PartitionReader:
             assert offset is not None
             if offset < end:
                 yield message
-
-
-def cut_agreement() -> Agreement:
-    """The agreement of answers that a log ends below an offset that was reached: it was cut."""
-    return Agreement(CUT_AFTER_S, _CUT_ANSWERS, _CUT_MOST_APART_S)
-
-
-def _named(error: KafkaError, topic: str) -> KafkaError:
-    """The error with the missing right. librdkafka looks up the coordinator of its group, though it never joins."""
-    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return named(error, "DESCRIBE", f"group {READER_GROUP}")
-    return named(error, "READ", f"topic {topic}")
 
 
 #: Errors that librdkafka reports and then recovers from by itself.

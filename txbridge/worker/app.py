@@ -32,6 +32,7 @@ from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.log import get_logger
 from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout
 from txbridge.worker.faust.log_throttle import calm_down
@@ -100,15 +101,13 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         """Create none: nothing is stored on disk."""
 
     async def on_start(self) -> None:
-        """Before Faust joins the group, wait for Kafka, check topics and rights, and serve what nobody else serves."""
+        """Before anything is consumed, wait for Kafka, and check topics and rights."""
         self.own_monitor.start()
         if self.worker is None:
             self._started_by_faust = time.monotonic()
             log_start(self.settings)
             await asyncio.to_thread(self.prepare)
         self.own_monitor.health.look_after_loop(asyncio.get_running_loop(), self._rejoin)
-        if self.worker is not None:
-            threading.Thread(target=self.worker.assume_partitions, name="txbridge-assume", daemon=True).start()
         await super().on_start()
 
     async def on_stop(self) -> None:
@@ -135,14 +134,14 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
 
         admin = connect()
         layout = _wait_for_layout(admin, names, settings)
-        membership = GroupMembership(connect)
-        require_rights(admin, membership, names, settings.app_id)
+        require_rights(admin, connect(), names, settings.app_id)
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,
             requests=ControllerRequests(connect),
-            membership=membership,
+            membership=GroupMembership(connect),
             each_broker=each_broker(settings.librdkafka),
+            ends=LogEnds.of_a_process(settings.librdkafka, self.outside),
             names=names,
             policy=settings.check_policy,
             commit_timeout_ms=settings.commit_timeout,
@@ -175,9 +174,6 @@ class BridgeWorker(faust.Worker):  # type: ignore[misc]
             timer.daemon = True
             timer.start()
         super()._schedule_shutdown(signal)
-
-    async def _sentinel_task(self) -> None:
-        """Do nothing: all tasks have ended. Faust would sleep for a second, in which no worker serves."""
 
     @staticmethod
     def _end() -> None:

@@ -14,6 +14,7 @@ from txbridge.core.transaction_size import Limits
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.proven_end import AskEachBroker
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.observe.no_longer_held import NoLongerHeld
@@ -31,6 +32,8 @@ class PartitionContext:
     membership: GroupMembership
     #: Connections to each broker, to prove the end of a log.
     each_broker: AskEachBroker
+    #: Says where the logs of all partitions end.
+    ends: LogEnds
     names: Names
     policy: CheckPolicy
     commit_timeout_ms: int

@@ -9,6 +9,7 @@ from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import BodyCache
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.worker.observe.offset_gaps import Gaps
 from txbridge.worker.transaction.writer import TransactionalWriter
@@ -24,10 +25,12 @@ class Restored:
     bodies: BodyCache
     writer: TransactionalWriter
     half_reader: PartitionReader
-    #: The first reader sees where logs end, and `bodies` reads HALF by its connection. Decisions are read by the second
-    #: one, which skips aborted records.
-    end_reader: PartitionReader
+    #: It skips aborted records.
     decision_reader: PartitionReader
+    #: Reads bodies that are not in memory.
+    body_reader: PartitionReader
+    #: Says where the logs end.
+    ends: LogEnds
     half_gaps: Gaps
     end_gaps: Gaps
     #: The last committed checkpoint, and its offset in OFFSET. From here on the committer keeps the later ones.
@@ -41,5 +44,5 @@ class Restored:
     def close(self) -> None:
         """Close every reader. The partition's state is in the topics."""
         self.half_reader.close()
-        self.end_reader.close()
         self.decision_reader.close()
+        self.body_reader.close()

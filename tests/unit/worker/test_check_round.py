@@ -33,8 +33,8 @@ class Round:
             list_nodes=lambda: [1], view_of=lambda *_: View(1, frozenset({1})), end_of=lambda *_: self.proven
         )
         context.each_broker = lambda: nullcontext(brokers)
-        reader = SimpleNamespace(end_from=lambda reached: reached)
-        state: Any = SimpleNamespace(partition=0, queue=self.queue, end_reader=reader)
+        ends = SimpleNamespace(end_from=lambda _topic, _partition, reached: reached)
+        state: Any = SimpleNamespace(partition=0, queue=self.queue, ends=ends)
         #: By topic, why nothing can be written to it.
         self.problems: dict[str, str] = {}
         quarantine, size = Quarantine(self.time), TransactionSize(Limits(1_000, 1_000_000))

@@ -57,7 +57,7 @@ class Kafka(Outside):
             ),
         )
 
-    def end_from(self, reached: int) -> int | None:
+    def end_from(self, _topic: str, _partition: int, reached: int) -> int | None:
         return self.reported if self.reported >= reached else None
 
 
@@ -72,7 +72,7 @@ class Log:
         self.kafka = Kafka()
         queue = SimpleNamespace(read_position=5, must_park=False, entry=lambda _offset: None)
         checkpoint = SimpleNamespace(read=9, marks={})
-        self.state = SimpleNamespace(half_reader=self.kafka, queue=queue, checkpoint=checkpoint)
+        self.state = SimpleNamespace(half_reader=self.kafka, ends=self.kafka, queue=queue, checkpoint=checkpoint)
         self.log = HalfLog(cast(Restored, self.state), self.kafka, self.kafka.each_broker, BrokerClock(0, self.kafka))
         self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
@@ -178,9 +178,10 @@ def test_the_reader_that_waits_for_records_is_asked_for_nothing_that_it_would_an
     """Kafka answers a connection in order: the request would wait behind the pending fetch, and decisions behind it."""
     asked: list[tuple[str, object]] = []
     log.state.half_reader = SimpleNamespace(
-        position=7, topic="half", ask_who_leads=lambda: asked.append(("who leads", None))
+        position=7, topic="half", partition=0, ask_who_leads=lambda: asked.append(("who leads", None))
     )
-    log.state.end_reader = SimpleNamespace(end_from=lambda reached, topic: asked.append((topic, reached)))
+    log.state.body_reader = log.state.decision_reader = SimpleNamespace(close_if_unused=lambda _seconds: None)
+    log.state.ends = SimpleNamespace(end_from=lambda topic, _, reached, _age: asked.append((topic, reached)))
     log.log.look_at_end()
     assert asked == []
     log.kafka.time += 5.0

@@ -40,6 +40,8 @@ _COMPARE_EVERY_S = 1.0
 #: The same while the owner reads END itself. It only shows, when all else is idle, that Kafka is away or that END was
 #: cut.
 _LOOK_EVERY_S = 5.0
+#: Longest wait for a record while the owner reads END itself: nothing else wakes it then, not even its end.
+_READ_S = 0.1
 
 _log = get_logger("txbridge.worker")
 
@@ -159,7 +161,7 @@ class DecisionLog:
         # The last record that was read. The mark of it, or of an earlier one.
         self._last: DecisionEvent | None = None
         self._mark = state.checkpoint.marks.get("end")
-        self._bounds, self._reader = state.end_reader, state.decision_reader
+        self._ends, self._reader = state.ends, state.decision_reader
         # Monotonic time (s) since which END has records that cannot be read.
         self._blocked_since: float | None = None
         self._inbox = inbox
@@ -215,7 +217,7 @@ class DecisionLog:
         if self._waiting:
             timeout = 0.0
         if self._inbox.must_read:
-            self._read_records(room, timeout)
+            self._read_records(room, min(timeout, _READ_S))
             every = _LOOK_EVERY_S
         else:
             for event in self._inbox.take_events(room, timeout):
@@ -223,10 +225,10 @@ class DecisionLog:
             every = _COMPARE_EVERY_S
         if self._outside.monotonic() - self._compared > every and not self._waiting:
             self._compared = self._outside.monotonic()
-            self._compare_ends()
+            self._compare_ends(every)
 
-    def _compare_ends(self) -> None:
-        end = self._bounds.end_from(self.position)
+    def _compare_ends(self, every: float) -> None:
+        end = self._ends.end_from(self._topic, self._partition, self.position, every / 2)
         if end is not None:
             self._seen_end = end
             if end > self.position:

@@ -40,6 +40,9 @@ _MOST_APART_S = 3.0
 #: How often the end of HALF is compared with the position that was read. A reader at the end does not notice that the
 #: log was cut and grows again.
 _LOOK_EVERY_S = 5.0
+#: A reader that was not needed for this long gives up its connection. Connecting again takes some 10 ms of processor
+#: time. Under load END's may be needed several times a second.
+_UNUSED_S = 10.0
 
 #: Bytes of malformed records of HALF that are kept until they are copied to the discard topic. Records beyond that are
 #: read again.
@@ -245,12 +248,14 @@ class HalfLog:
         if now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
             reader = self._state.half_reader
-            # This reader would answer only after its fetch, and decisions and due work would wait as long. So another
-            # reader asks for the end.
+            # This reader would answer only after its fetch, and decisions and due work would wait as long. So it is not
+            # asked for the end.
             reader.ask_who_leads()
             # What an owner before this one has read is not read yet, after a take-over.
             reached = max(reader.position, self._state.checkpoint.read or 0)
-            self._state.end_reader.end_from(reached, reader.topic)
+            self._state.ends.end_from(reader.topic, reader.partition, reached, _LOOK_EVERY_S / 2)
+            self._state.body_reader.close_if_unused(_UNUSED_S)
+            self._state.decision_reader.close_if_unused(_UNUSED_S)
 
     def count_ready(self, records: Waiting, end_position: int) -> int:
         """Read HALF for these END records, and return how many of them, from the first on, can be applied now.
@@ -320,7 +325,7 @@ class HalfLog:
         reports has to be proven.
         """
         reader = self._state.half_reader
-        end = reader.end_from(reader.position)
+        end = self._state.ends.end_from(reader.topic, reader.partition, reader.position)
         if end is not None and end <= lowest:
             with self._each_broker() as brokers:
                 proven = proven_end(brokers, reader.topic, reader.partition)

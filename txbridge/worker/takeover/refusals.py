@@ -9,7 +9,7 @@ from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.kafka.failures import LogGoneError, TakeOverRefusedError
-from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.text import counted
 
 #: Log start and end, by the short name of the topic.
@@ -43,15 +43,14 @@ def refuse_other_topics(
             )
 
 
-def refuse_cut(reader: PartitionReader, topic: str, wanted: int, wait_to_ask_again: Callable[[], None]) -> None:
+def refuse_cut(ends: LogEnds, topic: str, partition: int, wanted: int, wait_to_ask_again: Callable[[], None]) -> None:
     """Refuse a log that was cut: every answer says that it ends below `wanted`, which was reached before."""
     try:
-        while reader.end_from(wanted, topic) is None:
+        while ends.end_from(topic, partition, wanted) is None:
             wait_to_ask_again()
     except LogGoneError as error:
         raise TakeOverRefusedError(
-            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge "
-            f"{reader.partition}`",
+            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge {partition}`",
         ) from None
 
 

@@ -20,7 +20,7 @@ later release has written a record that this one cannot read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
@@ -30,8 +30,9 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError
+from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.lost_tail import lost_tails
-from txbridge.kafka.partition_reader import PartitionReader, cut_agreement
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import NewerOpError, read_ops
 from txbridge.text import counted
 from txbridge.worker.failpoints import fault_point
@@ -51,13 +52,6 @@ from txbridge.worker.takeover.state_reader import StateReader, Strangers
 from txbridge.worker.transaction.writer import TransactionalWriter
 
 _REQUEST_TIMEOUT_S = 10.0
-
-
-class _Readers(NamedTuple):
-    """Readers that are not started yet."""
-
-    half: PartitionReader
-    end: PartitionReader
 
 
 class _Start(NamedTuple):
@@ -103,11 +97,8 @@ class _TakeOver:
             try:
                 if offset_topic.newer is not None:
                     refuse_newer(names.offset, partition, *offset_topic.newer)
-                readers = _Readers(
-                    self._open_reader(on_failure, names.half, committed=False, on_demand=True, follows=True),
-                    self._open_reader(on_failure, names.end, committed=False, on_demand=True),
-                )
-                start = self._find_start(offset_topic, ids, readers)
+                body_reader = self._open_reader(on_failure, names.half, committed=False, on_demand=True)
+                start = self._find_start(offset_topic, ids, body_reader)
                 queue = self._restore_queue(offset_topic, start)
             except TakeOverRefusedError:
                 on_failure.close()
@@ -117,16 +108,17 @@ class _TakeOver:
                     raise FencedError("another worker has written the checkpoint during this take-over") from None
                 raise
             checkpoint = start.checkpoint
+            half_reader = self._open_reader(on_failure, names.half, committed=False, on_demand=True, follows=True)
             restored = Restored(
                 partition=partition,
                 names=names,
                 queue=queue,
-                # Each connection takes file descriptors. END's reader is never started from here on.
-                bodies=BodyCache(context.payload_memory, names, readers.end.on_same_connection(names.half)),
+                bodies=BodyCache(context.payload_memory, names, body_reader),
                 writer=writer,
-                half_reader=readers.half,
-                end_reader=readers.end,
-                decision_reader=self._open_reader(on_failure, names.end, committed=True, follows=True),
+                half_reader=half_reader,
+                decision_reader=self._topics.open_reader(names.end, committed=True, follows=True),
+                body_reader=body_reader,
+                ends=context.ends,
                 half_gaps=gaps_of_half(names.half, partition, context.metrics),
                 end_gaps=gaps_of_end(names.end, partition, context.metrics),
                 checkpoint=checkpoint,
@@ -137,7 +129,7 @@ class _TakeOver:
             # Below the watermark HALF is read for the ids only. Records that retention has deleted there are not
             # needed.
             recent = checkpoint.half if checkpoint.recent is None else min(checkpoint.recent, checkpoint.half)
-            readers.half.start(max(recent, start.bounds["half"][0]))
+            half_reader.start(max(recent, start.bounds["half"][0]))
             fault_point("takeover.restored")
             on_failure.pop_all()
         # Step 3 is the owner's first commit.
@@ -148,14 +140,11 @@ class _TakeOver:
         on_failure.callback(reader.close)
         return reader
 
-    def _find_start(self, offset_topic: OffsetTopic, ids: Mapping[str, str], readers: _Readers) -> _Start:
+    def _find_start(self, offset_topic: OffsetTopic, ids: Mapping[str, str], half_reader: PartitionReader) -> _Start:
         """The checkpoint, if the logs are those for which it was written. Raises TakeOverRefusedError."""
-        names, partition, half_reader = self._names, self._partition, readers.half
-        bounds = {
-            "half": half_reader.watermarks(),
-            "end": readers.end.watermarks(),
-            "op": half_reader.watermarks(names.op),
-        }
+        names, partition, ends = self._names, self._partition, self._context.ends
+        topics = {"half": names.half, "end": names.end, "op": names.op}
+        bounds = {short: ends.bounds(topic, partition) for short, topic in topics.items()}
         checkpoint = offset_topic.checkpoint
         if checkpoint is None:
             half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
@@ -168,8 +157,9 @@ class _TakeOver:
             # An END record that is applied in part must be there.
             end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
-                refuse_cut(half_reader, topic, wanted, self._topics.wait_to_ask_again)
-            refuse_lost(lost_tails(names, checkpoint, readers._asdict()))
+                refuse_cut(ends, topic, partition, wanted, self._topics.wait_to_ask_again)
+            with closing(self._topics.open_reader(names.end, committed=False, on_demand=True)) as end_reader:
+                refuse_lost(lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
             start = _Start(replace(checkpoint, read=half_read), half_read, bounds)
         refuse_parked_beyond(names, partition, offset_topic, start.half_known)
         return start

@@ -41,14 +41,15 @@ class StateReader:
 
     def open_reader(self, topic: str, **how: bool) -> PartitionReader:
         """A reader of one of the topics, to be closed by the caller."""
-        return PartitionReader(self._context.kafka, topic, self._partition, outside=self._context.outside, **how)
+        context = self._context
+        return PartitionReader(context.kafka, topic, self._partition, ends=context.ends, outside=context.outside, **how)
 
     def read_offset_topic(self, start: int = 0) -> OffsetTopic:
         """Read OFFSET from `start` on: the last checkpoint, and the parked entries."""
         topic, partition = self._context.names.offset, self._partition
         offset_topic = OffsetTopic(self._context.names, partition, self._context.policy)
         strangers = Strangers(topic, partition)
-        low, high = self.log_bounds(topic)
+        low, high = self._context.ends.bounds(topic, partition)
         if low > 0:
             # Compaction never moves the start of a log.
             raise TakeOverRefusedError(
@@ -56,17 +57,11 @@ class StateReader:
                 f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
                 f"namespace",
             )
-        # Connect only now: a consumer that was connected with nothing to read may find the leader a second later.
         with closing(self.open_reader(topic, committed=True)) as reader:
             reader.start(start)
             fold_offset_topic(reader, offset_topic, high, self._stopping, strangers.note_record)
         strangers.log_found()
         return offset_topic
-
-    def log_bounds(self, topic: str) -> tuple[int, int]:
-        """Log start and end. A reader of committed records would return the last stable offset instead of the end."""
-        with closing(self.open_reader(topic, committed=False)) as reader:
-            return reader.watermarks()
 
     def has_later_op(self, checkpoint: Checkpoint, start: int) -> bool:
         """Whether OP holds a committed record from `start` on.
@@ -103,7 +98,7 @@ class StateReader:
             if end is not None:
                 return end
             if gone:
-                return self.log_bounds(topic)[1]
+                return self._context.ends.bounds(topic, self._partition)[1]
             if outside.monotonic() > until:
                 raise TimeoutError(f"no majority of the brokers of {topic}[{self._partition}] says who leads it")
             self.wait_to_ask_again()

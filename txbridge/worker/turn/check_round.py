@@ -111,7 +111,7 @@ class CheckRound:
             return
         self._next_round = self._outside.monotonic() + ROUND_S
         # An outdated answer would lack decisions, which would then not stop the check.
-        end = self._state.end_reader.end_from(end_position)
+        end = self._state.ends.end_from(self._names.end, self._state.partition, end_position)
         if end is None:
             self._watch.round_waits("Kafka has to say where END ends")
         else:

@@ -19,7 +19,11 @@ from txbridge.worker.restored import Restored
 from txbridge.worker.turn.check_round import ROUND_S, CheckRound
 from txbridge.worker.turn.committer import Committer
 
-#: Longest wait for work. HALF is looked at this often, and a due check is noticed after two looks at the latest.
+#: Longest wait for work. HALF is looked at this often, so that a new message is known before its check is due. Only the
+#: check of one whose CHECK_IMMUNITY_TIME_IN_SECONDS is 0 is this late. Each look takes a fraction of a millisecond, of
+#: each partition.
+_LONGEST_IDLE_S = 0.5
+#: What is due is looked at this often while it has to wait for END, its topic or its group.
 _IDLE_S = 0.1
 #: The wait is shorter when a delivery is due earlier. It is at least this long, so that deliveries that are due one
 #: after the other go together.
@@ -87,9 +91,14 @@ class CommitLoop:
         """Seconds that the owner may wait for END before the next turn."""
         if self._more:
             return 0.0
-        now = self.clock.due()
-        due = self._state.queue.timers.next_delivery(now + int(_IDLE_S * 1000))
-        return _IDLE_S if due is None else min(_IDLE_S, max(_LEAST_IDLE_S, (due - now) / 1000))
+        queue, now = self._state.queue, self.clock.due()
+        until = now + int(_LONGEST_IDLE_S * 1000)
+        wait = _LONGEST_IDLE_S
+        if (due := queue.next_due(until)) is not None:
+            wait = min(wait, max(_IDLE_S, (due - now) / 1000))
+        if (due := queue.timers.next_delivery(until)) is not None:
+            wait = min(wait, max(_LEAST_IDLE_S, (due - now) / 1000))
+        return wait
 
     @property
     def checks_overdue(self) -> float:
@@ -225,10 +234,13 @@ class CommitLoop:
         if self._decisions.waiting or queue.must_park:
             return False
         if self._outside.monotonic() >= self._level_until:
-            if self._state.end_reader.watermarks()[1] > self._decisions.position:
+            if self._end_of(self._context.names.end) > self._decisions.position:
                 return False
             self._level_until = self._outside.monotonic() + ROUND_S
         return True
+
+    def _end_of(self, topic: str) -> int:
+        return self._state.ends.bounds(topic, self._state.partition)[1]
 
     def _require_the_rest(self) -> None:
         """Require that END still has the record that is applied in part. Raises LogGoneError."""
@@ -261,7 +273,7 @@ class CommitLoop:
             return
         self._written_at = self._outside.monotonic()
         queue, checkpoint, end_position = state.queue, self._committer.checkpoint, self._decisions.position
-        op_end = state.end_reader.watermarks(self._context.names.op)[1]
+        op_end = self._end_of(self._context.names.op)
         at_ends = (queue.read_position, end_position, op_end)
         if queue.watermark < queue.read_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):
             return
