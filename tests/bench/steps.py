@@ -73,7 +73,7 @@ class _Steps:
     def run(self) -> Found:
         """Microseconds for each transaction, by step and in total."""
         servers = {"bootstrap.servers": self._bridge.bootstrap_servers}
-        reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False, on_demand=True)
+        reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False, on_demand=1)
         reader.start(0)
         queue = HalfQueue(CheckPolicy())
         producer = Producer({**servers, "linger.ms": 100, "queue.buffering.max.messages": self._count + 1})

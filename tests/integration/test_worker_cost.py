@@ -79,7 +79,7 @@ def test_messages_that_come_one_by_one_are_fetched_together(bridge):
         requests.append(sum(broker["req"]["Fetch"] for broker in brokers))
 
     kafka = {"bootstrap.servers": bridge.bootstrap_servers, "statistics.interval.ms": 100, "stats_cb": note}
-    reader = PartitionReader(kafka, bridge.names.half, 0, committed=False, on_demand=True)
+    reader = PartitionReader(kafka, bridge.names.half, 0, committed=False, on_demand=1)
     reader.start(0)
     real = bridge.create_topic("real", partitions=1)
     bridge.prepare(real, b"the first", partition=0)

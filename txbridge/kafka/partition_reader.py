@@ -38,9 +38,6 @@ _FETCH_AHEAD_KIB = 16_384
 #: Pause before librdkafka fetches more, when that much is fetched. The default of 1,000 ms is so long that a reader
 #: takes all fetched records and runs out of them.
 _FETCH_ON_MS = 10
-#: Interval (ms) at which a reader on demand looks whether all fetched records are taken, to fetch more. A message waits
-#: for it at most this long. An idle reader does not look; it waits for Kafka's answer.
-_FETCH_ON_DEMAND_MS = 1
 #: Most bytes of one fetch of a reader on demand: thousands of messages, as many as a large Kafka transaction has. The
 #: default is 1 MiB.
 _FETCH_ON_DEMAND_BYTES = 4 * 1024 * 1024
@@ -60,7 +57,9 @@ class PartitionReader:
     It connects when it is started, and again after `close`.
 
     `on_demand` is for a caller that takes many records at a time, now and then: they are not fetched one by one as they
-    come. One fetch for every message would cost Kafka about as much as storing the messages. `follows` is for a reader
+    come. One fetch for every message would cost Kafka about as much as storing the messages. It is the interval (ms) at
+    which librdkafka looks whether all fetched records are taken, to fetch more, and the longest that a message waits
+    for that. An idle reader does not look; it waits for Kafka's answer. `follows` is for a reader
     that waits at the end of the log for new records. `ends` says where logs end; without it, the reader asks by its own
     connection.
     """
@@ -72,7 +71,7 @@ class PartitionReader:
         partition: int,
         *,
         committed: bool,
-        on_demand: bool = False,
+        on_demand: int = 0,
         follows: bool = False,
         ends: LogEnds | None = None,
         outside: Outside = OUTSIDE,
@@ -84,7 +83,7 @@ class PartitionReader:
         config.setdefault("queued.max.messages.kbytes", _FETCH_AHEAD_KIB)
         if on_demand:
             config["queued.min.messages"] = 1
-            config["fetch.queue.backoff.ms"] = _FETCH_ON_DEMAND_MS
+            config["fetch.queue.backoff.ms"] = on_demand
             config.setdefault("max.partition.fetch.bytes", _FETCH_ON_DEMAND_BYTES)
         else:
             config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)

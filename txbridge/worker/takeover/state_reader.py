@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.headers import MalformedRecordError
@@ -39,7 +40,7 @@ class StateReader:
         self._partition = partition
         self._stopping = stopping
 
-    def open_reader(self, topic: str, **how: bool) -> PartitionReader:
+    def open_reader(self, topic: str, **how: Any) -> PartitionReader:
         """A reader of one of the topics, to be closed by the caller."""
         context = self._context
         return PartitionReader(context.kafka, topic, self._partition, ends=context.ends, outside=context.outside, **how)
