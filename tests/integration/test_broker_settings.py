@@ -28,7 +28,6 @@ pytestmark = pytest.mark.long
 
 #: Settings that are combined on one broker; a worker and a client must cope with all of them.
 NARROW = {
-    "group.initial.rebalance.delay.ms": "3000",
     "message.max.bytes": "20000",
     "transaction.max.timeout.ms": "5000",
 }
@@ -64,7 +63,7 @@ def test_a_commit_timeout_beyond_transaction_max_timeout_ms_is_told_with_what_to
     assert "broker 1 accepts 5000 at most (transaction.max.timeout.ms)" in limit["text"]
 
 
-def test_small_limits_and_a_slow_first_rebalance(bridge: Bridge) -> None:
+def test_small_limits(bridge: Bridge) -> None:
     """A small message.max.bytes limits only the real topic: HALF has a limit of its own."""
     topic = bridge.create_topic("orders")
     worker = bridge.worker(commit_timeout=4_000)

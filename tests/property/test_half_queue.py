@@ -601,7 +601,7 @@ def test_the_promises_hold_wherever_the_model_can_get(few_are_remembered: None) 
 @pytest.fixture
 def few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember so few outcomes below the watermark that some decisions find theirs and others do not."""
-    monkeypatch.setattr(remembered, "GENERATION", 3)
+    monkeypatch.setattr(remembered, "PLACES", 4)
 
 
 def not_reached() -> set[str]:

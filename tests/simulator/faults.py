@@ -54,9 +54,10 @@ RARE = {
     "OP lost its tail": 1.0,
     "Produce answered late": 0.1,
     "brokers' clock set": 1.0,
-    # Of a service with SQL transactions, which runs have only with one of these.
+    # The next two are of a service with SQL transactions, which runs have only with one of these.
     "sender waits before its row": 1.0,
     "two stores under one group": 1.0,
+    "group without members": 1.0,
 }
 _RARE_SHARE = 0.1
 

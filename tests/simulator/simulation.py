@@ -102,6 +102,8 @@ class Simulation:
         self.lost_tails = LostTails(world, self.names)
         self.processes: list[Process] = []
         self._started = 0
+        #: Workers that serve before the group has made an assignment.
+        self._assumed: list[Process] = []
         #: By partition: the owner that the group names, and the END events that Faust still has to hand over.
         self.assigned: list[Process | None] = [None] * self.partitions
         self.events: list[deque[int]] = [deque() for _ in range(self.partitions)]
@@ -192,10 +194,21 @@ class Simulation:
 
     def start_owner(self, partition: int) -> None:
         """Start a worker and assign the partition to it. The former owner may not know yet."""
-        self._started += 1
-        before = self.assigned[partition]
+        self._assign(partition, self._start_process(partition))
+        self.world.trace(f"{self.processes[-1].name}: starts, partition {partition}")
+
+    def _assign(self, partition: int, process: Process | None) -> None:
+        before, self.assigned[partition] = self.assigned[partition], process
         if before is not None:
             before.is_assigned = False
+        if process is not None:
+            process.is_assigned = True
+        # Faust begins at its own commit or at the end, so anywhere.
+        self.events[partition].clear()
+        self._told_end[partition] = self.world.cluster.logs[self.names.end, partition].last_stable_offset
+
+    def _start_process(self, partition: int) -> Process:
+        self._started += 1
         process = Process(
             self.world,
             self.names,
@@ -209,11 +222,7 @@ class Simulation:
         )
         self.checker.witnesses[process.name] = process.witness
         self.processes.append(process)
-        self.assigned[partition] = process
-        self.world.trace(f"{process.name}: starts, partition {partition}")
-        # Faust begins at its own commit or at the end, so anywhere.
-        self.events[partition].clear()
-        self._told_end[partition] = self.world.cluster.logs[self.names.end, partition].last_stable_offset
+        return process
 
     def _turn_of(self, process: Process) -> None:
         process.actor.run(self.world.random.choice(_FUEL))
@@ -364,6 +373,8 @@ class Simulation:
             (1, "pause", self._mishap_pause),
             (2, "pause", self._resume_zombie),
             (1, "rebalance", self._mishap_rebalance),
+            (1, "group without members", self._mishap_group_without_members),
+            (2, "group without members", self._assign_first),
             (1, "clock jump", self._mishap_clock),
             (1, "topic gone", self._mishap_topic),
             (1, "application death", self._mishap_death),
@@ -428,6 +439,42 @@ class Simulation:
             return
         self.world.count("fault rebalance")
         self.start_owner(self.world.random.randrange(self.partitions))
+
+    def _mishap_group_without_members(self) -> None:
+        """Start workers that have found the group without a member, and so serve before it has assigned anything.
+
+        Nobody has the partition then, or another has got it just now.
+        """
+        if len(self._living()) > 3:
+            return
+        side = self.world.side(f"no members at {self.world.now}")
+        partition, count = side.randrange(self.partitions), side.choice((1, 2))
+        self.world.count("fault group without members")
+        if count > 1:
+            self.world.count("workers that assume at once")
+        if side.random() < 0.5:
+            self._assign(partition, None)
+        elif self.assigned[partition] is not None:
+            self.world.count("worker that assumes what another has")
+        for _ in range(count):
+            process = self._start_process(partition)
+            process.is_assigned = False
+            self.world.trace(f"{process.name}: starts, assumes partition {partition}")
+            self._assumed.append(process)
+
+    def _assign_first(self) -> None:
+        """Make the first assignment after that: to one of the workers, unless another has the partition already."""
+        for process in self._assumed:
+            if process.actor.has_ended:
+                continue
+            if self.assigned[process.partition] is None:
+                self.world.count("assumed partition assigned")
+                self.world.trace(f"{process.name}: is assigned what it has assumed")
+                self._assign(process.partition, process)
+            else:
+                self.world.trace(f"{process.name}: is assigned nothing")
+                process.stop()
+        self._assumed.clear()
 
     def _mishap_clock(self) -> None:
         living = self._living()

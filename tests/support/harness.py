@@ -354,7 +354,7 @@ class Bridge:
         environment: Mapping[str, str] = MappingProxyType({}),
         **options: object,
     ) -> WorkerProcess:
-        """Start a worker and wait for its partitions.
+        """Start a worker and wait until it serves its partitions and is a member of the group.
 
         `fault` is a fault point at which it dies, `failing` a fault of tests.support.failing_worker. `wait` is the
         partitions to wait for (default: all). Options are those of FAST unless given.
@@ -374,6 +374,8 @@ class Bridge:
             wait = 0 if fault else self.partitions
         if wait:
             worker.wait_serving(wait)
+            # A lone worker serves before that.
+            worker.wait_logged("partitions_assigned")
         return worker
 
     def local_owner(

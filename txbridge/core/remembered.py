@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from array import array
+
 from txbridge.core.states import Outcome
 
-#: Outcomes in one generation. There are two: about 8 MB when both are full.
-GENERATION = 50_000
+#: Places, a power of two: one megabyte of every partition. A second decision about a message mostly comes within
+#: seconds of the first.
+PLACES = 2**16
 
 
 class Remembered:
-    """The last outcomes that this process saw, by half offset. To drop a generation at once costs nothing each."""
+    """The last outcomes that this process saw. The messages whose offsets differ by PLACES share a place."""
 
     def __init__(self) -> None:
-        self._younger: dict[int, Outcome] = {}
-        self._older: dict[int, Outcome] = {}
+        self._mask = PLACES - 1
+        self._offsets = array("q", [-1]) * PLACES
+        self._outcomes: list[Outcome | None] = [None] * PLACES
 
     def note_outcome(self, offset: int, outcome: Outcome) -> None:
-        # A discarded message that was resumed is finished twice. The last outcome counts, as the younger is asked
-        # first.
-        self._younger[offset] = outcome
-        if len(self._younger) >= GENERATION:
-            self._younger, self._older = {}, self._younger
+        # A discarded message that was resumed is finished twice. The last outcome counts.
+        place = offset & self._mask
+        self._offsets[place], self._outcomes[place] = offset, outcome
 
     def get(self, offset: int) -> Outcome | None:
-        return self._younger.get(offset) or self._older.get(offset)
+        place = offset & self._mask
+        return self._outcomes[place] if self._offsets[place] == offset else None

@@ -96,7 +96,9 @@ class GroupMembership:
                 if self._client is None:
                     self._client = self._connect()
                     self._known = _Client(connected=now)
-                answers = self._client.describe_consumer_groups(new, request_timeout=_LONGEST_REQUEST_S)
+                answers = self._client.describe_consumer_groups(
+                    new, include_authorized_operations=True, request_timeout=_LONGEST_REQUEST_S
+                )
                 for name in new:
                     answer: Future[Any] = Future()
                     answers[name].add_done_callback(partial(_pass_on, self._known, answer))

@@ -101,13 +101,15 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         """Create none: nothing is stored on disk."""
 
     async def on_start(self) -> None:
-        """Before anything is consumed, wait for Kafka, and check topics and rights."""
+        """Before Faust joins the group, wait for Kafka, check topics and rights, and serve what nobody else serves."""
         self.own_monitor.start()
         if self.worker is None:
             self._started_by_faust = time.monotonic()
             log_start(self.settings)
             await asyncio.to_thread(self.prepare)
         self.own_monitor.health.look_after_loop(asyncio.get_running_loop(), self._rejoin)
+        if self.worker is not None:
+            threading.Thread(target=self.worker.assume_partitions, name="txbridge-assume", daemon=True).start()
         await super().on_start()
 
     async def on_stop(self) -> None:
@@ -134,12 +136,13 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
 
         admin = connect()
         layout = _wait_for_layout(admin, names, settings)
-        require_rights(admin, connect(), names, settings.app_id)
+        membership = GroupMembership(connect)
+        require_rights(admin, membership, names, settings.app_id)
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,
             requests=ControllerRequests(connect),
-            membership=GroupMembership(connect),
+            membership=membership,
             each_broker=each_broker(settings.librdkafka),
             ends=LogEnds.of_a_process(settings.librdkafka, self.outside),
             names=names,
@@ -174,6 +177,9 @@ class BridgeWorker(faust.Worker):  # type: ignore[misc]
             timer.daemon = True
             timer.start()
         super()._schedule_shutdown(signal)
+
+    async def _sentinel_task(self) -> None:
+        """Do nothing: all tasks have ended. Faust would sleep for a second, in which no worker serves."""
 
     @staticmethod
     def _end() -> None:

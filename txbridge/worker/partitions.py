@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupState, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 
 from txbridge.backoff import Backoff
 from txbridge.core.decision_record import DecisionEvent
@@ -44,6 +44,9 @@ REFUSED_RETRY_S = 30.0
 STOP_TIMEOUT_S = 15.0
 #: A healthy coordinator answers in milliseconds; five seconds span its election.
 _ANSWER_TIMEOUT_S = 5.0
+#: Pause before a worker without an assignment asks again who is in the group. A dead member is in it until its session
+#: ends. The request is small, and the pause is part of the time for which nobody serves.
+_ASK_AGAIN_S = 0.25
 
 _log = get_logger("txbridge.worker")
 
@@ -260,6 +263,23 @@ class Worker:
         self.was_assigned = False
         self.stopped = False
 
+    def assume_partitions(self) -> None:
+        """Until the first assignment: serve all partitions as soon as the group has no other member. Waits for that.
+
+        Kafka lets the first member of an empty group wait for others (group.initial.rebalance.delay.ms, 3 s by
+        default). Nothing needs that wait, because the fence proves ownership and not the group. When several workers
+        start together, each fences those before it, and a fenced owner waits until the group confirms it.
+        """
+        while not self._is_alone():
+            self._context.outside.wait(threading.Event(), _ASK_AGAIN_S)
+            if self.was_assigned or self.stopped:
+                return
+        with self._lock:
+            if not (self.was_assigned or self.stopped):
+                partitions = range(self._context.metrics.partitions_found)
+                _log.info("partitions_assumed", partitions=list(partitions))
+                self._start_owners(partitions)
+
     def assign_partitions(self, partitions: Iterable[int]) -> None:
         """Take the group's assignment: exactly these partitions.
 
@@ -273,11 +293,14 @@ class Worker:
             gone = [self._owners.pop(partition) for partition in self._owners.keys() - wanted]
             for owner in gone:
                 owner.stop()
-            for partition in wanted - self._owners.keys():
-                owner = PartitionOwner(self._context, partition, self.is_assigned)
-                self._owners[partition] = owner
-                owner.start()
+            self._start_owners(wanted - self._owners.keys())
             self.was_assigned = True
+
+    def _start_owners(self, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            owner = PartitionOwner(self._context, partition, self.is_assigned)
+            self._owners[partition] = owner
+            owner.start()
 
     def offer_event(self, partition: int, event: DecisionEvent) -> None:
         """Pass an END event from Faust to the owner of its partition."""
@@ -292,7 +315,7 @@ class Worker:
 
     def assignment(self) -> Assignment:
         """Ask the group's coordinator for the assignment. Raises KafkaException, TimeoutError."""
-        answer = self._context.membership.ask([self._group])[self._group].result(_ANSWER_TIMEOUT_S)
+        answer = self._describe_group()
         end = self._context.names.end
         members = [member for member in answer.members if member.client_id == self._client_id]
         return Assignment(
@@ -302,6 +325,19 @@ class Worker:
                 tp.partition for member in members for tp in member.assignment.topic_partitions if tp.topic == end
             ),
         )
+
+    def _is_alone(self) -> bool:
+        """Whether the group has no other member. False without an answer."""
+        try:
+            return all(member.client_id == self._client_id for member in self._describe_group().members)
+        except KafkaException as error:
+            is_new: bool = error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
+            return is_new
+        except TimeoutError:
+            return False
+
+    def _describe_group(self) -> Any:
+        return self._context.membership.ask([self._group])[self._group].result(_ANSWER_TIMEOUT_S)
 
     def is_assigned(self, partition: int) -> bool:
         """Whether the group's coordinator says that this process has the partition.

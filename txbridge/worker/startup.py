@@ -21,12 +21,9 @@ from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role, rights
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.denied import missing_right
 from txbridge.kafka.descriptors import capacity, needed, refusal
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.log import get_logger
 from txbridge.worker.slots import PartitionSlots
-
-#: The longest time-out that librdkafka accepts: it must not give up a request to a coordinator by itself
-#: (group_membership.py says why).
-_LONGEST_REQUEST_S = 3_600.0
 
 _log = get_logger("txbridge.worker")
 
@@ -66,17 +63,17 @@ def slots_for(partitions: int, brokers: int) -> PartitionSlots:
     return PartitionSlots(capacity(limit, brokers), text)
 
 
-def require_rights(admin: AdminClient, coordinator: AdminClient, names: Names, app_id: str) -> None:
+def require_rights(admin: AdminClient, membership: GroupMembership, names: Names, app_id: str) -> None:
     """Require the rights on the internal topics and on the workers' group.
 
     Raises EnvironmentProblemError, which names all missing rights. A right about which Kafka gives no answer does not
-    count as missing. `coordinator` is a client for one request, not to be used again.
+    count as missing.
     """
     internal = {names.half, names.end, names.op, names.offset, names.discard}
     wanted = [right for right in rights(Role.WORKER, names, app_id=app_id) if right.pattern is Pattern.LITERAL]
     missing = [
         *_of_topics(admin, [right for right in wanted if right.name in internal]),
-        *_of_group(coordinator, next(right for right in wanted if right.kind is ResourceKind.GROUP)),
+        *_of_group(membership, next(right for right in wanted if right.kind is ResourceKind.GROUP)),
     ]
     if missing:
         raise EnvironmentProblemError("a worker cannot work without these rights:\n- " + "\n- ".join(missing))
@@ -100,12 +97,9 @@ def _of_topics(admin: AdminClient, wanted: list[Right]) -> Iterator[str]:
                 yield missing_right(", ".join(lacking), f"topic {right.name}")
 
 
-def _of_group(admin: AdminClient, wanted: Right) -> Iterator[str]:
-    answer = admin.describe_consumer_groups(
-        [wanted.name], include_authorized_operations=True, request_timeout=_LONGEST_REQUEST_S
-    )[wanted.name]
+def _of_group(membership: GroupMembership, wanted: Right) -> Iterator[str]:
     try:
-        operations = answer.result(REQUEST_TIMEOUT_S).authorized_operations
+        operations = membership.ask([wanted.name])[wanted.name].result(REQUEST_TIMEOUT_S).authorized_operations
         denied = operations is not None and "READ" not in {one.name for one in operations}
     except KafkaException as failure:
         denied = failure.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED

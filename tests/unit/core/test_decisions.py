@@ -128,7 +128,7 @@ def test_p5_the_first_decision_wins(first: Decision, second: Decision, refused: 
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK, UNKNOWN])
 def test_p5_what_is_forgotten_is_late_and_stays_as_it_was(decision, monkeypatch):
-    monkeypatch.setattr(remembered, "GENERATION", 1)
+    monkeypatch.setattr(remembered, "PLACES", 1)
     partition = Partition().prepare(0, 1, 2)
     partition.step(NOW, end(0, entry(0, ROLLBACK)))
     partition.step(NOW, end(1, entry(1, ROLLBACK)))
@@ -138,7 +138,7 @@ def test_p5_what_is_forgotten_is_late_and_stays_as_it_was(decision, monkeypatch)
 
 
 def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
-    monkeypatch.setattr(remembered, "GENERATION", 3)
+    monkeypatch.setattr(remembered, "PLACES", 4)
     partition = Partition()
     for offset in range(10):
         partition.prepare(offset).step(NOW, end(offset, entry(offset, COMMIT)))
@@ -146,13 +146,13 @@ def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
 
 
 def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(monkeypatch):
-    monkeypatch.setattr(remembered, "GENERATION", 2)
+    monkeypatch.setattr(remembered, "PLACES", 2)
     queue = HalfQueue(POLICY, watermark=10)
     for offset, outcome in [(5, Outcome.DISCARD), (6, Outcome.COMMIT), (5, Outcome.ROLLBACK)]:
         queue.finish_messages([offset], outcome)
     assert queue.remembered(5) is Outcome.ROLLBACK
     queue.finish_messages([7], Outcome.COMMIT)
-    assert (queue.remembered(5), queue.remembered(6)) == (Outcome.ROLLBACK, None)
+    assert (queue.remembered(5), queue.remembered(6)) == (None, Outcome.COMMIT)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from txbridge.worker.slots import NoRoomError, PartitionSlots
 
 
 @pytest.mark.parametrize(
-    ("partitions", "brokers", "most"), [(4, 1, 232), (32, 1, 1_128), (4, 3, 358), (16, 3, 1_030), (32, 3, 1_926)]
+    ("partitions", "brokers", "most"), [(4, 1, 224), (32, 1, 1_120), (4, 3, 344), (16, 3, 1_016), (32, 3, 1_912)]
 )
 def test_the_need_of_a_worker_that_takes_over_all(partitions: int, brokers: int, most: int) -> None:
     assert needed(partitions, brokers) == most
@@ -38,7 +38,7 @@ def test_there_is_room_again_when_a_partition_is_given_up() -> None:
 
 @pytest.mark.parametrize(
     ("soft", "hard", "limit"),
-    [(256, 4_096, 1_128), (256, resource.RLIM_INFINITY, 1_128), (256, 512, 512), (2_000, 4_096, None)],
+    [(256, 4_096, 1_120), (256, resource.RLIM_INFINITY, 1_120), (256, 512, 512), (2_000, 4_096, None)],
 )
 def test_the_soft_limit_is_raised_to_the_need(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, limit: int | None
@@ -51,11 +51,11 @@ def test_the_soft_limit_is_raised_to_the_need(
     assert calls == ([] if limit is None else [(limit, hard)])
     assert [line["event"] for line in logs] == (["few_file_descriptors"] if limit == 512 else [])
     if limit == 512:
-        assert "enough for 12 of 32 partitions" in logs[0]["note"]
+        assert "enough for 13 of 32 partitions" in logs[0]["note"]
         with ExitStack() as served:
-            for _ in range(12):
+            for _ in range(13):
                 served.enter_context(slots.one_slot())
-            with pytest.raises(NoRoomError, match="to 1128, or start more workers"):
+            with pytest.raises(NoRoomError, match="to 1120, or start more workers"):
                 served.enter_context(slots.one_slot())
 
 

@@ -180,7 +180,10 @@ class Health:
     def partition_facts(self) -> list[PartitionFacts] | None:
         """Facts of the owners; None while the partitions are not known."""
         worker = self._worker
-        return None if worker is None or worker.stopped or not worker.was_assigned else worker.partition_facts()
+        if worker is None or worker.stopped:
+            return None
+        facts = worker.partition_facts()
+        return facts if facts or worker.was_assigned else None
 
     # --- the answers ------------------------------------------------------------------------------------------------
 
