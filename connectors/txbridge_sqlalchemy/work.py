@@ -9,11 +9,13 @@ driver must not be in a transaction any more (hidden_transaction.py).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RootTransaction, Table, event, func, select
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransaction, Table, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
@@ -27,8 +29,6 @@ Database = Engine | sessionmaker[Any]
 #: Opens a connection, or a session whose transaction has begun: what the application's function gets, and the plain one
 #: in it.
 Opener = Callable[[], AbstractContextManager[tuple[Any, Connection | Session]]]
-
-_XID = select(func.txid_current())
 
 BIND_IT = (
     "the sessionmaker is bound to a Connection, whose transactions may be parts of another one: bind it to an Engine"
@@ -62,28 +62,18 @@ class Work:
     """
 
     def __init__(
-        self,
-        given: Any,
-        connection: Connection,
-        transaction: RootTransaction | SessionTransaction,
-        table: Table,
-        session: Session | None = None,
+        self, given: Any, connection: Connection, transaction: RootTransaction | SessionTransaction, table: Table
     ) -> None:
         self.given = given
         self.connection = connection
         self.transaction = transaction
         self._table = table
-        self._is_ours: Callable[[], bool] = lambda: True
+        self._pooled = connection.connection
+        self._row: Row | None = None
+        #: PostgreSQL's id of the transaction with the row.
+        self._xid: int | None = None
         self._second = False
-        # For this connection and this session only: the application's other transactions stay untouched.
-        event.listen(connection, "commit", self._before_commit)
-        if connection.dialect.name == "sqlite":
-            # Outside a transaction SQLite commits when a savepoint is released.
-            event.listen(connection, "savepoint", self._before_commit)
-        if session is not None:
-            event.listen(session, "after_begin", self._after_begin)
-            # The session returns its connection to the pool right after this.
-            event.listen(session, "after_commit", self._after_commit)
+        self._is_committed = False
 
     def write_row(self, row: Row) -> None:
         """Insert the row; from now on COMMIT is sent only if it commits this row.
@@ -91,24 +81,16 @@ class Work:
         Raises RowDecidesError if the row is there already. Raises UsageError if the connection commits every statement
         by itself. A pool may have one such among others, when an application has set it so by the driver.
         """
-        if getattr(self.connection.connection.dbapi_connection, "autocommit", None) is True:
+        if getattr(self._pooled.dbapi_connection, "autocommit", None) is True:
             raise UsageError(AUTOCOMMIT)
         try:
-            self._is_ours = self._insert_row(row)
+            if self.connection.dialect.name == "postgresql":
+                self._xid = row.insert_for_xid(self.connection)
+            else:
+                row.insert_row(self.connection)
         except IntegrityError as error:
             raise RowDecidesError from error
-        event.listen(self.connection, "before_cursor_execute", self._before_statement)
-
-    def _insert_row(self, row: Row) -> Callable[[], bool]:
-        """Insert the row. Returns the question whether it is still part of the transaction."""
-        if self.connection.dialect.name == "postgresql":
-            # The database's transaction id shows whether this is still the same transaction, and the query fails if
-            # the transaction has failed. Reading the row instead would conflict with other rows at the isolation level
-            # SERIALIZABLE.
-            xid = row.insert_for_xid(self.connection)
-            return lambda: bool(self.connection.execute(_XID).scalar_one() == xid)
-        row.insert_row(self.connection)
-        return lambda: row.is_there(self.connection)
+        self._row = row
 
     def is_over(self) -> bool:
         """Whether the function has ended the transaction by itself. Raises UsageError as refuse_second_database."""
@@ -124,39 +106,116 @@ class Work:
                 "message; everything was rolled back",
             )
 
-    def _after_begin(self, _session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
-        # A savepoint begins on the same connection.
+    def after_begin(self, connection: Connection) -> None:
+        """Refuse a second connection of the session. A savepoint begins on the same one."""
         if connection is not self.connection:
             self._second = True
             self.refuse_second_database()
 
-    def _after_commit(self, session: Session) -> None:
-        # The end of a savepoint is a commit of the session, too.
-        if not session.in_nested_transaction():
-            _refuse_hidden_transaction(self.connection)
-
-    def _before_statement(self, connection: Connection, *_: Any) -> None:
+    def before_statement(self) -> None:
         """Execute nothing after the end of the transaction: asyncpg, and SQLite with an own BEGIN, would commit it."""
-        if is_in_transaction(connection.connection.driver_connection) is False:
+        if self._row is not None and is_in_transaction(self._pooled.driver_connection) is False:
             raise LostTransactionError(OVER)
 
-    def _before_commit(self, connection: Connection, _savepoint: str = "") -> None:
-        """Stop a COMMIT that would not commit the row. Called last, after all flushes and events of the session."""
+    def commit(self, send: Callable[[PoolProxiedConnection], None]) -> None:
+        """Send COMMIT if it commits the row. After all flushes and events, so nothing comes between check and COMMIT.
+
+        Raises LostTransactionError if nothing is committed. Any later COMMIT is that of a pool, and has nothing left.
+        """
+        if not self._is_committed and (self._second or not self._has_row()):
+            # SQLAlchemy considers the transaction ended after an error of COMMIT, and would not send ROLLBACK itself.
+            self.connection.dialect.do_rollback(self._pooled)
+            self.refuse_second_database()
+            raise LostTransactionError(
+                "the database has rolled the transaction back before its COMMIT: an error that ended it was caught. "
+                "Put the statement that may fail into a savepoint (begin_nested), or let the error through",
+            )
+        send(self._pooled)
+        self._is_committed = True
+        if outlives_commit(self.connection):
+            # Closing the connection ends the transaction.
+            self.connection.invalidate()
+            raise LostTransactionError(HIDDEN)
+
+    def _has_row(self) -> bool:
+        """Whether the transaction can still commit the row. True if there is none."""
+        if self._row is None:
+            return True
+        dialect = self.connection.dialect
         try:
-            ours = self._is_ours()
+            # The database's transaction id shows whether this is still the same transaction, and the query fails if the
+            # transaction has failed. Reading the row instead would conflict with other rows at the isolation level
+            # SERIALIZABLE.
+            return self._row.is_there(self.connection) if self._xid is None else self._read_xid() == self._xid
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
-            ours = False
-        if ours and not self._second:
-            return
-        # SQLAlchemy considers the transaction ended after an error of COMMIT, and would not send ROLLBACK itself.
-        connection.dialect.do_rollback(connection.connection)
-        self.refuse_second_database()
-        raise LostTransactionError(
-            "the database has rolled the transaction back before its COMMIT: an error that ended it was caught. Put "
-            "the statement that may fail into a savepoint (begin_nested), or let the error through",
-        )
+        except dialect.loaded_dbapi.Error as error:
+            # SQLAlchemy makes its own error of this one.
+            if dialect.is_disconnect(error, self._pooled, None):
+                raise
+        return False
+
+    def _read_xid(self) -> int:
+        # By a cursor of the driver: SQLAlchemy takes twice as long for it, 29 instead of 14 us.
+        cursor = self._pooled.cursor()
+        try:
+            cursor.execute("SELECT txid_current()")
+            ((found,),) = cursor.fetchall()
+        finally:
+            cursor.close()
+        return int(found)
+
+    def roll_back_rest(self) -> None:
+        """Roll back the rest of a transaction that the function has ended by itself.
+
+        After a COMMIT that failed, SQLite's transaction is still open. SQLAlchemy would return the connection to the
+        pool like that, and its next user would commit these rows with other ones.
+        """
+        # SQLAlchemy rolls back what is active in its eyes, and a connection that is not used any more.
+        if not (self.transaction.is_active or self.connection.closed or self.connection.invalidated):
+            self.connection.dialect.do_rollback(self._pooled)
+
+
+#: The transactions under way, by the pool's connection and by the session. What belongs to none of them is left alone.
+_UNDER_WAY: dict[PoolProxiedConnection | Connection | Session, Work] = {}
+_GUARDING = threading.Lock()
+
+
+def _guard(engine: Engine) -> None:
+    """Have COMMITs and statements of this engine pass by their transaction in `_UNDER_WAY`.
+
+    Once for an engine and those made of it: to register events for each transaction took a third of the processor time
+    of a send. The dialect sends COMMIT after the events of engines, where a handler that comes later can still end the
+    transaction. Events of engines also cost each connection twice as much as all that is done here.
+    """
+    dialect = engine.dialect
+    if getattr(dialect.do_commit, "func", None) is _commit:
+        return
+    with _GUARDING:
+        if getattr(dialect.do_commit, "func", None) is not _commit:
+            for name in ("do_execute", "do_executemany", "do_execute_no_params"):
+                event.listen(engine, name, _before_statement)
+            dialect.do_commit = partial(_commit, dialect.do_commit)  # type: ignore[method-assign]
+
+
+def _commit(send: Callable[[PoolProxiedConnection], None], pooled: PoolProxiedConnection) -> None:
+    if work := _UNDER_WAY.get(pooled):
+        work.commit(send)
+    else:
+        send(pooled)
+
+
+def _before_statement(*given: Any) -> None:
+    # The last argument is the context of the statement.
+    if work := _UNDER_WAY.get(given[-1].root_connection.connection):
+        work.before_statement()
+
+
+@event.listens_for(Session, "after_begin")
+def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
+    if work := _UNDER_WAY.get(session):
+        work.after_begin(connection)
 
 
 def opener(database: Database, other: str) -> Opener:
@@ -205,45 +264,34 @@ def begin(open_one: Opener, table: Table) -> Iterator[Work]:
     Raises LostTransactionError instead of a COMMIT that would not commit the row of `Work.write_row`.
     """
     with open_one() as (given, plain):
-        if isinstance(plain, Connection):
-            with plain.begin() as transaction, _nothing_left_open(plain, transaction):
-                yield Work(given, plain, transaction, table)
-            _refuse_hidden_transaction(plain)
-            return
-        # A subclass of Session can set two-phase commit and the bind by itself.
-        if plain.twophase:
-            raise UsageError(TWO_PHASE)
-        bind = plain.get_bind(clause=table)
-        if not isinstance(bind, Engine):
-            raise UsageError(BIND_IT)
-        session_transaction = plain.get_transaction()
-        assert session_transaction is not None
-        with ExitStack() as at_last, session_transaction:
-            connection = plain.connection(bind_arguments={"bind": bind})
-            # A session that cannot roll its savepoints back, because the database has lost them, would keep its
-            # connection and so its locks.
-            at_last.callback(connection.close)
-            with _nothing_left_open(connection, session_transaction):
-                yield Work(given, connection, session_transaction, table, plain)
+        connection, transaction = _begun(plain, table) if isinstance(plain, Session) else (plain, plain.begin())
+        _guard(connection.engine)
+        work = Work(given, connection, transaction, table)
+        keys = (connection.connection, plain)
+        _UNDER_WAY.update(dict.fromkeys(keys, work))
+        try:
+            with transaction:
+                try:
+                    yield work
+                finally:
+                    work.roll_back_rest()
+        finally:
+            for key in keys:
+                _UNDER_WAY.pop(key, None)
+            if isinstance(plain, Session):
+                # A session that cannot roll its savepoints back, because the database has lost them, would keep its
+                # connection and so its locks.
+                connection.close()
 
 
-@contextmanager
-def _nothing_left_open(connection: Connection, transaction: RootTransaction | SessionTransaction) -> Iterator[None]:
-    """Roll back the rest of a transaction that the function has ended by itself.
-
-    After a COMMIT that failed, SQLite's transaction is still open. SQLAlchemy would return the connection to the pool
-    like that, and its next user would commit these rows with other ones.
-    """
-    try:
-        yield
-    finally:
-        # SQLAlchemy rolls back what is active in its eyes, and a connection that is not used any more.
-        if not (transaction.is_active or connection.closed or connection.invalidated):
-            connection.dialect.do_rollback(connection.connection)
-
-
-def _refuse_hidden_transaction(connection: Connection) -> None:
-    """Raise LostTransactionError if COMMIT has not ended the transaction. Its connection is closed, which does."""
-    if outlives_commit(connection):
-        connection.invalidate()
-        raise LostTransactionError(HIDDEN)
+def _begun(session: Session, table: Table) -> tuple[Connection, SessionTransaction]:
+    """The connection and the transaction of a session, for this table."""
+    # A subclass of Session can set two-phase commit and the bind by itself.
+    if session.twophase:
+        raise UsageError(TWO_PHASE)
+    bind = session.get_bind(clause=table)
+    if not isinstance(bind, Engine):
+        raise UsageError(BIND_IT)
+    transaction = session.get_transaction()
+    assert transaction is not None
+    return session.connection(bind_arguments={"bind": bind}), transaction

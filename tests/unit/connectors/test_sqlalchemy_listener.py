@@ -306,6 +306,28 @@ def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
     assert state_of(engine, "0" * 32) is None
 
 
+@pytest.mark.parametrize("by_cursor", [False, True], ids=["by SQLAlchemy", "by the driver"])
+def test_a_handler_of_commit_that_ends_the_transaction_is_no_commit(engine, make, by_cursor):
+    """It was registered after the listener, so it runs when all handlers before it have found nothing wrong."""
+    ending = []
+
+    def end(connection):
+        if ending:
+            ending.clear()
+            if by_cursor:
+                connection.connection.cursor().execute("ROLLBACK")
+            else:
+                connection.exec_driver_sql("ROLLBACK")
+
+    service = make()
+    service.verify()
+    event.listen(getattr(service.engine, "sync_engine", service.engine), "commit", end)
+    ending.append(True)
+    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == []
+    assert service.check_local_transaction(MESSAGE) is ROLLBACK
+
+
 @pytest.mark.parametrize("open_one", [True, False], ids=["left open", "rolled back"])
 def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(engine, make, open_one):
     def place_order(work, placed, arg):
