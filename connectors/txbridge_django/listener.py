@@ -81,7 +81,7 @@ class DjangoTransactionListener(BarrierListener):
         earlier_error = connection.rollback_exc
         try:
             with self._open_transaction():
-                self._write_row(message.transaction_id, COMMITTED)
+                xid = self._write_row(message.transaction_id, COMMITTED)
                 function, given = arg
                 with connection.execute_wrapper(_refuse_after_the_end):
                     commits = wants_commit(function, message, given)
@@ -92,7 +92,7 @@ class DjangoTransactionListener(BarrierListener):
                     raise Rollback  # noqa: TRY301
                 # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite
                 # may have ended the transaction by itself.
-                if not self._is_committable(message.transaction_id):
+                if not self._is_committable(message.transaction_id, xid):
                     raise LostTransactionError(_CAUGHT)
         except Rollback:
             return False
@@ -121,18 +121,30 @@ class DjangoTransactionListener(BarrierListener):
     def _all_rows(self) -> Any:
         return Transaction.objects.using(self._database)
 
-    def _is_committable(self, transaction_id: str) -> bool:
+    def _is_committable(self, transaction_id: str, xid: int | None) -> bool:
         try:
-            return bool(self._all_rows().filter(id=transaction_id, state=COMMITTED).exists())
+            if xid is None:
+                return self._ask(_FIND, (transaction_id, COMMITTED)) is not None
+            # As in txbridge_sqlalchemy: reading the row would conflict with other rows at the level SERIALIZABLE.
+            return bool(self._ask("SELECT txid_current()") == xid)
         except DatabaseError:
             return False
 
-    def _write_row(self, row_id: str, state: str) -> None:
-        row = Transaction(id=row_id, state=state, created_at=creation_time(row_id))
+    def _write_row(self, row_id: str, state: str) -> int | None:
+        """Insert the row. Returns PostgreSQL's id of the transaction, None on other databases."""
+        has_xid = connections[self._database].vendor == "postgresql"
         try:
-            row.save(using=self._database, force_insert=True)
+            found = self._ask(_INSERT_FOR_XID if has_xid else _INSERT, (row_id, state, creation_time(row_id)))
         except IntegrityError as error:
             raise RowDecidesError from error
+        return None if found is None else int(found)
+
+    def _ask(self, statement: str, values: tuple[object, ...] = ()) -> Any:
+        """Execute a statement; the first value of its first row, or None. Models take four times as long for it."""
+        with connections[self._database].cursor() as cursor:
+            cursor.execute(statement, values)
+            row = cursor.fetchone() if cursor.description else None
+        return None if row is None else row[0]
 
     def _write_state(self, row_id: str, state: str) -> None:
         with self._open_transaction():
@@ -166,6 +178,9 @@ def _refuse_after_the_end(execute: Callable[..., Any], sql: Any, params: Any, ma
     return execute(sql, params, many, context)
 
 
+_INSERT = "INSERT INTO txbridge_transactions (id, state, created_at) VALUES (%s, %s, %s)"
+_INSERT_FOR_XID = f"{_INSERT} RETURNING txid_current()"
+_FIND = "SELECT 1 FROM txbridge_transactions WHERE id = %s AND state = %s"
 _CAUGHT = "the function caught an error that ended its transaction: use atomic() around it, or let it through"
 _NO_TRANSACTIONS = (
     "a row of txbridge_transactions was still there after a rollback: the table does not support transactions "
