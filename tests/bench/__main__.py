@@ -62,11 +62,10 @@ QUICK: dict[str, dict[str, object]] = {
     "door": {"rounds": 3, "threads": [1, 32], "transactions": 2_000},
     "outbox": {
         "rounds": 3,
-        "seconds": 3.0,
         "restart": 0.0,
         "backlog": 0,
-        "ways": ["txbridge", "polled, 50"],
-        "loads": ["20/s", "200/s", "8 threads", "asyncio"],
+        "ways": ["txbridge", "txbridge, 4 half partitions", "polled, 50 ms"],
+        "loads": ["20/s", "200/s", "8 threads", "asyncio 100"],
     },
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},

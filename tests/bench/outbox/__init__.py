@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from os import getloadavg
@@ -22,26 +22,27 @@ from tests.bench.outbox.faults import kill_by_turns
 from tests.bench.outbox.goals import IDLE, KILL, RELAY, SIGTERM, ratios
 from tests.bench.outbox.relays import Settings
 from tests.bench.outbox.shop import SETTINGS, new_shop
+from tests.bench.outbox.table import table
 from tests.bench.outbox.visit import Visit
-from tests.bench.outbox.ways import LOADS, WAYS, Way
+from tests.bench.outbox.ways import LOADS, WAYS, Load, Way
 from tests.support.postgres import Postgres
 from txbridge.embedded import EmbeddedKafka
 
 #: The load during a restart, and that which makes a backlog.
 _STEADY, _FAST = "200/s", "asyncio 100"
 #: Orders of a load at full speed in the warm-up round, which finds out how many come in a second.
-_FIRST = 1_000
+_FIRST = 500
 #: Fewer would be a few ticks of processor time.
-_FEWEST = 150
+_FEWEST = 100
 
 OPTIONS = {
     "rounds": (3, "medians of so many"),
     "seconds": (4.0, "of each load at a rate; half of it at full speed"),
-    "idle": (5.0, "seconds without a message"),
-    "restart": (12.0, "seconds of 200/s around each restart of a relay, 0: none"),
+    "idle": (3.0, "seconds without a message"),
+    "restart": (8.0, "seconds of 200/s around each restart of a relay, 0: none"),
     "backlog": (12_000, "orders of a backlog, 0: none"),
-    "ways": ([""], f"parts of their names: {', '.join(WAYS)}; all by default"),
-    "loads": ([""], f"parts of their names: {', '.join(LOADS)}; all by default"),
+    "ways": ([""], f"names, or parts of names: {', '.join(WAYS)}; all by default"),
+    "loads": ([""], f"names, or parts of names: {', '.join(LOADS)}; all by default"),
     "faults": (
         False,
         "only kill -9 of the service and of the relay in turn: what is lost, and what is visible twice",
@@ -54,7 +55,7 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    ways = {name: way for name, way in WAYS.items() if any(part in name for part in options.ways)}
+    ways = {name: WAYS[name] for name in _named(options.ways, WAYS)}
     found, relays = Rounds(), Rounds()
     with ExitStack() as stack:
         place = _Place(stack, Settings(options.partitions, options.commit_interval))
@@ -65,18 +66,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                         _note(found, 1, f"{name}, kills", kill_by_turns(visited, options.kills, options.rate))
             return {"figures": found.report()}
         counts: dict[str, int] = {}
-        # The first round warms everything up, and does not count.
+        # The first round warms everything up, at full speed, and does not count.
         for number in range(options.rounds + 1):
             for name, way in ways.items():
                 with place.visit(way) as visited:
                     if number and way.idle:
                         _note(found, number, name + IDLE, visited.idle(options.idle))
-                    for load in (load for load in way.loads if any(part in load for part in options.loads)):
-                        _note(found, number, f"{name}, {load}", _measure(options, counts, number, visited, name, load))
+                    for load in _named(options.loads, way.loads):
+                        if number or not LOADS[load].rate:
+                            workload = f"{name}, {load}"
+                            _note(found, number, workload, _measure(options, counts, visited, workload, LOADS[load]))
         for name, way in ways.items():
             if way.restarts:
                 with place.visit(way) as visited:
                     _note(relays, 1, name + RELAY, _hardships(options, visited))
+    print(table(found, relays), flush=True)
     return {"figures": found.report() | relays.report(), "ratios": ratios(found, relays)}
 
 
@@ -113,13 +117,16 @@ class _Place:
         return self._servers[-1][1]
 
 
-def _measure(
-    options: argparse.Namespace, counts: dict[str, int], number: int, visited: Visit, name: str, load: str
-) -> Found:
-    workload, rate = f"{name}, {load}", LOADS[load].rate
-    if rate:
-        return visited.measure(LOADS[load], max(_FEWEST, round(rate * (options.seconds if number else 1))))
-    found = visited.measure(LOADS[load], counts.get(workload, _FIRST))
+def _named(wanted: Sequence[str], names: Iterable[str]) -> list[str]:
+    """The names that were asked for. A text that is no name stands for all that contain it."""
+    known = {*WAYS, *LOADS}
+    return [name for name in names if any(part == name or (part not in known and part in name) for part in wanted)]
+
+
+def _measure(options: argparse.Namespace, counts: dict[str, int], visited: Visit, workload: str, load: Load) -> Found:
+    if load.rate:
+        return visited.measure(load, max(_FEWEST, round(load.rate * options.seconds)))
+    found = visited.measure(load, counts.get(workload, _FIRST))
     counts[workload] = max(_FIRST, round(found[PER_SECOND] * options.seconds / 2))
     return found
 

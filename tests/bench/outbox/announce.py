@@ -42,9 +42,9 @@ _OUTBOX = Table(
     _TABLES,
     *(Column("id", BigInteger, primary_key=True), Column("topic", Text), Column("key", Text), Column("payload", Text)),
 )
-# Built once, as in a service that is careful. The key of the outbox is the database's, and nobody asks for it.
-INSERT_ORDER = insert(_ORDERS).inline()
-INSERT_ROW = insert(_OUTBOX).inline()
+# Built once, as in a service that is careful, and else as everyone writes them: SQLAlchemy asks for the outbox's key.
+INSERT_ORDER = insert(_ORDERS)
+INSERT_ROW = insert(_OUTBOX)
 NOTIFY = text("NOTIFY outbox")
 
 

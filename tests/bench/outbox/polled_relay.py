@@ -1,4 +1,4 @@
-"""A polled relay as people write it: `python -m tests.bench.outbox.polled_relay CONNINFO SERVERS HOW POLL_MS`.
+"""A polled relay as people write it: `python polled_relay.py CONNINFO SERVERS HOW POLL_MS`.
 
 Rows are locked, sent, flushed and deleted in one transaction of the database. HOW is `poll`; `notify`, which waits for
 a NOTIFY instead of the time; or `transactions`, which sends the rows of one round in a Kafka transaction. That one is

@@ -26,7 +26,7 @@ _MOST_CALLS = max(load.calls for load in LOADS.values())
 #: Before a measurement: connections open, and Kafka knows the producers.
 _WARM_UP = 200
 #: A relay that has just started is not idle yet: librdkafka and Faust ask for metadata (s).
-_REST_S = 3.0
+_REST_S = 2.0
 
 
 class Visit:
