@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, cast
 
@@ -129,6 +129,7 @@ class Process:
         largest: Limits | None = None,
         payload_memory: int = 300,
         commit_interval_ms: int = 0,
+        next_event: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.name = name
         self.partition = partition
@@ -159,6 +160,7 @@ class Process:
             commit_interval_ms=commit_interval_ms,
             largest=largest or Limits(),
             metrics=cast(WorkerMetrics, _Metrics(world)),
+            next_event=lambda _partition: next_event(),
             outside=outside,
         )
         self.owner = PartitionOwner(context, partition, lambda _: self._confirm())

@@ -219,6 +219,7 @@ class Simulation:
             self.load.limits,
             self.load.payload_memory,
             self.load.commit_interval_ms,
+            lambda: min(self.events[partition], default=self._told_end[partition]),
         )
         self.checker.witnesses[process.name] = process.witness
         self.processes.append(process)

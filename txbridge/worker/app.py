@@ -153,6 +153,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             check_rate=settings.transaction_check_rate,
             commit_interval_ms=settings.commit_interval,
             metrics=self.own_monitor.metrics,
+            next_event=lambda partition: self.consumer.next_offset(TP(names.end, partition)),
             outside=self.outside,
             slots=slots_for(layout.partitions, len(admin.list_topics(timeout=_PROBE_TIMEOUT_S).brokers)),
         )

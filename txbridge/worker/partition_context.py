@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ class PartitionContext:
     commit_interval_ms: int = 0
     #: The upper limits of one Kafka transaction.
     largest: Limits = field(default_factory=Limits)
+    #: The END offset of a partition that Faust reads next; None while it is not known.
+    next_event: Callable[[int], int | None] = lambda _: None
     outside: Outside = OUTSIDE
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
     no_longer_held: NoLongerHeld = field(default_factory=NoLongerHeld)

@@ -76,7 +76,7 @@ class PartitionOwner(threading.Thread):
     def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
         super().__init__(name=f"txbridge-partition-{partition}", daemon=True)
         self.partition = partition
-        self.inbox = DecisionInbox(context.outside)
+        self.inbox = DecisionInbox(context.outside, next_event=lambda: context.next_event(partition))
         self._context = context
         self._outside = context.outside
         self._confirm = confirm

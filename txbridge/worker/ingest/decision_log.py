@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from txbridge.core.decision_record import DecisionEvent, DecisionRecord, parse_end
 from txbridge.core.discard_record import MalformedRecord
@@ -53,7 +54,15 @@ class DecisionInbox:
     the start, it only notes the offset of each event. While it is level it keeps the events, until one does not fit.
     """
 
-    def __init__(self, outside: Outside = OUTSIDE, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        outside: Outside = OUTSIDE,
+        capacity: int = CAPACITY,
+        *,
+        next_event: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`next_event` tells the END offset that Faust reads next, or None while it is not known."""
+        self._next_event = next_event
         self._outside = outside
         self._capacity = capacity
         self._changed = threading.Condition()
@@ -95,13 +104,17 @@ class DecisionInbox:
                 self._outside.wait_for_change(self._changed, left)
             self._gathers = False
 
-    def try_level(self, expected: int) -> bool:
+    def try_level(self, expected: int, *, at_end: bool) -> bool:
         """Become level if the last event offered was the one before `expected`: then none is missed.
 
-        Returns whether the inbox is level.
+        At the end of END it is also enough that Faust has not read as far as `expected`. Before the end, the owner
+        reads faster than Faust. Returns whether the inbox is level.
         """
+        # It is read before the last event offered: what Faust reads meanwhile, it offers afterwards.
+        following = self._next_event() if at_end else None
         with self._changed:
-            if self._last_offered == expected - 1:
+            last = -1 if self._last_offered is None else self._last_offered
+            if last == expected - 1 or (following is not None and max(following, last + 1) <= expected):
                 self._expected = expected
                 self._level = True
             return self._level
@@ -257,7 +270,8 @@ class DecisionLog:
         if not self._reading:
             self._reader.start(self.position)
             self._reading = True
-        for message in self._reader.poll(room, timeout):
+        messages = self._reader.poll(room, timeout)
+        for message in messages:
             try:
                 headers = headers_of(message)
             except MalformedRecordError as error:
@@ -270,7 +284,7 @@ class DecisionLog:
             self._gaps.note_position(self._reader.position)
         self.position = max(self.position, self._reader.position)
         self._seen_end = max(self._seen_end, self._reader.fetched_end())
-        if self._inbox.try_level(self.position):
+        if self._inbox.try_level(self.position, at_end=not messages):
             self._reader.stop()
             self._reading = False
 

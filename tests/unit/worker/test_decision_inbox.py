@@ -1,0 +1,47 @@
+"""Inbox of events: level only when none is missed, whatever Faust reads meanwhile."""
+
+from __future__ import annotations
+
+from txbridge.core.decision_record import DecisionEvent
+from txbridge.worker.ingest.decision_log import DecisionInbox
+
+
+def event(offset: int) -> DecisionEvent:
+    return DecisionEvent(offset, None, b"value", [])
+
+
+def taken(inbox: DecisionInbox) -> list[int]:
+    return [one.offset for one in inbox.take_events(10, 0)]
+
+
+def test_it_is_level_behind_the_last_event() -> None:
+    inbox = DecisionInbox()
+    inbox.offer_event(event(4))
+    assert not inbox.try_level(6, at_end=True)
+    assert inbox.try_level(5, at_end=False)
+    inbox.offer_event(event(5))
+    assert taken(inbox) == [5]
+
+
+def test_without_an_event_it_is_level_where_faust_has_not_read_yet_and_nothing_else_is_to_be_read() -> None:
+    inbox = DecisionInbox(next_event=lambda: 3)
+    assert not inbox.try_level(2, at_end=True)
+    assert not inbox.try_level(5, at_end=False)
+    assert inbox.try_level(5, at_end=True)
+    for offset in (3, 4, 5, 6):
+        inbox.offer_event(event(offset))
+    assert taken(inbox) == [5, 6]
+
+
+def test_an_event_that_comes_while_faust_is_looked_at_is_not_missed() -> None:
+    def next_event() -> int:
+        inbox.offer_event(event(5))
+        return 5
+
+    inbox = DecisionInbox(next_event=next_event)
+    assert not inbox.try_level(5, at_end=True)
+    assert inbox.must_read
+
+
+def test_it_is_not_level_while_nobody_knows_where_faust_reads() -> None:
+    assert not DecisionInbox().try_level(5, at_end=True)
