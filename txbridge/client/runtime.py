@@ -155,8 +155,9 @@ class Runtime:
         running = self._attempts.close(deadline.timeout)
         finish_checks(deadline.timeout)
         ends = self._ends.close(deadline.timeout)
-        self._checks.close(_LEAVE_GROUP_S)
+        # Meanwhile the thread of the checks ends its wait.
         self._halves.close()
+        self._checks.close(_LEAVE_GROUP_S)
         self._shortage.close()
         atexit.unregister(self._warn_at_exit)
         if running or ends:

@@ -257,6 +257,8 @@ def reader_config(user: Mapping[str, Any], *, group: str, read_committed: bool) 
 def check_consumer_config(user: Mapping[str, Any], *, group: str) -> dict[str, Any]:
     """Settings of the consumer of a producer group's checks; `group` is `Names.check(producer group)`."""
     ours = {"group.id": group, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    # Checks end a fetch at once. Twice librdkafka's default: an idle client and its broker have half as much to do.
+    ours["fetch.wait.max.ms"] = "1000"
     # With group.protocol=consumer (KIP-848) the broker sets the session time-out, and librdkafka refuses this property.
     next_generation = str(user.get("group.protocol", "")).lower() == "consumer"
     session = {} if next_generation else {"session.timeout.ms": CHECK_SESSION_TIMEOUT_MS}

@@ -124,6 +124,7 @@ def test_check_consumer():
         "group.id": group,
         "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": "1000",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "session.timeout.ms": 10_000,

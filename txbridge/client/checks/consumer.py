@@ -30,7 +30,7 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.proof import PROOF_EVERY_S
 
 #: Longest wait (s) for a request. A request wakes the thread at once, so this only bounds the delay of a stop.
-_POLL_S = 0.1
+_POLL_S = 0.2
 #: Most requests read at a time. If requests were read one by one, this thread and those of the application would take
 #: the interpreter's lock from each other for each request.
 _BATCH = 500
@@ -43,8 +43,8 @@ _COMMIT_S = 1.0
 #: enough.
 _PROBE_S = 0.25
 #: Time-out (s) of a request while partitions are assigned. It takes milliseconds. But a broker answers the requests of
-#: a connection one after the other, and a fetch for new checks takes half a second when there are none.
-_LOOK_S = 1.5
+#: a connection one after the other, and a fetch for new checks takes a second when there are none.
+_LOOK_S = 2.0
 #: How often (s) the check topic is looked up. It costs one small request, and bounds the time for which a group whose
 #: topic was deleted gets no checks.
 _LOOK_EVERY_S = 30.0

@@ -102,8 +102,7 @@ def _resolve(future: Future[None], error: EndTransactionError | None) -> None:
 class Lane:
     """Commands of one half partition and one source, which may share records. One record at a time is in flight.
 
-    The next record gathers while the last one is in flight. So records grow with the load, and without load nothing
-    waits. Also, commands stand in END in the order in which they were given, whatever is retried.
+    So commands stand in END in the order in which they were given, whatever is retried.
     """
 
     partition: int

@@ -116,14 +116,13 @@ class DecisionSender:
 
     def _run(self) -> None:
         self._wire.connect(self._topic)
-        while self._await_work():
+        while self._wait_for_work():
             for batch in self._take_batches():
                 try:
                     self._send_batch(batch)
                 except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
                     report(logging.ERROR, "end_can_not_be_sent", exception=error)
                     self._settle_batch(batch, EndTransactionError(f"the END cannot be sent: {error}. {_NOT_LOST}"))
-            self._wait_for_reports()
         with self._lock:
             self._give_up = True
             given_up = self._queue.abandon_all()
@@ -133,30 +132,23 @@ class DecisionSender:
             given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
         )
 
-    def _wait_for_reports(self) -> None:
-        """Wait until a record is acknowledged, or until one may be sent."""
+    def _wait_for_work(self) -> bool:
+        """Wait until a record is acknowledged, or until one may be sent. Returns False when the thread must end."""
         with self._lock:
-            due = None if self._closing else self._queue.next_due
-            pause = 0.0 if due is None else max(0.0, due - time.monotonic())
-            if pause and not self._in_flight:
+            if self._give_up or (self._closing and not self._queue.unsettled):
+                return False
+            due = self._queue.next_due
+            pause = _IDLE_S if due is None else due - time.monotonic()
+            if pause > 0 and not (self._in_flight or self._closing):
                 self._work.wait(pause)
-        if not self._in_flight:
-            self._serve_reports(0)
-        else:
-            self._serve_reports(_SERVE_S if due is None else min(_SERVE_S, pause))
+        self._serve_reports(max(0.0, min(_SERVE_S, pause)) if self._in_flight else 0)
+        return True
 
     def _serve_reports(self, timeout: float) -> None:
         try:
             self._wire.serve_reports(timeout)
         except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
             report(logging.ERROR, "kafka_callback_raised", exception=error)
-
-    def _await_work(self) -> bool:
-        """Wait for something to do. Returns False when the thread must end."""
-        with self._lock:
-            if not self._queue.unsettled and not self._closing:
-                self._work.wait(_IDLE_S)
-            return not self._give_up and not (self._closing and not self._queue.unsettled)
 
     def _take_batches(self) -> list[Batch]:
         with self._lock:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Longest wait (s) for a report. A report wakes the thread at once, so this only bounds the delay until a close or an
 #: overdue half message is noticed.
-_POLL_S = 0.1
+_POLL_S = 0.2
 
 
 class Prepared(NamedTuple):
