@@ -18,13 +18,13 @@ def add(queue, *offsets, partition=0, source=Source.CLIENT, size=100, remark=Non
 
 
 def take(queue):
-    """Take the batch of the only lane that may send now, or None."""
-    [batch] = queue.take_batches(100.0) or [None]
-    return batch
+    """Start the record of the only lane that may send now. Returns the lane, or None."""
+    [lane] = queue.start_records(100.0) or [None]
+    return lane
 
 
-def offsets(batch):
-    return [ticket.entry.half_offset for ticket in batch.tickets]
+def offsets(lane):
+    return [ticket.entry.half_offset for ticket in lane.in_flight]
 
 
 def test_first_goes_alone_and_the_next_gather_behind_it():
@@ -36,31 +36,29 @@ def test_first_goes_alone_and_the_next_gather_behind_it():
     assert queue.next_due is None
     assert take(queue) is None
     add(queue, 4)
-    queue.settle_batch(first)
+    queue.finish_record(first)
     assert queue.next_due is not None
     assert offsets(take(queue)) == [2, 3, 4]
     assert take(queue) is None
 
 
 def leave(queue, now):
-    """Take the batches that may leave now, and settle them."""
-    batches = queue.take_batches(now)
-    for batch in batches:
-        queue.settle_batch(batch)
-    return [(batch.lane.partition, *offsets(batch)) for batch in batches]
+    """Start the records that may leave now, and finish them."""
+    lanes = queue.start_records(now)
+    return [(lane.partition, *(ticket.entry.half_offset for ticket in queue.finish_record(lane))) for lane in lanes]
 
 
 def test_records_leave_an_interval_apart_and_the_first_after_a_quiet_time_at_once():
     queue = DecisionQueue(0.02)
     add(queue, 1)
     assert queue.next_due <= 100.0
-    [first] = queue.take_batches(100.0)
+    [first] = queue.start_records(100.0)
     assert offsets(first) == [1]
     assert queue.next_due is None  # The record is in flight.
     add(queue, 2)
-    queue.settle_batch(first)
+    queue.finish_record(first)
     add(queue, 3)
-    assert queue.take_batches(100.019) == []
+    assert queue.start_records(100.019) == []
     assert queue.next_due == pytest.approx(100.02)
     assert leave(queue, 100.025) == [(0, 2, 3)]
     add(queue, 4)
@@ -77,7 +75,7 @@ def test_the_lanes_of_all_partitions_leave_together():
     add(queue, 2, partition=1)
     add(queue, 3, partition=2)
     add(queue, 4)
-    assert queue.take_batches(100.019) == []
+    assert queue.start_records(100.019) == []
     assert leave(queue, 100.021) == [(1, 2), (2, 3), (0, 4)]
 
 
@@ -106,20 +104,20 @@ def test_who_waits_for_a_command_does_not_wait_for_company():
     hurried = []
     queue = DecisionQueue(0.02, lambda: hurried.append(queue.hurry_all()))
     add(queue, 1)
-    [first] = queue.take_batches(100.0)
+    [first] = queue.start_records(100.0)
     [ticket] = add(queue, 2)
-    queue.settle_batch(first)
-    assert queue.take_batches(100.001) == []
+    queue.finish_record(first)
+    assert queue.start_records(100.001) == []
     ticket.leave_soon()
-    [second] = queue.take_batches(100.001)
+    [second] = queue.start_records(100.001)
     assert offsets(second) == [2]
-    queue.settle_batch(second)
+    queue.finish_record(second)
     ticket.settle_with()
     ticket.leave_soon()
     assert len(hurried) == 1
     # `hurry` applied only to the commands that had been added by then.
     add(queue, 3)
-    assert queue.take_batches(100.002) == []
+    assert queue.start_records(100.002) == []
 
 
 def test_partitions_and_sources_have_lanes_of_their_own():
@@ -127,8 +125,8 @@ def test_partitions_and_sources_have_lanes_of_their_own():
     add(queue, 1, 2, partition=0)
     add(queue, 3, partition=1)
     add(queue, 4, partition=0, source=Source.CHECK)
-    taken = queue.take_batches(100.0)
-    assert [(batch.lane.partition, batch.lane.source, offsets(batch)) for batch in taken] == [
+    taken = queue.start_records(100.0)
+    assert [(lane.partition, lane.source, offsets(lane)) for lane in taken] == [
         (0, Source.CLIENT, [1, 2]),
         (1, Source.CLIENT, [3]),
         (0, Source.CHECK, [4]),
@@ -141,9 +139,9 @@ def test_a_record_holds_at_most_1000_entries():
     queue = DecisionQueue(0)
     add(queue, *range(2_500))
     sizes = []
-    while (batch := take(queue)) is not None:
-        sizes.append(len(batch.tickets))
-        queue.settle_batch(batch)
+    while (lane := take(queue)) is not None:
+        sizes.append(len(lane.in_flight))
+        queue.finish_record(lane)
     assert sizes == [1_000, 1_000, 500]
     assert queue.unsettled == 0
 
@@ -155,9 +153,9 @@ def test_a_record_names_at_most_16_mib():
     add(queue, 100, size=20 * mib)
     add(queue, 101)
     taken = []
-    while (batch := take(queue)) is not None:
-        taken.append(offsets(batch))
-        queue.settle_batch(batch)
+    while (lane := take(queue)) is not None:
+        taken.append(offsets(lane))
+        queue.finish_record(lane)
     # 16 of 1 MiB; the 17th is followed by one that is too large for company.
     assert taken == [list(range(16)), [16], [100], [101]]
 
@@ -167,11 +165,11 @@ def test_a_record_with_remarks_stays_below_500_kb():
     # Each character takes three when encoded, so each remark takes all of its 2,048.
     add(queue, *range(1_000), remark="%" * 2_048)
     sizes = []
-    while (batch := take(queue)) is not None:
-        value, _ = encode_end([ticket.entry for ticket in batch.tickets], "g", Source.CLIENT)
+    while (lane := take(queue)) is not None:
+        value, _ = encode_end([ticket.entry for ticket in lane.in_flight], "g", Source.CLIENT)
         assert len(value) <= 500_000
-        sizes.append(len(batch.tickets))
-        queue.settle_batch(batch)
+        sizes.append(len(lane.in_flight))
+        queue.finish_record(lane)
     # 500,000 / (2,048 + 80) = 234.96
     assert sizes == [234, 234, 234, 234, 64]
 
@@ -184,7 +182,7 @@ def test_flush_mark_covers_only_what_was_given_before():
     add(queue, 3)
     add(queue, 4, partition=1)
     assert queue.left_of(mark) == 2
-    queue.settle_batch(first)
+    queue.finish_record(first)
     assert queue.left_of(mark) == 0
     assert queue.left_of(queue.set_mark()) == 2
 
@@ -192,13 +190,13 @@ def test_flush_mark_covers_only_what_was_given_before():
 def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
     queue = DecisionQueue(0)
     add(queue, 1)
-    batch = take(queue)
+    lane = take(queue)
     add(queue, 2, 3)
     mark = queue.set_mark()
     assert [ticket.entry.half_offset for ticket in queue.abandon_all()] == [2, 3]
     assert queue.left_of(mark) == 1
     assert take(queue) is None
-    queue.settle_batch(batch)
+    queue.finish_record(lane)
     assert (queue.unsettled, queue.left_of(mark), queue.next_due) == (0, 0, None)
 
 

@@ -108,7 +108,8 @@ class Lane:
     partition: int
     source: Source
     waiting: deque[Ticket] = field(default_factory=deque)
-    in_flight: bool = False
+    #: Commands of the record that is in flight.
+    in_flight: list[Ticket] = field(default_factory=list)
     #: Whether a caller waits for a command of the next record.
     is_hurried: bool = False
     given: int = 0
@@ -118,20 +119,6 @@ class Lane:
     def is_urgent(self) -> bool:
         """Whether the next record does not wait for the others."""
         return self.is_hurried or len(self.waiting) >= ENOUGH
-
-    def take_tickets(self) -> list[Ticket]:
-        """Take the commands of the next record, which leaves now."""
-        self.is_hurried = False
-        self.in_flight = True
-        return _take_first(self.waiting)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The commands of one END record."""
-
-    lane: Lane
-    tickets: list[Ticket]
 
 
 class DecisionQueue:
@@ -156,7 +143,7 @@ class DecisionQueue:
         self.has_news = False
 
     def add_command(self, partition: int, source: Source, entry: DecisionEntry, size: int) -> Ticket:
-        """Queue a command. The caller of DecisionQueue settles the tickets of its batch."""
+        """Queue a command. The caller of DecisionQueue settles the tickets of each record."""
         lane = self._lanes.get((partition, source))
         if lane is None:
             lane = self._lanes[partition, source] = Lane(partition, source)
@@ -179,13 +166,13 @@ class DecisionQueue:
 
     @property
     def next_due(self) -> float | None:
-        """Time (s) at which `take_batches` returns some. None while every lane is empty or has a record in flight."""
+        """Time (s) at which `start_records` starts some. None while every lane is empty or has a record in flight."""
         if not self._ready:
             return None
         return 0.0 if any(lane.is_urgent for lane in self._ready) else self._next_tick
 
-    def take_batches(self, now: float) -> list[Batch]:
-        """Take the next batch of each lane that has nothing in flight and may send. Each must be settled."""
+    def start_records(self, now: float) -> list[Lane]:
+        """Begin the next record of each lane that has none in flight and may send. Each must be finished."""
         if now < self._next_tick:
             # These do not move the time, or a lane with many commands would keep those of the others waiting.
             due = [lane for lane in self._ready if lane.is_urgent]
@@ -194,24 +181,27 @@ class DecisionQueue:
             due, self._ready = self._ready, []
             if due:
                 self._next_tick = now + self._interval
-        return [Batch(lane, lane.take_tickets()) for lane in due]
+        for lane in due:
+            lane.is_hurried = False
+            lane.in_flight = _take_first(lane.waiting)
+        return due
 
     def hurry_all(self) -> None:
         """Let all commands that were given by now leave without waiting for others."""
         for lane in self._lanes.values():
             lane.is_hurried = bool(lane.waiting)
 
-    def settle_batch(self, batch: Batch) -> None:
-        """Let the lane of an acknowledged or given-up batch go on. The caller settles the tickets."""
-        lane = batch.lane
-        lane.in_flight = False
-        lane.settled += len(batch.tickets)
-        self.unsettled -= len(batch.tickets)
+    def finish_record(self, lane: Lane) -> list[Ticket]:
+        """Let a lane go on whose record is acknowledged or given up. Returns the tickets, which the caller settles."""
+        tickets, lane.in_flight = lane.in_flight, []
+        lane.settled += len(tickets)
+        self.unsettled -= len(tickets)
         if lane.waiting:
             self._ready.append(lane)
+        return tickets
 
     def abandon_all(self) -> list[Ticket]:
-        """Give up and return all waiting commands. Batches in flight must still be settled."""
+        """Give up and return all waiting commands. Records in flight must still be finished."""
         given_up: list[Ticket] = []
         for lane in self._lanes.values():
             given_up += lane.waiting

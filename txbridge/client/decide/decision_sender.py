@@ -14,7 +14,7 @@ from confluent_kafka import Message as Record
 
 from txbridge.client.base.log import report
 from txbridge.client.base.threads import join
-from txbridge.client.decide.decision_batcher import Batch, DecisionQueue, Ticket, settle_all
+from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all
 from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
@@ -117,12 +117,14 @@ class DecisionSender:
     def _run(self) -> None:
         self._wire.connect(self._topic)
         while self._wait_for_work():
-            for batch in self._take_batches():
+            with self._lock:
+                lanes = self._queue.start_records(math.inf if self._closing else time.monotonic())
+            for lane in lanes:
                 try:
-                    self._send_batch(batch)
+                    self._send_record(lane)
                 except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
                     report(logging.ERROR, "end_can_not_be_sent", exception=error)
-                    self._settle_batch(batch, EndTransactionError(f"the END cannot be sent: {error}. {_NOT_LOST}"))
+                    self._settle_record(lane, EndTransactionError(f"the END cannot be sent: {error}. {_NOT_LOST}"))
         with self._lock:
             self._give_up = True
             given_up = self._queue.abandon_all()
@@ -150,68 +152,54 @@ class DecisionSender:
         except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
             report(logging.ERROR, "kafka_callback_raised", exception=error)
 
-    def _take_batches(self) -> list[Batch]:
-        with self._lock:
-            return self._queue.take_batches(math.inf if self._closing else time.monotonic())
-
-    def _send_batch(self, batch: Batch) -> None:
-        """Produce the batch's record. Its delivery report settles the batch, or this method if it cannot be sent."""
-        value, headers = encode_end(
-            [ticket.entry for ticket in batch.tickets],
-            self._group,
-            batch.lane.source,
-            self._client_id,
-        )
+    def _send_record(self, lane: Lane) -> None:
+        """Produce the lane's record. Its delivery report settles it, or this method if it cannot be sent."""
+        entries = [ticket.entry for ticket in lane.in_flight]
+        value, headers = encode_end(entries, self._group, lane.source, self._client_id)
         while True:
             try:
-                self._wire.produce(
-                    self._topic,
-                    value,
-                    None,
-                    headers,
-                    partial(self._take_report, batch),
-                    batch.lane.partition,
-                )
+                report_to = partial(self._take_report, lane)
+                self._wire.produce(self._topic, value, None, headers, report_to, lane.partition)
             except BufferError:
                 # Only if the user sets a tiny queue.buffering.max.messages, because each lane has one record there.
                 self._serve_reports(_SERVE_S)
                 if not self._give_up:
                     continue
-                self._settle_batch(
-                    batch, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
+                self._settle_record(
+                    lane, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
                 )
             except KafkaException as failure:
-                self._settle_batch(batch, self._log_failure(batch, failure.args[0]))
+                self._settle_record(lane, self._log_failure(lane, failure.args[0]))
             else:
                 self._in_flight += 1
             return
 
-    def _take_report(self, batch: Batch, error: KafkaError | None, record: Record) -> None:
+    def _take_report(self, lane: Lane, error: KafkaError | None, record: Record) -> None:
         self._in_flight -= 1
         if error is None:
             self._connection.note_answer()
-            self._settle_batch(batch, None)
+            self._settle_record(lane, None)
         else:
             if error.code() == MSG_TIMED_OUT:
                 self._connection.note_time_out("ENDs", record.latency() or 0.0)
-            self._settle_batch(batch, self._log_failure(batch, error))
+            self._settle_record(lane, self._log_failure(lane, error))
 
-    def _settle_batch(self, batch: Batch, error: EndTransactionError | None) -> None:
+    def _settle_record(self, lane: Lane, error: EndTransactionError | None) -> None:
         with self._lock:
-            self._queue.settle_batch(batch)
+            tickets = self._queue.finish_record(lane)
             self._progress.notify_all()
         if error is None:
-            settle_all(batch.tickets)
+            settle_all(tickets)
         else:
-            self._fail_tickets(batch.tickets, error)
+            self._fail_tickets(tickets, error)
 
-    def _log_failure(self, batch: Batch, error: KafkaError) -> EndTransactionError:
+    def _log_failure(self, lane: Lane, error: KafkaError) -> EndTransactionError:
         report(
             logging.ERROR,
             "end_not_acknowledged",
-            transactions=len(batch.tickets),
-            first=short_id(batch.tickets[0].entry.transaction_id),
-            partition=batch.lane.partition,
+            transactions=len(lane.in_flight),
+            first=short_id(lane.in_flight[0].entry.transaction_id),
+            partition=lane.partition,
             error=error.name(),
             next="the worker will ask check_local_transaction",
         )
