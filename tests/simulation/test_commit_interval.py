@@ -9,6 +9,7 @@ import structlog
 
 from tests.simulator.applications import COMMIT, ROLLBACK
 from tests.simulator.small_world import SmallWorld, take_turn
+from txbridge.core.check_policy import CheckPolicy
 
 #: Time (ms) between two decisions, as of many clients at a few hundred a second.
 APART = 4
@@ -17,8 +18,9 @@ APART = 4
 class Stream:
     """A worker with this `commit_interval`, and decisions that reach it by Faust's events."""
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, policy: CheckPolicy | None = None) -> None:
         self.small = SmallWorld("orders", commit_interval_ms=interval)
+        self.small.policy = policy or self.small.policy
         self.process = self.small.start_owner()
         self.prepared = self.decided = 0
         self.wait_until(lambda: self.process.owner.status.serving)
@@ -129,3 +131,18 @@ def test_a_worker_that_rests_ends_at_once(streams):
     stream.process.stop()
     stream.wait_until(lambda: stream.process.actor.has_ended)
     assert stream.now - stream.began < before + 100
+
+
+def test_the_discards_that_an_outage_has_left_follow_each_other_at_once(streams):
+    streams.append(stream := Stream(20, CheckPolicy(transaction_timeout=2_000, transaction_max_age=4_000)))
+    for _ in range(5_000):
+        stream.prepare()
+
+    def discarded() -> int:
+        return len(stream.small.visible(stream.small.names.discard))
+
+    stream.wait_until(lambda: discarded() > 0)
+    began = stream.now
+    stream.wait_until(lambda: discarded() == 5_000)
+    # Without a wait for END between two Kafka transactions of a thousand.
+    assert stream.now - began < 300

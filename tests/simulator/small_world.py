@@ -31,7 +31,7 @@ class SmallWorld:
         self.names = names = Names()
         for topic in (names.half, names.end, names.op, names.offset, names.discard, *real_topics):
             world.cluster.create_topic(topic, 1)
-        self._policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=park_after_records)
+        self.policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=park_after_records)
         self._payload_memory, self._commit_interval_ms = payload_memory, commit_interval_ms
         self.checker = Checker(world, names, 1, Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR))
         self.owners: list[Process] = []
@@ -42,7 +42,7 @@ class SmallWorld:
         process = Process(
             self.world,
             self.names,
-            self._policy,
+            self.policy,
             0,
             name,
             payload_memory=self._payload_memory,

@@ -172,9 +172,9 @@ class CommitLoop:
             self._round.note_sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             decision_log.drop_applied()
-            # The next turn follows at once, too, during a round of checks.
+            # The next turn follows at once, too, during a round of checks or discards.
             is_full = draft.left_out or draft.more_due or decision_log.is_behind
-            self._more = bool(self._more or is_full or draft.checks or self._round.is_waiting)
+            self._more = bool(self._more or is_full or draft.checks or draft.discards or self._round.is_waiting)
 
     def _deliver_due_alone(self) -> bool:
         """Write a Kafka transaction of held and scheduled messages only. False when there was nothing to write."""
