@@ -39,6 +39,7 @@ from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.settings import faust_settings
 from txbridge.worker.faust.transport import TolerantTransport
 from txbridge.worker.http.monitor import Monitor
+from txbridge.worker.malloc import return_freed_memory
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
 from txbridge.worker.startup import log_end, log_start, require_rights, slots_for
@@ -265,6 +266,7 @@ def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
 
     Faust is started again when it crashes: a temporary error must not need a supervisor.
     """
+    return_freed_memory()
     monitor = Monitor(settings)
     log_start(settings)
     began = time.monotonic()
