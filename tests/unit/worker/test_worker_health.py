@@ -212,6 +212,18 @@ def test_faust_is_started_again_when_the_group_does_without_this_process(health,
     assert (rejoined, ended) == ([reason], [])
 
 
+def test_faust_is_started_again_when_it_keeps_the_assignment_of_a_worker_that_serves_already(health, clock):
+    loop, rejoined = FakeLoop(), []
+    health.look_after_loop(loop, rejoined.append)
+    worker = FakeWorker(FakeOwner(0))
+    worker.was_assigned = False
+    health.look_after(worker)
+    look(health, clock, loop, 60)
+    assert rejoined == []
+    look(health, clock, loop, 24)
+    assert rejoined == ["Faust has passed on partitions [], not [0] as assigned"]
+
+
 def test_a_process_that_the_group_lost_and_that_faust_does_not_leave_ends(health, clock, ended):
     loop = FakeLoop()
     health.look_after_loop(loop, lambda _reason: None)

@@ -154,7 +154,8 @@ class Health:
     def _compare_with_group(self, asked: float, worker: Worker, assignment: Assignment) -> None:
         if not worker.was_assigned and asked - self._looked_after_at < _FIRST_JOIN_S:
             return
-        owned = {owner.partition for owner in worker.owners()}
+        # A worker that was alone in its group may serve them without Faust.
+        owned = {owner.partition for owner in worker.owners()} if worker.was_assigned else set[int]()
         if not assignment.member:
             problem = "the group does not have this process as a member"
         elif assignment.stable and assignment.partitions != owned:
