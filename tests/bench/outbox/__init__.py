@@ -70,12 +70,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for number in range(options.rounds + 1):
             for name, way in ways.items():
                 with place.visit(way) as visited:
-                    if number and way.idle:
-                        _note(found, number, name + IDLE, visited.idle(options.idle))
                     for load in _named(options.loads, way.loads):
                         if number or not LOADS[load].rate:
                             workload = f"{name}, {load}"
                             _note(found, number, workload, _measure(options, counts, visited, workload, LOADS[load]))
+                    if number and way.idle:
+                        _note(found, number, name + IDLE, visited.idle(options.idle))
         for name, way in ways.items():
             if way.restarts:
                 with place.visit(way) as visited:

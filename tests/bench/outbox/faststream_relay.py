@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 QUEUE = "orders"
 TABLES = MetaData()
 TABLE = make_outbox_table(TABLES, table_name="faststream_outbox")
-_WORKERS = 16
+_WORKERS = 8
 #: Rows that are fetched, and deleted, in one statement.
 _BATCH = 100
 

@@ -25,7 +25,7 @@ ALL_SEEN, DRAINED = "backlog, s from the start of the relay", "backlog, a second
 _MOST_CALLS = max(load.calls for load in LOADS.values())
 #: Before a measurement: connections open, and Kafka knows the producers.
 _WARM_UP = 200
-#: A relay that has just started is not idle yet: librdkafka and Faust ask for metadata (s).
+#: A relay that has just worked is not idle yet (s).
 _REST_S = 2.0
 
 
@@ -54,7 +54,11 @@ class Visit:
         return {**found, figures.MEMORY: figures.memory_mb(self.relay.pids)}
 
     def idle(self, seconds: float) -> Found:
-        """Processor time while nothing happens, in ms a second. Call it before `measure`: nobody reads, either."""
+        """Processor time while nothing happens, in ms a second. It comes last: service and reader end before it.
+
+        A JVM that has just started compiles what it needs, and that is not what idling costs.
+        """
+        self._stack.close()
         time.sleep(_REST_S)
         before, since = figures.count(self.shop, [], self.relay.pids), time.monotonic()
         time.sleep(seconds)
