@@ -23,8 +23,6 @@ CALL, VISIBLE = "call, ", "COMMIT to visible, "
 TRANSACTIONS = "Kafka transactions of the worker, each order"
 ALL_SEEN, DRAINED = "backlog, s from the start of the relay", "backlog, a second from first to last"
 _MOST_CALLS = max(load.calls for load in LOADS.values())
-#: Before a measurement: connections open, and Kafka knows the producers.
-_WARM_UP = 200
 #: A relay that has just worked is not idle yet (s).
 _REST_S = 2.0
 
@@ -111,7 +109,7 @@ class Visit:
     def _service(self, api: str) -> BenchProcess:
         if api not in self._services:
             process = self._services[api] = self._stack.enter_context(self.start_service(api))
-            self._place(process, Load(_MOST_CALLS), _WARM_UP)
+            self._place(process, Load(_MOST_CALLS), self.way.warm_up)
         return self._services[api]
 
     def start_service(self, api: str) -> BenchProcess:

@@ -54,6 +54,8 @@ class Way:
     idle: bool = True
     #: Of PostgreSQL: a way with settings has a server of its own.
     postgres: Mapping[str, str] = field(default_factory=dict)
+    #: Orders before a measurement: connections open, Kafka knows the producers, and a relay's JVM compiles.
+    warm_up: int = 200
 
     @property
     def is_killed(self) -> bool:
@@ -71,8 +73,8 @@ WAYS = {
     "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify"), restarts=True),
     "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
     "faststream-outbox": Way("faststream", faststream, ("200/s", "asyncio 100"), api="asyncio", restarts=True),
-    "Debezium": Way("row", connect(exactly_once=False), restarts=True, postgres=LOGICAL),
-    "Debezium, exactly once": Way("row", connect(exactly_once=True), restarts=True, postgres=LOGICAL),
+    "Debezium": Way("row", connect(exactly_once=False), restarts=True, postgres=LOGICAL, warm_up=5_000),
+    "Debezium, exactly once": Way("row", connect(exactly_once=True), restarts=True, postgres=LOGICAL, warm_up=5_000),
     "send after commit (unsafe)": Way("send", idle=False),
     BARE: Way("insert", is_announced=False),
 }
