@@ -53,12 +53,12 @@ def test_a_worker_raises_the_usual_soft_limit_and_takes_over_every_partition(wid
 def test_a_worker_with_a_low_hard_limit_serves_what_it_can_and_says_what_it_needs(wide: Bridge) -> None:
     worker = _limited(wide, USUAL, USUAL)
     serves = capacity(USUAL, 1)
-    assert serves == 28
+    assert serves == 29
     worker.wait_serving(serves, 120)
     [warning] = worker.events("few_file_descriptors")
     assert warning["note"] == (
-        "this process may have 1024 file descriptors open, enough for 28 of 32 partitions: raise its hard limit "
-        "(ulimit -Hn, LimitNOFILE) to 1128, or start more workers"
+        "this process may have 1024 file descriptors open, enough for 29 of 32 partitions: raise its hard limit "
+        "(ulimit -Hn, LimitNOFILE) to 1120, or start more workers"
     )
     eventually(lambda: len(worker.events("refused")) == PARTITIONS - serves)
     assert {event["error"] for event in worker.events("refused")} == {warning["note"]}

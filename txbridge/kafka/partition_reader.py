@@ -95,7 +95,7 @@ class PartitionReader:
             config["fetch.wait.max.ms"] = _END_WAIT_MS
         self._config = config
         self._client: Consumer | None = None
-        self.ends = ends or LogEnds(self._connected, outside)
+        self.ends = ends or LogEnds(self._connect, outside)
         #: Offset of the next record to read.
         self.position = -1
         #: Monotonic time (s) of the last stop; None while it is started or not connected.
@@ -103,14 +103,14 @@ class PartitionReader:
         # Answers to fetches that the log ends below the position.
         self._fetch_short = cut_agreement()
 
-    def _connected(self) -> Consumer:
+    def _connect(self) -> Consumer:
         if self._client is None:
             self._client = self._outside.consumer(self._config)
         return self._client
 
     def start(self, offset: int) -> None:
         """Read from this offset on."""
-        self._connected().assign([TopicPartition(self.topic, self.partition, offset)])
+        self._connect().assign([TopicPartition(self.topic, self.partition, offset)])
         self.position = offset
         self._stopped_at = None
 
@@ -146,12 +146,12 @@ class PartitionReader:
         """
         # A time-out is expected here. If no broker answers at all, the requests that wait will report it.
         with suppress(KafkaException):
-            self._connected().list_topics(self.topic, timeout=0)
+            self._connect().list_topics(self.topic, timeout=0)
 
     def fetched_end(self) -> int:
         """Log end as of the last fetch, without a request. Negative when nothing was fetched yet."""
         place = TopicPartition(self.topic, self.partition)
-        return self._connected().get_watermark_offsets(place, cached=True)[1]
+        return self._connect().get_watermark_offsets(place, cached=True)[1]
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Up to `limit` records; waits at most `timeout` seconds for the first. Raises LogGoneError, KafkaException."""
@@ -201,7 +201,7 @@ class PartitionReader:
             raise LogGoneError(f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}")
         self._outside.wait(threading.Event(), FETCH_AGAIN_S)
         # Of this client, which has to fetch from the leader.
-        self._connected().list_topics(self.topic, timeout=REQUEST_TIMEOUT_S)
+        self._connect().list_topics(self.topic, timeout=REQUEST_TIMEOUT_S)
         self.start(self.position)
 
     def read_to(self, end: int, stopping: Callable[[], bool]) -> Iterator[Message]:
