@@ -172,9 +172,10 @@ class CommitLoop:
             self._round.note_sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             decision_log.drop_applied()
-            # The next turn follows at once, too, during a round of checks or discards.
-            is_full = draft.left_out or draft.more_due or decision_log.is_behind
-            self._more = bool(self._more or is_full or draft.checks or draft.discards or self._round.is_waiting)
+            # The next turn follows at once, too, after what is limited in each transaction and may go on.
+            is_full = draft.left_out or draft.more_due or decision_log.is_behind or self._round.is_waiting
+            in_part = draft.checks or draft.discards or draft.malformed or draft.parked or draft.forgotten
+            self._more = bool(self._more or is_full or in_part)
 
     def _deliver_due_alone(self) -> bool:
         """Write a Kafka transaction of held and scheduled messages only. False when there was nothing to write."""
