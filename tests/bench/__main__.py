@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="every ratio that short rounds give a spread, for a change under review: some six minutes",
+        help="every ratio that short rounds give a spread, for a change under review: some ten minutes",
     )
     kinds = parser.add_subparsers(dest="name", title="benches")
     # Only the requested bench is imported: the audit's needs Spark, the others do not.

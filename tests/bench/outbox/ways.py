@@ -31,7 +31,8 @@ LOADS = {
     "32 threads": Load(32, api="threads"),
     "asyncio 100": Load(100, api="asyncio"),
 }
-ALL = ("200/s", "1 thread", "8 threads", "32 threads", "asyncio 100")
+# Full speed comes first: at a low rate the processor time of a Kafka that Java still compiles would be the compiler's.
+ALL = ("1 thread", "8 threads", "32 threads", "asyncio 100", "200/s")
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ class Way:
 TXBRIDGE, POLLED, FOUR, PACED = "txbridge", "polled, 50 ms", "txbridge, 4 half partitions", "txbridge, without SQL"
 BARE = "bare INSERT"
 WAYS = {
-    TXBRIDGE: Way("txbridge", relays.worker, ("20/s", *ALL), restarts=True),
-    FOUR: Way("txbridge", relays.worker, ("20/s", "200/s", "8 threads"), partitions=4),
-    PACED: Way("pipelined", relays.worker, ("20/s", "200/s", "1,000/s", "5,000/s"), idle=False),
-    POLLED: Way("row", relays.polled("poll"), ("20/s", *ALL), restarts=True),
+    TXBRIDGE: Way("txbridge", relays.worker, (*ALL, "20/s"), restarts=True),
+    FOUR: Way("txbridge", relays.worker, ("8 threads", "200/s", "20/s"), partitions=4),
+    PACED: Way("pipelined", relays.worker, ("5,000/s", "1,000/s", "200/s", "20/s"), idle=False),
+    POLLED: Way("row", relays.polled("poll"), (*ALL, "20/s"), restarts=True),
     "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify"), restarts=True),
     "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
-    "faststream-outbox": Way("faststream", faststream, ("200/s", "asyncio 100"), api="asyncio", restarts=True),
+    "faststream-outbox": Way("faststream", faststream, ("asyncio 100", "200/s"), api="asyncio", restarts=True),
     "Debezium": Way("row", connect(exactly_once=False), restarts=True, postgres=LOGICAL, warm_up=5_000),
     "Debezium, exactly once": Way("row", connect(exactly_once=True), restarts=True, postgres=LOGICAL, warm_up=5_000),
     "send after commit (unsafe)": Way("send", idle=False),
