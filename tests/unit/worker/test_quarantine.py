@@ -149,3 +149,23 @@ def test_p8_of_several_messages_the_topic_that_refuses_one_is_to_blame_and_not_t
     quarantine.suspect_topic("a", "a was among others")
     assert quarantine.let_wait(4, ("a", "worse")) == InTurn("refused")
     assert quarantine.next_probe() is None
+
+
+def test_p8_a_message_that_two_topics_have_refused_is_not_probed_for_one_of_them_all_the_time(
+    quarantine: Quarantine, time: ManualTime
+):
+    both = ("a", "bad")
+    quarantine.set_apart("a", 1, "refused")
+    assert quarantine.let_wait(1, both) == "refused"
+    assert quarantine.next_probe() == ("a", [1])
+    quarantine.note_probe_refused("bad", "refused", [1], {}, 0.15)
+    assert quarantine.let_wait(1, both) == "refused"
+    probes = []
+    for _ in range(100):
+        time.seconds += 0.6
+        if (probe := quarantine.next_probe()) is not None:
+            probes.append(probe)
+            quarantine.note_probe_refused("bad", "refused", probe.offsets, {}, 0.15)
+            quarantine.let_wait(1, both)
+    # After 2, 4, 8 and 16 s for each of them, and so on: a minute has no more.
+    assert 4 <= len(probes) <= 10

@@ -204,6 +204,10 @@ class Quarantine:
                 if offset in other.waiting:
                     del other.waiting[offset]
                     ward.waiting[offset] = None
+                elif offset in other.again:
+                    # Both have refused it before. It comes again when it is due.
+                    del other.again[offset]
+                    other.retry_at = now + other.retrying.next()
         suspects = 0 if culprits else len(offsets)
         if len(offsets) == 1:
             culprits = {offsets[0]: reason}
