@@ -133,8 +133,10 @@ class SqlService(Application):
         self._world.trace(f"{self.name}: row of {name[-4:]} {one.outcome}")
 
     def _born(self, one: LocalTransaction) -> int:
-        assert one.offset is not None
-        return self._world.cluster.logs[self._names.half, one.partition].entries[one.offset].appended
+        # The sender may have heard of a copy. The message is as old as the first one.
+        named = ("UNIQ_KEY", one.transaction_id.encode())
+        halves = self._world.cluster.logs[self._names.half, one.partition].entries
+        return next(stored.appended for stored in halves if named in stored.headers)
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
