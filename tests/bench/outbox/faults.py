@@ -48,7 +48,11 @@ def kill_by_turns(visited: Visit, kills: int, rate: float) -> Found:
     with visited.start_service(api):
         seen = _visible_at_last(shop)
     with psycopg.connect(shop.conninfo) as connection:
-        placed = {number for (number,) in connection.execute("SELECT id FROM orders")}
+        return compare({number for (number,) in connection.execute("SELECT id FROM orders")}, seen)
+
+
+def compare(placed: set[int], seen: Counter[int]) -> Found:
+    """Count what is wrong, by the orders of the database and how often each is visible."""
     return {
         ORDERS: len(placed),
         LOST: len(placed - seen.keys()),

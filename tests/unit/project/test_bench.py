@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import tests.bench.__main__ as program
 from tests.bench import whole_run
 from tests.bench.measure import PER_SECOND, Ratio, by_turns
+from tests.bench.outbox import faults
 from tests.bench.report import merged, table
 from tests.bench.rolling import longest_pause
 from tests.bench.stages import Times, stages
@@ -51,6 +53,11 @@ def test_measures_take_turns_and_a_ratio_is_of_the_medians_with_the_spread_of_th
     assert found.report(", 100 B")["ours, 100 B"] == {PER_SECOND: {"median": 20.0, "least": 10.0, "most": 30.0}}
     ratio = found.ratio(lambda of: of("ours", PER_SECOND) / of("bare", PER_SECOND), 2)
     assert ratio.report() == {"value": 2.0, "least": 1.0, "most": 3.0, "goal": "at least 2", "met": True}
+
+
+def test_kills_are_judged_by_the_orders_of_the_database_and_what_the_topic_shows_of_them():
+    found = faults.compare({1, 2, 3, 4}, Counter({1: 1, 2: 3, 4: 2, 5: 1}))
+    assert found == {"orders": 4, "lost": 1, "visible more than once": 2, "visible without an order": 1}
 
 
 def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_before():
