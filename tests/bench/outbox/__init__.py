@@ -21,7 +21,7 @@ from tests.bench.measure import PER_SECOND, Found, Rounds
 from tests.bench.outbox.faults import kill_by_turns
 from tests.bench.outbox.goals import IDLE, KILL, RELAY, SIGTERM, ratios
 from tests.bench.outbox.relays import Settings
-from tests.bench.outbox.shop import SETTINGS, new_shop
+from tests.bench.outbox.shop import SETTINGS, new_shop, warm_up
 from tests.bench.outbox.table import table
 from tests.bench.outbox.visit import Visit
 from tests.bench.outbox.ways import LOADS, WAYS, Load, Way
@@ -65,6 +65,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     with place.visit(way) as visited:
                         _note(found, 1, f"{name}, kills", kill_by_turns(visited, options.kills, options.rate))
             return {"figures": found.report()}
+        place.warm_up()
         counts: dict[str, int] = {}
         # The first round warms everything up, at full speed, and does not count.
         for number in range(options.rounds + 1):
@@ -93,6 +94,9 @@ class _Place:
         self._kafka = stack.enter_context(EmbeddedKafka(jvm_profile="throughput", heap="1g"))
         self._servers: list[tuple[Way, Postgres]] = []
         self._shared = self._stack.enter_context(Postgres(**SETTINGS))
+
+    def warm_up(self) -> None:
+        warm_up(self._kafka)
 
     @contextmanager
     def visit(self, way: Way) -> Iterator[Visit]:

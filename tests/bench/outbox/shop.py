@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from sqlalchemy import make_url
 
@@ -33,6 +36,9 @@ CREATE TABLE outbox (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text NOT NULL, payload text NOT NULL);
 CREATE EXTENSION pg_stat_statements;
 """
+#: Time for some thousands of Kafka transactions. At 20 a second Java would go on compiling for minutes (s).
+_WARM_UP_S, _WARM_UP_PRODUCERS = 15.0, 4
+_KAFKA_S = 30.0
 _number = itertools.count(1)
 
 
@@ -80,9 +86,32 @@ def new_shop(kafka: EmbeddedKafka, postgres: Postgres, folder: Path, partitions:
     url = make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
     with psycopg.connect(conninfo(url), autocommit=True) as connection:
         connection.execute(_TABLES.encode())
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, partitions)])[name].result(60)
-    eventually(lambda: name in admin.list_topics(timeout=60).topics, 20, f"{name} was not created")
+    _create_topic(kafka, name, partitions)
     own = folder / name
     own.mkdir()
     yield Shop(kafka, postgres, url, name, own)
+
+
+def warm_up(kafka: EmbeddedKafka) -> None:
+    """Have Java compile Kafka's transactions before anything is measured: a shop's Kafka has run for months."""
+    topic = "warm-up"
+    _create_topic(kafka, topic, 1)
+
+    def commit(number: int) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{topic}-{number}"})
+        producer.init_transactions(_KAFKA_S)
+        ended = time.monotonic() + _WARM_UP_S
+        while time.monotonic() < ended:
+            producer.begin_transaction()
+            producer.produce(topic, b"v" * 100)
+            producer.commit_transaction(_KAFKA_S)
+        producer.close()
+
+    with ThreadPoolExecutor(_WARM_UP_PRODUCERS) as pool:
+        list(pool.map(commit, range(_WARM_UP_PRODUCERS)))
+
+
+def _create_topic(kafka: EmbeddedKafka, name: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, partitions)])[name].result(60)
+    eventually(lambda: name in admin.list_topics(timeout=60).topics, 20, f"{name} was not created")
