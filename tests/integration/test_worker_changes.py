@@ -75,9 +75,8 @@ def wide(kafka: EmbeddedKafka) -> Iterator[Bridge]:
 
 def test_p2_p3_workers_join_leave_and_die(wide: Bridge) -> None:
     topic = wide.create_topic("orders")
-    first, second = wide.worker(wait=0), wide.worker(wait=0)
-    first.wait_serving(1)
-    second.wait_serving(1)
+    # The second one comes to a group with a member, and so assumes nothing.
+    first, second = wide.worker(), wide.worker(wait=1)
     with Stream(wide, topic) as stream:
         moved_on(wide, topic)
         third = wide.worker(wait=1)

@@ -79,8 +79,8 @@ class GroupMembership:
         self._client: AdminClient | None = None
         self._known = _Client(connected=float("-inf"))
         self._questions: dict[str, _MembershipQuestion] = {}
-        #: When a failure was logged last.
-        self._reported_at = float("-inf")
+        #: When a failure was logged last. None is logged while a new cluster may still elect its first coordinators.
+        self._reported_at = outside.monotonic() + _ABANDON_AFTER_S - _REPORT_EVERY_S
 
     def ask(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
         """Return futures of Kafka's descriptions of these groups. While one is pending, it is returned again.

@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from tests.support.client_fakes import FakeRecord
 from tests.support.open_messages import DISCARDED, HELD, PENDING, SCHEDULED
@@ -138,11 +140,14 @@ class Consumer:
     def close(self):
         pass
 
-    def list_topics(self, *_, **__):
-        pass
+    def list_topics(self, topic, **_):
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={})})
 
     def get_watermark_offsets(self, one, **_):
         return 0, len(self._logs.records[one.topic, one.partition])
+
+    def offsets_for_times(self, places, **_):
+        return [TopicPartition(one.topic, one.partition, self.get_watermark_offsets(one)[1]) for one in places]
 
     def poll(self, _timeout):
         self._logs.on_poll.get(self._place[0], lambda: None)()
