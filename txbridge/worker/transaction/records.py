@@ -99,8 +99,9 @@ class TransactionRecords:
         # By topic: bytes of records that may go together, and bytes of its records since the last flush.
         self._limits: Mapping[str, int] = {}
         self._together: dict[str, int] = {}
-        # For OP and OFFSET: the lowest offset at which a record has landed.
+        # For OP and OFFSET: the lowest offset at which a record has landed, and the records without a report.
         self._landed: dict[str, int] = {}
+        self._unreported = 0
 
     def produce_all(self, contents: Contents) -> None:
         """Produce and flush everything.
@@ -135,6 +136,11 @@ class TransactionRecords:
             )
         if (lost := self.lost_tail(contents)) is not None:
             raise LogMovedError(lost)
+
+    @property
+    def knows_landing(self) -> bool:
+        """Whether Kafka has told where each record of OP and OFFSET has landed."""
+        return not self._unreported
 
     def lost_tail(self, contents: Contents) -> str | None:
         """Describe the loss if a record has landed at an offset that a committed record had; None if none has.
@@ -253,6 +259,7 @@ class TransactionRecords:
         on_stored: _OnStored | None = None,
     ) -> None:
         landed = partial(self._note_landed, topic, on_stored)
+        self._unreported += 1
         self._produce_record(RecordKind.INTERNAL, (None, topic, value, key, self._partition, 0, headers), landed)
 
     def _note_landed(self, topic: str, on_stored: _OnStored | None, message: Message) -> None:
@@ -260,6 +267,7 @@ class TransactionRecords:
         # Negative when Kafka did not tell the producer.
         if offset is not None and offset >= 0:
             self._landed[topic] = min(offset, self._landed.get(topic, offset))
+            self._unreported -= 1
         if on_stored is not None:
             on_stored(message)
 

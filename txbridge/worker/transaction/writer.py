@@ -134,6 +134,10 @@ class TransactionalWriter:
                 # As above: records of this transaction that are stored already would hide the loss.
                 if (lost := transaction.lost_tail(contents)) is not None:
                     raise OutdatedError(lost) from outcome
+                if isinstance(outcome, IndefiniteError) and not transaction.knows_landing:
+                    # They may have landed where lost records were, and hide the loss. A take-over counts OP's records.
+                    text = f"it is not known where the records of {self._names.op}[{self._partition}] have landed"
+                    raise OutdatedError(text) from outcome
                 raise
         except KafkaException as error:
             self._abort_transaction(producer, transaction, error)
