@@ -133,10 +133,11 @@ class SqlService(Application):
         self._world.trace(f"{self.name}: row of {name[-4:]} {one.outcome}")
 
     def _born(self, one: LocalTransaction) -> int:
-        # The sender may have heard of a copy. The message is as old as the first one.
+        # The sender may have heard of a copy. The message is as old as the first one, by the brokers' clock: a clock
+        # that is behind takes from the patience of a check.
         named = ("UNIQ_KEY", one.transaction_id.encode())
         halves = self._world.cluster.logs[self._names.half, one.partition].entries
-        return next(stored.appended for stored in halves if named in stored.headers)
+        return next(stored.timestamp for stored in halves if named in stored.headers)
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
