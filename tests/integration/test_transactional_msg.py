@@ -79,7 +79,8 @@ def test_p2_p6_a_restarted_service_answers_for_its_dead_predecessor(bridge: Brid
     with TransactionProducer("orders-service", listener, settings, namespace=bridge.namespace):
         bridge.wait_visible(topic, [b"2"])
     assert bridge.outcomes()[half.partition, half.offset] == ["commit"]
-    assert listener.check_times == {2: [1]}
+    # None was counted before. A machine that is busy may answer after the second one.
+    assert listener.check_times[2][0] == 1
 
 
 def test_user_data_arrives_unchanged(bridge: Bridge) -> None:
