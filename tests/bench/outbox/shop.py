@@ -78,15 +78,15 @@ def conninfo(url: str) -> str:
 
 
 @contextmanager
-def new_shop(kafka: EmbeddedKafka, postgres: Postgres, folder: Path, partitions: int = 1) -> Iterator[Shop]:
-    """A new database on this server, and a new topic with so many partitions."""
+def new_shop(kafka: EmbeddedKafka, postgres: Postgres, folder: Path) -> Iterator[Shop]:
+    """A new database on this server, and a new topic with one partition."""
     name = f"shop{next(_number)}"
     with psycopg.connect(conninfo(postgres.url), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
     url = make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
     with psycopg.connect(conninfo(url), autocommit=True) as connection:
         connection.execute(_TABLES.encode())
-    _create_topic(kafka, name, partitions)
+    _create_topic(kafka, name)
     own = folder / name
     own.mkdir()
     yield Shop(kafka, postgres, url, name, own)
@@ -95,7 +95,7 @@ def new_shop(kafka: EmbeddedKafka, postgres: Postgres, folder: Path, partitions:
 def warm_up(kafka: EmbeddedKafka) -> None:
     """Have Java compile Kafka's transactions before anything is measured: a shop's Kafka has run for months."""
     topic = "warm-up"
-    _create_topic(kafka, topic, 1)
+    _create_topic(kafka, topic)
 
     def commit(number: int) -> None:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{topic}-{number}"})
@@ -111,7 +111,7 @@ def warm_up(kafka: EmbeddedKafka) -> None:
         list(pool.map(commit, range(_WARM_UP_PRODUCERS)))
 
 
-def _create_topic(kafka: EmbeddedKafka, name: str, partitions: int) -> None:
+def _create_topic(kafka: EmbeddedKafka, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, partitions)])[name].result(60)
+    admin.create_topics([NewTopic(name, 1)])[name].result(60)
     eventually(lambda: name in admin.list_topics(timeout=60).topics, 20, f"{name} was not created")
