@@ -18,6 +18,9 @@ from txbridge_sqlalchemy.inbox_table import (
     inbox_metadata,
     purge_inbox,
 )
+from txbridge_sqlalchemy.outbox import Outbox
+from txbridge_sqlalchemy.outbox_rows import LaneState, OutboxRow, OutboxRows, WaitingRows
+from txbridge_sqlalchemy.outbox_table import OutboxTable, create_outbox, outbox_ddl, outbox_metadata
 from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
 
@@ -32,17 +35,26 @@ __all__ = [
     "AsyncInbox",
     "AsyncSqlTransactionListener",
     "Inbox",
+    "LaneState",
     "LostTransactionError",
+    "Outbox",
+    "OutboxRow",
+    "OutboxRows",
+    "OutboxTable",
     "Rollback",
     "SqlTransactionListener",
+    "WaitingRows",
     "async_purge",
     "async_purge_inbox",
     "create_inbox_table",
+    "create_outbox",
     "create_table",
     "ddl",
     "inbox_ddl",
     "inbox_metadata",
     "metadata",
+    "outbox_ddl",
+    "outbox_metadata",
     "purge",
     "purge_inbox",
     "transactions",

@@ -1,0 +1,169 @@
+"""The parts of an outbox's statements that each database says its own way: readable rows, and locks of lanes."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Executable,
+    Integer,
+    LargeBinary,
+    Table,
+    bindparam,
+    cast,
+    delete,
+    func,
+    literal_column,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Dialect
+
+from txbridge.errors import UsageError
+
+#: Above the keys that applications choose for advisory locks of their own: the letters "tx".
+_LOCK_SPACE = 0x7478 << 48
+_LANES_BITS = 16
+
+
+class OutboxDialect(Protocol):
+    """The parts of a relay's statements that differ from database to database."""
+
+    #: Whether relays share the lanes. Where not, there is one lane.
+    has_locks: bool
+
+    def readable(self) -> ColumnElement[bool] | None:
+        """Condition of the rows that no row of a running transaction may have to precede; None if there is none."""
+
+    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """A number from 0 to 2**31 - 1 for a value of this column; NULL for NULL."""
+
+    def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        """Bytes of a value of this column."""
+
+    def try_lock(self, lanes: Table) -> Executable:
+        """Lock `:lane` for this session if no other one has it; 1 or true if it was free."""
+
+    def unlock(self, lanes: Table) -> Executable:
+        """Unlock `:lane`."""
+
+    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
+        """Delete the rows whose ids are in the list `:ids`."""
+
+
+def dialect_of(dialect: Dialect) -> OutboxDialect:
+    """The parts for this database. Raises UsageError for one that an outbox does not know."""
+    if dialect.name not in _DIALECTS:
+        raise UsageError(
+            f"a relay works with PostgreSQL, MySQL, MariaDB and SQLite, not with {dialect.name}: it has to know how "
+            "this database locks a lane and orders its rows"
+        )
+    return _DIALECTS[dialect.name]
+
+
+class _AnyDialect:
+    """What standard SQL says."""
+
+    has_locks = True
+
+    def readable(self) -> ColumnElement[bool] | None:
+        return None
+
+    def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        return func.octet_length(column)
+
+    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
+        return delete(table).where(row_id.in_(bindparam("ids", expanding=True)))
+
+
+# In subqueries, which PostgreSQL evaluates once, and not for each row.
+_NOT_RUNNING: ColumnElement[bool] = literal_column(
+    "NOT (age(xmin) <= (SELECT age(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)))"
+    " AND age(xmin) > (SELECT age(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS xid))))",
+    Boolean,
+)
+
+
+class _Postgres(_AnyDialect):
+    """Reads a row once every transaction has ended that was running when the row's own one began to write.
+
+    xmin is the row's transaction, and a subtransaction's number is higher than that of its parent. A transaction that
+    is older than all running ones has ended, and so has every one that could still commit a row with a lower id, except
+    those that begin to write now. `age` compares numbers that wrap around. A row that is older than half their
+    range seems to come from the future, where no visible row can be: so only the numbers in between are left out.
+    """
+
+    def readable(self) -> ColumnElement[bool]:
+        return _NOT_RUNNING
+
+    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        text_of_it = (
+            func.encode(column, "hex") if isinstance(column.type, LargeBinary) else cast(column, postgresql.TEXT)
+        )
+        return func.hashtext(text_of_it).op("&")(literal_column("2147483647"))
+
+    def try_lock(self, lanes: Table) -> Executable:
+        return self._call(func.pg_try_advisory_lock, lanes)
+
+    def unlock(self, lanes: Table) -> Executable:
+        return self._call(func.pg_advisory_unlock, lanes)
+
+    def _call(self, function: Any, lanes: Table) -> Executable:
+        # The number of the table tells apart tables of one name in several schemas.
+        table = cast(literal_column("tableoid"), BigInteger).op("<<")(literal_column(str(_LANES_BITS)))
+        return select(function(literal_column(str(_LOCK_SPACE), BigInteger) + table + lanes.c.lane)).where(
+            lanes.c.lane == bindparam("lane")
+        )
+
+    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
+        # One array instead of a parameter for each row, which would take longer to make than all the rest.
+        return delete(table).where(row_id == func.any(bindparam("ids", type_=postgresql.ARRAY(row_id.type))))
+
+
+class _MySql(_AnyDialect):
+    """Named locks of the server, whose names have at most 64 characters."""
+
+    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        return func.crc32(column).op("&")(literal_column("2147483647"))
+
+    def try_lock(self, lanes: Table) -> Executable:
+        return select(func.get_lock(self._name(lanes), 0))
+
+    def unlock(self, lanes: Table) -> Executable:
+        return select(func.release_lock(self._name(lanes)))
+
+    def _name(self, lanes: Table) -> ColumnElement[str]:
+        # Locks belong to the server, tables to a database.
+        database = func.database() if lanes.schema is None else lanes.schema
+        table = func.md5(func.concat(database, ".", lanes.name))
+        return func.concat("txbridge:", table, ":", bindparam("lane", type_=Integer))
+
+
+class _SqLite(_AnyDialect):
+    """One lane and no lock: writers follow one another, and two relays only get into each other's way."""
+
+    has_locks = False
+
+    def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        # The text of a foreign table counts in characters, which is near enough.
+        return func.length(column)
+
+    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        raise NotImplementedError
+
+    def try_lock(self, _: Table) -> Executable:
+        return text("SELECT 1")
+
+    unlock = try_lock
+
+
+_DIALECTS: dict[str, OutboxDialect] = {
+    "postgresql": _Postgres(),
+    "mysql": _MySql(),
+    "mariadb": _MySql(),
+    "sqlite": _SqLite(),
+}

@@ -1,0 +1,247 @@
+"""The relay's side of an outbox: which rows come next, who sends them, and that they are deleted exactly once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Result, bindparam, func, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+
+from txbridge import Message
+from txbridge.client.message import now_ms
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
+from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
+from txbridge_sqlalchemy.row import ask
+
+#: Seconds after which a row that could not be sent is looked at again: somebody may have repaired it. Its body is
+#: read, and its reason logged, no more often than that.
+_SKIPPED_FOR_S = 60.0
+#: Most rows of a lane that are skipped at a time, which a statement can name in every database. One more stops the
+#: lane: then it is not some rows that are wrong but the mapping, or the application that writes them.
+MOST_SKIPPED = 10_000
+
+
+class OutboxRow(NamedTuple):
+    """A row of an outbox: its message, or the reason why it cannot be sent."""
+
+    id: Any
+    message: Message | None
+    #: Never holds the body of the message.
+    reason: str | None = None
+
+
+class LaneState(NamedTuple):
+    """The last transaction in which rows of a lane were sent, and deleted."""
+
+    transaction_id: str
+    half_partition: int
+    half_offset: int
+
+
+class WaitingRows(NamedTuple):
+    """The rows that wait in an outbox."""
+
+    rows: int
+    #: Age of the oldest one in seconds, by the clock of this machine; None without a row or a column with its time.
+    oldest: float | None
+
+
+class OutboxRows:
+    """The rows of one outbox for one relay. All methods belong to one thread, except `delete_batch`.
+
+    It has a session of its own at the database, with the locks of its lanes. When the session is lost, so are the
+    lanes, at once for all other relays. Then a method raises the error of the database (`connection_invalidated`),
+    `held` is empty, and the next `take_lanes` opens another session. The locks only save work: `delete_batch` decides
+    which relay's batch counts.
+
+    Args:
+        engine: of the primary of the database. Its pool must have a connection beside this one. A pooler between the
+            two (PgBouncer) must keep a session on one connection.
+        table: the outbox.
+        lanes: how many lanes share the work: the partitions of HALF. On SQLite there is one.
+
+    Attributes:
+        lanes: the number of lanes that are in use. Lane n belongs to partition n of HALF.
+        held: the lanes of this relay.
+
+    Raises:
+        UsageError: no relay can work with this database or table.
+
+    """
+
+    def __init__(self, engine: Engine, table: OutboxTable = OUR_OUTBOX, lanes: int = 1) -> None:
+        self._engine = engine
+        self._dialect = dialect_of(engine.dialect)
+        self.lanes = lanes if self._dialect.has_locks else 1
+        self.held: set[int] = set()
+        self._session: Connection | None = None
+        self._has_lanes = False
+        self._statements: OutboxStatements = outbox_statements(table, self._dialect, self.lanes)
+        self._lanes = _LaneStatements(table, self._dialect)
+        self._delete = self._dialect.delete_rows(self._statements.table, self._statements.id)
+        self._skipped: dict[int, dict[Any, float]] = {lane: {} for lane in range(self.lanes)}
+
+    def verify(self) -> None:
+        """Make sure that both tables are there. The first statement does it otherwise, with the database's own error.
+
+        Raises:
+            UsageError: one of them is missing, or one of its columns.
+            sqlalchemy.exc.SQLAlchemyError: the database does not answer.
+
+        """
+        lane = next(iter(self._skipped))
+        try:
+            self._ask(self._statements.rows, self._values(lane, 1, 1)).all()
+            self._ask(self._lanes.state, {"lane": lane}).all()
+        except (ProgrammingError, OperationalError) as error:
+            if error.connection_invalidated or not self._answers():
+                raise
+            raise UsageError(
+                f"the outbox cannot be read: {str(error.orig).splitlines()[0]}. `create_outbox` of "
+                "txbridge_sqlalchemy creates what is missing (docs/outbox.md)"
+            ) from None
+
+    def take_lanes(self, wanted: int) -> set[int]:
+        """Take up to so many more lanes that no other relay holds, and return those. Waits for nobody."""
+        if not self._has_lanes:
+            self._make_lanes()
+        free = [lane for lane in range(self.lanes) if lane not in self.held]
+        # Several relays that start together do not all begin with the same lane.
+        random.shuffle(free)
+        taken: set[int] = set()
+        for lane in free:
+            if len(taken) >= wanted:
+                break
+            if self._ask(self._lanes.lock, {"lane": lane}).scalar():
+                taken.add(lane)
+                self.held.add(lane)
+        return taken
+
+    def _make_lanes(self) -> None:
+        """Write the rows of lanes that have none yet."""
+        there = set(self._ask(self._lanes.all).scalars())
+        for lane in set(range(self.lanes)) - there:
+            with suppress(IntegrityError):  # another relay was faster
+                self._ask(self._lanes.insert, {"lane": lane})
+        self._has_lanes = True
+
+    def give_lanes_back(self, lanes: Iterable[int]) -> None:
+        """Let other relays take these lanes. No batch of them may be on its way."""
+        for lane in set(lanes) & self.held:
+            self.held.discard(lane)
+            self._ask(self._lanes.unlock, {"lane": lane}).all()
+
+    def read_rows(self, lane: int, limit: int = 1_000, most_bytes: int = 2**20) -> list[OutboxRow]:
+        """The next rows of a lane, in the order in which they are to be delivered.
+
+        At most `limit` rows, whose keys, values and headers have at most `most_bytes` together; but at least one row,
+        however large. A row with a reason is not returned again for a minute; see `skip_rows`.
+        """
+        values = self._values(lane, limit, most_bytes)
+        statement = self._statements.rows
+        if skipped := self._skipped_now(lane):
+            if len(skipped) > MOST_SKIPPED:
+                return []
+            statement, values["skipped"] = self._statements.rows_but_skipped, list(skipped)
+        read = self._statements.read
+        rows = [OutboxRow(*read(found)) for found in self._ask(statement, values).all()]
+        self.skip_rows(lane, [row.id for row in rows if row.message is None])
+        return rows
+
+    def skip_rows(self, lane: int, ids: Collection[Any]) -> None:
+        """Leave these rows out for a minute: they cannot be sent, and must not make the others wait."""
+        until = time.monotonic() + _SKIPPED_FOR_S
+        self._skipped[lane].update(dict.fromkeys(ids, until))
+
+    def _skipped_now(self, lane: int) -> dict[Any, float]:
+        skipped = self._skipped[lane]
+        if skipped and next(iter(skipped.values())) < time.monotonic():
+            # All of them: their reasons belong together in a report.
+            skipped.clear()
+        return skipped
+
+    def lane_state(self, lane: int) -> LaneState | None:
+        """The last batch of a lane; None if there was none."""
+        found = self._ask(self._lanes.state, {"lane": lane}).mappings().first()
+        return None if found is None or found["transaction_id"] is None else LaneState(**found)
+
+    def delete_batch(
+        self, connection: Connection, lane: int, old: LaneState | None, new: LaneState, ids: Sequence[Any]
+    ) -> bool:
+        """Delete the rows of a batch and note it as the last one of its lane, in the transaction of this connection.
+
+        Returns False if another relay has sent a batch of this lane since `old` was read, or if one of the rows is not
+        there any more. Then the transaction must be rolled back.
+        """
+        values = {"of_lane": lane, "old": "" if old is None else old.transaction_id, **new._asdict()}
+        # First: a relay that comes too late waits here for the other one, and deletes nothing.
+        if _hits(connection, self._lanes.advance, values) != 1:
+            return False
+        return _hits(connection, self._delete, {"ids": list(ids)}) == len(ids)
+
+    def count_waiting(self) -> WaitingRows:
+        """How many rows there are, and how old the oldest is. It reads the whole table."""
+        rows, since = tuple(self._ask(self._statements.waiting).one())
+        if since is None:
+            return WaitingRows(rows, None)
+        ms = since if isinstance(since, int) else since.timestamp() * 1000
+        return WaitingRows(rows, max(0.0, (now_ms() - ms) / 1000))
+
+    def close(self) -> None:
+        """Give all lanes back, by ending the session."""
+        self.held.clear()
+        if self._session is not None:
+            session, self._session = self._session, None
+            # The connection is not used again: its locks must end with it.
+            session.invalidate()
+            session.close()
+
+    def _values(self, lane: int, limit: int, most_bytes: int) -> dict[str, Any]:
+        values = {"limit": limit, "most_bytes": most_bytes}
+        return values | {"lane": lane} if self.lanes > 1 else values
+
+    def _ask(self, statement: Executable, values: dict[str, Any] | None = None) -> Result[Any]:
+        """Execute a statement in the session of this relay, each in a transaction of its own."""
+        if self._session is None:
+            # AUTOCOMMIT: an open transaction would see no new rows, and keep PostgreSQL from cleaning up.
+            self._session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            return ask(self._session, statement, values)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                self.close()
+            raise
+
+    def _answers(self) -> bool:
+        """Whether the session still works after an error."""
+        try:
+            self._ask(select(1)).all()
+        except DBAPIError:
+            return False
+        return True
+
+
+def _hits(connection: Connection, statement: Executable, values: dict[str, Any]) -> int:
+    return cast(CursorResult[Any], ask(connection, statement, values)).rowcount
+
+
+class _LaneStatements:
+    def __init__(self, table: OutboxTable, dialect: Any) -> None:
+        lanes = table.lanes
+        lane = lanes.c.lane == bindparam("lane")
+        self.all = select(lanes.c.lane)
+        self.insert = insert(lanes)
+        self.state = select(lanes.c.transaction_id, lanes.c.half_partition, lanes.c.half_offset).where(lane)
+        self.advance = (
+            update(lanes)
+            .where(lanes.c.lane == bindparam("of_lane"), func.coalesce(lanes.c.transaction_id, "") == bindparam("old"))
+            .values({name: bindparam(name) for name in LaneState._fields})
+        )
+        self.lock = dialect.try_lock(lanes)
+        self.unlock = dialect.unlock(lanes)

@@ -1,0 +1,254 @@
+"""OutboxRows on SQLite and a real PostgreSQL: order, lanes that relays share, and batches that count once."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import create_engine, insert, text
+from sqlalchemy.exc import DBAPIError
+from txbridge_sqlalchemy import LaneState, Outbox, OutboxRows, create_outbox
+from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
+
+from tests.support import sql_application
+from txbridge import Message, UsageError
+
+FIRST = LaneState("A" * 32, 0, 1)
+SECOND = LaneState("B" * 32, 0, 2)
+OTHER = LaneState("C" * 32, 0, 3)
+
+
+@pytest.fixture
+def engine(url):
+    made = create_engine(url)
+    create_outbox(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def postgres(postgresql_url):
+    made = create_engine(postgresql_url)
+    create_outbox(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def relay():
+    """A factory of OutboxRows, each with the lanes that it can get."""
+    made = []
+
+    def relay(engine, lanes=1):
+        made.append(OutboxRows(engine, lanes=lanes))
+        made[-1].take_lanes(lanes)
+        return made[-1]
+
+    yield relay
+    for one in made:
+        one.close()
+
+
+def add(connection, *values, key=b"k"):
+    Outbox().add(connection, *(Message("t", value, key) for value in values))
+
+
+def values_of(rows):
+    return [row.message.value.decode() for row in rows]
+
+
+def ids_of(rows):
+    return [row.id for row in rows]
+
+
+def delete(engine, relay, lane, old, new, ids):
+    """Delete a batch as a relay does: committed if it is whole."""
+    with engine.connect() as connection, connection.begin() as transaction:
+        is_whole = relay.delete_batch(connection, lane, old, new, ids)
+        if not is_whole:
+            transaction.rollback()
+    return is_whole
+
+
+def test_a_batch_is_read_and_deleted_with_the_state_of_its_lane(engine, relay):
+    with engine.begin() as connection:
+        add(connection, "1", "2", "3")
+    rows = relay(engine)
+    assert rows.lane_state(0) is None
+    batch = rows.read_rows(0, limit=2)
+    assert values_of(batch) == ["1", "2"]
+    assert delete(engine, rows, 0, None, FIRST, ids_of(batch))
+    assert rows.lane_state(0) == FIRST
+    batch = rows.read_rows(0)
+    assert values_of(batch) == ["3"]
+    assert delete(engine, rows, 0, FIRST, SECOND, ids_of(batch))
+    assert rows.lane_state(0) == SECOND
+    assert rows.read_rows(0) == []
+
+
+def test_a_batch_counts_only_after_the_batch_that_its_relay_has_seen(engine, relay):
+    """A relay that was paused comes back with rows that another one has sent, or with other rows."""
+    with engine.begin() as connection:
+        add(connection, "1", "2")
+    paused, running = relay(engine), relay(engine)
+    read = paused.read_rows(0, limit=1)
+    assert delete(engine, running, 0, None, OTHER, ids_of(running.read_rows(0, limit=1)))
+    assert not delete(engine, paused, 0, None, FIRST, ids_of(read))
+    assert not delete(engine, paused, 0, None, FIRST, ids_of(running.read_rows(0)))
+    assert running.lane_state(0) == OTHER
+    assert values_of(running.read_rows(0)) == ["2"]
+
+
+def test_a_batch_counts_only_if_all_of_its_rows_are_there(engine, relay):
+    with engine.begin() as connection:
+        add(connection, "1", "2")
+    rows = relay(engine)
+    batch = rows.read_rows(0)
+    with engine.begin() as connection:
+        connection.execute(outbox_table.delete().where(outbox_table.c.id == batch[0].id))
+    assert not delete(engine, rows, 0, None, FIRST, ids_of(batch))
+    assert rows.lane_state(0) is None
+    assert values_of(rows.read_rows(0)) == ["2"]
+
+
+def test_a_relay_reads_no_more_bytes_than_it_can_send_but_one_row_at_least(engine, relay):
+    with engine.begin() as connection:
+        add(connection, "a" * 100, "b" * 100, "c" * 1_000, "d")
+    rows = relay(engine)
+    assert len(rows.read_rows(0, most_bytes=202)) == 2
+    assert len(rows.read_rows(0, most_bytes=201)) == 1
+    assert len(rows.read_rows(0, most_bytes=1)) == 1
+    assert len(rows.read_rows(0, most_bytes=100_000)) == 4
+
+
+def test_rows_that_cannot_be_sent_make_no_other_row_wait(engine, relay):
+    with engine.begin() as connection:
+        add(connection, "1")
+        for topic, headers in (("not a topic", None), ("t", "{"), ("t", '[["TXB_V", "1"]]')):
+            connection.execute(insert(outbox_table).values(topic=topic, headers=headers, value=b"s", created_at=1))
+        add(connection, "2")
+    rows = relay(engine)
+    read = rows.read_rows(0, limit=4)
+    assert [row.message and row.message.value for row in read] == [b"1", None, None, None]
+    reasons = [row.reason for row in read[1:]]
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "'not a topic' cannot be a topic",
+        "the headers are not JSON",
+        "header 'TXB_V' is reserved for txbridge (docs/protocol.md lists these names)",
+    ]
+    assert values_of(rows.read_rows(0, limit=4)) == ["1", "2"]
+    rows.skip_rows(0, [read[0].id])
+    assert values_of(rows.read_rows(0, limit=4)) == ["2"]
+    assert rows.count_waiting().rows == 5
+
+
+def test_lanes_share_the_rows_by_key_and_every_key_stays_in_its_lane(postgres, relay):
+    rows = relay(postgres, 4)
+    for number in range(2):
+        with postgres.begin() as connection:
+            for key in range(40):
+                add(connection, f"{key} {number}", key=str(key).encode())
+            add(connection, *(f"none {one}" for one in range(40)), key=None)
+    assert rows.held == {0, 1, 2, 3}
+    lanes = [values_of(rows.read_rows(lane)) for lane in range(4)]
+    assert sorted(value for lane in lanes for value in lane) == sorted(
+        [f"{key} {number}" for key in range(40) for number in range(2)] + [f"none {one}" for one in range(40)] * 2
+    )
+    for lane in lanes:
+        assert len(lane) > 15
+        keyed = [value for value in lane if "none" not in value]
+        assert keyed == [f"{key} {n}" for n in range(2) for key in range(40) if f"{key} 0" in lane]
+
+
+def test_a_lane_has_one_relay_and_goes_to_another_when_it_is_given_back(postgres, relay):
+    first, second = relay(postgres, 4), relay(postgres, 4)
+    assert (first.held, second.held) == ({0, 1, 2, 3}, set())
+    first.give_lanes_back([1, 2])
+    assert (first.held, second.take_lanes(1) <= {1, 2}) == ({0, 3}, True)
+    assert second.take_lanes(4) | second.held == {1, 2}
+    first.close()
+    assert second.take_lanes(4) == {0, 3}
+
+
+def test_a_lost_session_frees_its_lanes_at_once(postgres, relay):
+    lost, other = relay(postgres, 2), relay(postgres, 2)
+    with postgres.begin() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND database ="
+                " (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+        )
+    assert other.take_lanes(2) == {0, 1}
+    with pytest.raises(DBAPIError) as raised:
+        lost.read_rows(0)
+    assert raised.value.connection_invalidated
+    assert lost.held == set()
+    assert lost.take_lanes(2) == set()
+    other.close()
+    assert lost.take_lanes(2) == {0, 1}
+
+
+def test_tables_of_one_name_in_two_schemas_have_lanes_of_their_own(postgres, relay, request):
+    other = create_engine(sql_application.in_new_schema(request.getfixturevalue("postgres_url"), "outbox_of_another"))
+    create_outbox(other)
+    assert relay(postgres).held == {0}
+    assert relay(other).held == {0}
+    other.dispose()
+
+
+def test_a_row_that_commits_late_is_never_overtaken(postgres, relay):
+    rows = relay(postgres)
+    with postgres.connect() as late, postgres.connect() as early:
+        add(late, "1")
+        add(early, "2")
+        early.commit()
+        assert rows.read_rows(0) == []
+        late.commit()
+    assert values_of(rows.read_rows(0)) == ["1", "2"]
+
+
+def test_a_row_of_a_savepoint_waits_for_the_transactions_before_its_own(postgres, relay):
+    rows = relay(postgres)
+    with postgres.connect() as late, postgres.connect() as early:
+        with late.begin_nested():
+            add(late, "1")
+        with early.begin_nested():
+            add(early, "2")
+        early.commit()
+        assert rows.read_rows(0) == []
+        with late.begin_nested() as savepoint:
+            add(late, "dropped")
+            savepoint.rollback()
+        add(late, "3")
+        late.commit()
+    assert values_of(rows.read_rows(0)) == ["1", "2", "3"]
+
+
+def test_a_transaction_that_only_reads_delays_nothing(postgres, relay):
+    rows = relay(postgres)
+    with postgres.connect() as reading:
+        reading.execution_options(isolation_level="REPEATABLE READ")
+        reading.execute(text("SELECT count(*) FROM txbridge_outbox")).all()
+        with postgres.begin() as connection:
+            add(connection, "1")
+        assert values_of(rows.read_rows(0)) == ["1"]
+
+
+def test_waiting_rows_and_the_age_of_the_oldest(engine, relay):
+    rows = relay(engine)
+    assert rows.count_waiting() == (0, None)
+    with engine.begin() as connection:
+        add(connection, "1", "2")
+    count, oldest = rows.count_waiting()
+    assert count == 2
+    assert 0 <= oldest < 60
+
+
+def test_missing_tables_are_named_with_what_creates_them(url):
+    engine = create_engine(url)
+    rows = OutboxRows(engine)
+    with pytest.raises(UsageError, match=r"(?s)txbridge_outbox.*create_outbox"):
+        rows.verify()
+    create_outbox(engine)
+    rows.verify()
+    rows.close()
+    engine.dispose()

@@ -1,0 +1,80 @@
+"""The values of an outbox's row: which messages it takes, and headers as text. Outboxes of every library share it."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from txbridge.client.message import Message, check_message
+from txbridge.core.names import Headers, Names
+from txbridge.errors import UsageError
+
+#: Names of the environment do not matter to a message, which may go to no system topic of any namespace.
+_NAMES = Names()
+#: Key of a header's value that is not text: `{"base64": "..."}`.
+_BASE64 = "base64"
+
+
+def check_for_outbox(message: Message) -> None:
+    """Raise UsageError for a message that no relay could send."""
+    check_message(message, _NAMES)
+    if message.check_immunity_time is not None:
+        raise UsageError(
+            "check_immunity_time has no meaning in an outbox: its relay sends the message, and answers the checks"
+        )
+
+
+def encode_headers(headers: Headers) -> str | None:
+    """Headers as the text of a column; None if there are none.
+
+    It is a JSON list of pairs. A value is text, null, or an object with its bytes as base64. All characters are ASCII,
+    so that a database of any encoding can store it.
+    """
+    if not headers:
+        return None
+    return json.dumps([[name, _encode(value)] for name, value in headers])
+
+
+def _encode(value: bytes | None) -> object:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {_BASE64: base64.b64encode(value).decode()}
+
+
+def decode_headers(text: str) -> list[tuple[str, str | bytes | None]]:
+    """The headers in a column. Raises UsageError for text that is not as `encode_headers` writes it.
+
+    An object with text or null as its values is read, too: headers as many outboxes store them.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"the headers are not JSON: {error}") from None
+    if isinstance(found, dict):
+        found = list(found.items())
+    if not isinstance(found, list):
+        raise _malformed()
+    headers = []
+    for pair in found:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise _malformed()
+        headers.append((pair[0], _decode(pair[1])))
+    return headers
+
+
+def _decode(value: object) -> str | bytes | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and list(value) == [_BASE64]:
+        try:
+            return base64.b64decode(value[_BASE64], validate=True)
+        except (TypeError, ValueError):
+            raise UsageError("a header's base64 cannot be decoded") from None
+    raise _malformed()
+
+
+def _malformed() -> UsageError:
+    return UsageError('the headers are not JSON as in [["name", "text"], ["name", null], ["name", {"base64": "AA=="}]]')
