@@ -186,6 +186,11 @@ class Process:
         self.owner.inbox.offer_event(DecisionEvent(offset, stored.key, stored.value, stored.headers))
         self.poke()
 
+    def miss_events(self) -> None:
+        """Say that END events were skipped, as Faust's consumer does."""
+        self.owner.inbox.unlevel()
+        self.poke()
+
     def stop(self) -> None:
         """Tell it to end after the current Kafka transaction."""
         self.owner.stop()

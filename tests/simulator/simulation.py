@@ -335,6 +335,8 @@ class Simulation:
         events, process = self.events[partition], self.assigned[partition]
         if self.world.strikes("END event skipped"):
             events.popleft()
+            if process is not None and not process.actor.is_dead:
+                process.miss_events()
             return
         if len(events) > 1 and self.world.strikes("END event out of order"):
             events.rotate(-1)

@@ -166,6 +166,11 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         """The END offset up to which this worker has applied the partition's decisions; None if it cannot tell."""
         return None if self.worker is None else self.worker.applied_to(tp.partition)
 
+    def miss_events(self) -> None:
+        """Let the owners read END themselves."""
+        if self.worker is not None:
+            self.worker.miss_events()
+
 
 class BridgeWorker(faust.Worker):  # type: ignore[misc]
     """Faust's worker, which ends in bounded time after a signal: without Kafka Faust would wait for a minute."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from txbridge.core.decision_record import DecisionEvent
 from txbridge.worker.ingest.decision_log import DecisionInbox
 
@@ -45,3 +47,14 @@ def test_an_event_that_comes_while_faust_is_looked_at_is_not_missed() -> None:
 
 def test_it_is_not_level_while_nobody_knows_where_faust_reads() -> None:
     assert not DecisionInbox().try_level(5, at_end=True)
+
+
+def test_an_owner_that_waits_is_woken_when_faust_has_skipped_records() -> None:
+    inbox = DecisionInbox(next_event=lambda: 3)
+    assert inbox.try_level(3, at_end=True)
+    owner = threading.Thread(target=inbox.take_events, args=(10, 3_600), daemon=True)
+    owner.start()
+    inbox.unlevel()
+    owner.join(30)
+    assert not owner.is_alive()
+    assert inbox.must_read

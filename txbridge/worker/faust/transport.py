@@ -114,6 +114,7 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
         await asyncio.sleep(_PAUSE_S)
         try:
             await consumer.seek_to_end(*consumer.assignment())
+            self.app.miss_events()
         except (asyncio.CancelledError, ConsumerStoppedError):
             raise
         except Exception as other:  # noqa: BLE001 - a rebalance came in between, or Kafka is away: next time then

@@ -35,12 +35,12 @@ _ENOUGH_BYTES = 256 * 1024
 #: little enough to hold in memory.
 _WAITING = 2_000
 _WAITING_BYTES = 16 * 1024 * 1024
-#: How often the end of END is compared with the last event. Faust may have skipped the last record, and then no event
-#: would wake the owner.
-_COMPARE_EVERY_S = 1.0
-#: The same while the owner reads END itself. It only shows, when all else is idle, that Kafka is away or that END was
-#: cut.
-_LOOK_EVERY_S = 5.0
+#: How often the end of END is compared with the last record. It only shows, when all else is idle, that Kafka is away,
+#: that END was cut, or that Faust is stuck: the owner is told when Faust skips records. A question costs Kafka and this
+#: process 2 ms of processor time. Asked every second, they were a tenth of what an idle worker and its Kafka take.
+_COMPARE_EVERY_S = 5.0
+#: The same after an answer that END has a record without an event. A Faust that is stuck has more of them.
+_COMPARE_SOON_S = 1.0
 #: Longest wait for a record while the owner reads END itself: nothing else wakes it then, not even its end.
 _READ_S = 0.1
 
@@ -125,9 +125,11 @@ class DecisionInbox:
         return 0 if self._last_offered is None else self._last_offered + 1
 
     def unlevel(self) -> None:
-        """Stop keeping events: END holds a record without an event."""
+        """Stop keeping events, and wake the owner: END holds a record without an event."""
         with self._changed:
             self._level = False
+            self._woken = True
+            self._changed.notify()
 
     def clear_events(self) -> None:
         """Drop the kept events, and keep no more."""
@@ -180,7 +182,7 @@ class DecisionLog:
         self._inbox = inbox
         self._outside = outside
         self._reading = False
-        self._compared = 0.0
+        self._compared, self._compare_every = 0.0, _COMPARE_EVERY_S
         self._seen_end = self.position
         # Decisions that were stored while nobody owned the partition came with no event.
         inbox.clear_events()
@@ -231,22 +233,22 @@ class DecisionLog:
             timeout = 0.0
         if self._inbox.must_read:
             self._read_records(room, min(timeout, _READ_S))
-            every = _LOOK_EVERY_S
         else:
             for event in self._inbox.take_events(room, timeout):
                 self._add_event(event)
-            every = _COMPARE_EVERY_S
-        if self._outside.monotonic() - self._compared > every and not self._waiting:
+        if self._outside.monotonic() - self._compared > self._compare_every and not self._waiting:
             self._compared = self._outside.monotonic()
-            self._compare_ends(every)
+            self._compare_ends()
 
-    def _compare_ends(self, every: float) -> None:
-        end = self._ends.end_from(self._topic, self._partition, self.position, every / 2)
+    def _compare_ends(self) -> None:
+        end = self._ends.end_from(self._topic, self._partition, self.position, self._compare_every / 2)
         if end is not None:
             self._seen_end = end
-            if end > self.position:
+            is_missed = end > self.position
+            if is_missed:
                 self._inbox.unlevel()
-            self._note_blocked(end > self.position)
+            self._compare_every = _COMPARE_SOON_S if is_missed else _COMPARE_EVERY_S
+            self._note_blocked(is_missed)
 
     def _note_blocked(self, is_blocked: bool) -> None:
         """Log once that an open Kafka transaction hides the records behind it, other clients' decisions included."""
