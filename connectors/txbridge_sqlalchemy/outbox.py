@@ -11,32 +11,38 @@ from txbridge import Message
 from txbridge.client.message import now_ms
 from txbridge.client.outbox_values import check_for_outbox, encode_headers
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.outbox_table import outbox
+from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
 from txbridge_sqlalchemy.work import AUTOCOMMIT
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-# Inline: the new id is not asked for, which saves PostgreSQL's RETURNING and its row.
-_INSERT = insert(outbox).inline()
-#: Channel of PostgreSQL's NOTIFY.
-CHANNEL = outbox.name
-_NOTIFY = select(func.pg_notify(CHANNEL, ""))
-
 
 class Outbox:
-    """Adds messages to `txbridge_outbox`, from which `txbridge relay` sends them after the commit.
+    """Adds messages to an outbox table, from which `txbridge relay` sends them after the commit.
 
     Thread-safe, and without a connection of its own: one object serves a process. Kafka is not asked, and may be away.
 
     Args:
-        notify: wake the relay at each commit on PostgreSQL, by NOTIFY. Messages become visible some 20 ms sooner at the
+        table: The table, if it is not `txbridge_outbox`.
+        notify: Wake the relay at each commit on PostgreSQL, by NOTIFY. Messages become visible some 20 ms sooner at the
             median. Commits with a NOTIFY follow one another, which halves the rate of a busy database.
+
+    Raises:
+        UsageError: The table has not the columns of `txbridge_outbox`.
 
     """
 
-    def __init__(self, *, notify: bool = False) -> None:
-        self._notify = notify
+    def __init__(self, table: OutboxTable = OUR_OUTBOX, *, notify: bool = False) -> None:
+        if not table.is_ours:
+            raise UsageError(
+                f"an Outbox writes to a table with the columns of {OUR_OUTBOX.name}. Of another one, such as "
+                f"{table.name}, the application writes the rows itself"
+            )
+        self._table = table.rows
+        # Inline: the new id is not asked for, which saves PostgreSQL's RETURNING and its row.
+        self._insert = insert(self._table).inline()
+        self._notify = select(func.pg_notify(table.name, "")) if notify else None
 
     def add(self, given: Connection | Session, *messages: Message) -> None:
         """Write the messages as rows, in their order, in the current transaction of this connection or session.
@@ -51,7 +57,7 @@ class Outbox:
 
         """
         rows = [_row_of(message) for message in messages]
-        connection = given.connection(bind_arguments={"clause": outbox}) if isinstance(given, Session) else given
+        connection = given.connection(bind_arguments={"clause": self._table}) if isinstance(given, Session) else given
         if not isinstance(connection, Connection):
             raise UsageError(
                 f"a Connection or a Session is needed, not {type(given).__name__} (`async_add` takes an "
@@ -61,9 +67,9 @@ class Outbox:
             return
         if getattr(connection.connection.dbapi_connection, "autocommit", None) is True:
             raise UsageError(AUTOCOMMIT)
-        connection.execute(_INSERT, rows if len(rows) > 1 else rows[0])
-        if self._notify and connection.dialect.name == "postgresql":
-            connection.execute(_NOTIFY)
+        connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
+        if self._notify is not None and connection.dialect.name == "postgresql":
+            connection.execute(self._notify)
 
     async def async_add(self, given: AsyncConnection | AsyncSession, *messages: Message) -> None:
         """`add` for an AsyncConnection or an AsyncSession."""

@@ -22,8 +22,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
+from sqlalchemy.types import NullType
 
 from txbridge.errors import UsageError
+from txbridge_sqlalchemy.outbox_table import OutboxTable
 
 #: Above the keys that applications choose for advisory locks of their own: the letters "tx".
 _LOCK_SPACE = 0x7478 << 48
@@ -36,14 +38,17 @@ class OutboxDialect(Protocol):
     #: Whether relays share the lanes. Where not, there is one lane.
     has_locks: bool
 
-    def readable(self) -> ColumnElement[bool] | None:
-        """Condition of the rows that no row of a running transaction may have to precede; None if there is none."""
+    def readable(self) -> list[ColumnElement[bool]]:
+        """Conditions of rows that no transaction which still runs could precede, as far as the database can say it."""
 
     def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """A number from 0 to 2**31 - 1 for a value of this column; NULL for NULL."""
 
     def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Bytes of a value of this column."""
+
+    def insertion_order(self, described: OutboxTable) -> list[ColumnElement[Any]]:
+        """What rows are sorted by whose ids do not grow, ascending. Raises UsageError if the database cannot tell."""
 
     def try_lock(self, lanes: Table) -> Executable:
         """Lock `:lane` for this session if no other one has it; 1 or true if it was free."""
@@ -70,11 +75,17 @@ class _AnyDialect:
 
     has_locks = True
 
-    def readable(self) -> ColumnElement[bool] | None:
-        return None
+    def readable(self) -> list[ColumnElement[bool]]:
+        return []
 
     def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.octet_length(column)
+
+    def insertion_order(self, described: OutboxTable) -> list[ColumnElement[Any]]:
+        raise UsageError(
+            f"the column {described.id} of {described.name} is no number, so it does not say in which order the rows "
+            "were written: give `order` a column that does"
+        )
 
     def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
         return delete(table).where(row_id.in_(bindparam("ids", expanding=True)))
@@ -97,8 +108,13 @@ class _Postgres(_AnyDialect):
     range seems to come from the future, where no visible row can be: so only the numbers in between are left out.
     """
 
-    def readable(self) -> ColumnElement[bool]:
-        return _NOT_RUNNING
+    def readable(self) -> list[ColumnElement[bool]]:
+        return [_NOT_RUNNING]
+
+    def insertion_order(self, _: OutboxTable) -> list[ColumnElement[Any]]:
+        """By transaction, in the order in which they began to write; in each by its statements and the rows' places."""
+        columns = ("-CAST(age(xmin) AS bigint)", "CAST(CAST(cmin AS text) AS bigint)", "ctid")
+        return [literal_column(column) for column in columns]
 
     def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         text_of_it = (
@@ -120,6 +136,9 @@ class _Postgres(_AnyDialect):
         )
 
     def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
+        if isinstance(row_id.type, NullType):
+            # A type that SQLAlchemy does not know: it cannot name the array's.
+            return super().delete_rows(table, row_id)
         # One array instead of a parameter for each row, which would take longer to make than all the rest.
         return delete(table).where(row_id == func.any(bindparam("ids", type_=postgresql.ARRAY(row_id.type))))
 
@@ -152,8 +171,11 @@ class _SqLite(_AnyDialect):
         # The text of a foreign table counts in characters, which is near enough.
         return func.length(column)
 
+    def insertion_order(self, _: OutboxTable) -> list[ColumnElement[Any]]:
+        return [literal_column("rowid")]
+
     def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        raise NotImplementedError
+        raise NotImplementedError  # with one lane nothing is hashed
 
     def try_lock(self, _: Table) -> Executable:
         return text("SELECT 1")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Result, bindparam, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from txbridge import Message
 from txbridge.client.message import now_ms
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_messages import OutboxRow, row_reader
 from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
 from txbridge_sqlalchemy.row import ask
@@ -25,15 +25,6 @@ _SKIPPED_FOR_S = 60.0
 #: Most rows of a lane that are skipped at a time, which a statement can name in every database. One more stops the
 #: lane: then it is not some rows that are wrong but the mapping, or the application that writes them.
 MOST_SKIPPED = 10_000
-
-
-class OutboxRow(NamedTuple):
-    """A row of an outbox: its message, or the reason why it cannot be sent."""
-
-    id: Any
-    message: Message | None
-    #: Never holds the body of the message.
-    reason: str | None = None
 
 
 class LaneState(NamedTuple):
@@ -82,9 +73,10 @@ class OutboxRows:
         self.held: set[int] = set()
         self._session: Connection | None = None
         self._has_lanes = False
-        self._statements: OutboxStatements = outbox_statements(table, self._dialect, self.lanes)
+        self._table = table
+        self._read_row = row_reader(table)
+        self._statements: OutboxStatements | None = None
         self._lanes = _LaneStatements(table, self._dialect)
-        self._delete = self._dialect.delete_rows(self._statements.table, self._statements.id)
         self._skipped: dict[int, dict[Any, float]] = {lane: {} for lane in range(self.lanes)}
 
     def verify(self) -> None:
@@ -97,14 +89,14 @@ class OutboxRows:
         """
         lane = next(iter(self._skipped))
         try:
-            self._ask(self._statements.rows, self._values(lane, 1, 1)).all()
+            self._ask(self._made_statements().rows, self._values(lane, 1, 1)).all()
             self._ask(self._lanes.state, {"lane": lane}).all()
         except (ProgrammingError, OperationalError) as error:
             if error.connection_invalidated or not self._answers():
                 raise
             raise UsageError(
-                f"the outbox cannot be read: {str(error.orig).splitlines()[0]}. `create_outbox` of "
-                "txbridge_sqlalchemy creates what is missing (docs/outbox.md)"
+                f"the outbox cannot be read: {str(error.orig).splitlines()[0]}. `create_outbox` creates its tables "
+                "(docs/outbox.md)"
             ) from None
 
     def take_lanes(self, wanted: int) -> set[int]:
@@ -144,13 +136,13 @@ class OutboxRows:
         however large. A row with a reason is not returned again for a minute; see `skip_rows`.
         """
         values = self._values(lane, limit, most_bytes)
-        statement = self._statements.rows
+        statements = self._made_statements()
+        statement = statements.rows
         if skipped := self._skipped_now(lane):
             if len(skipped) > MOST_SKIPPED:
                 return []
-            statement, values["skipped"] = self._statements.rows_but_skipped, list(skipped)
-        read = self._statements.read
-        rows = [OutboxRow(*read(found)) for found in self._ask(statement, values).all()]
+            statement, values["skipped"] = statements.rows_but_skipped, list(skipped)
+        rows = [self._read_row(found) for found in self._ask(statement, values).all()]
         self.skip_rows(lane, [row.id for row in rows if row.message is None])
         return rows
 
@@ -183,22 +175,27 @@ class OutboxRows:
         # First: a relay that comes too late waits here for the other one, and deletes nothing.
         if _hits(connection, self._lanes.advance, values) != 1:
             return False
-        return _hits(connection, self._delete, {"ids": list(ids)}) == len(ids)
+        return _hits(connection, self._made_statements().delete, {"ids": list(ids)}) == len(ids)
 
     def count_waiting(self) -> WaitingRows:
         """How many rows there are, and how old the oldest is. It reads the whole table."""
-        rows, since = tuple(self._ask(self._statements.waiting).one())
+        rows, since = tuple(self._ask(self._made_statements().waiting).one())
         if since is None:
             return WaitingRows(rows, None)
         ms = since if isinstance(since, int) else since.timestamp() * 1000
         return WaitingRows(rows, max(0.0, (now_ms() - ms) / 1000))
 
     def close(self) -> None:
-        """Give all lanes back, by ending the session."""
+        """Give all lanes back, and end the session."""
+        with suppress(DBAPIError):  # the locks end with the session, if later
+            self.give_lanes_back(self.held)
+        self._drop_session()
+
+    def _drop_session(self) -> None:
         self.held.clear()
         if self._session is not None:
             session, self._session = self._session, None
-            # The connection is not used again: its locks must end with it.
+            # Its connection must not be used again, with the locks that it may have.
             session.invalidate()
             session.close()
 
@@ -206,16 +203,27 @@ class OutboxRows:
         values = {"limit": limit, "most_bytes": most_bytes}
         return values | {"lane": lane} if self.lanes > 1 else values
 
+    def _made_statements(self) -> OutboxStatements:
+        if self._statements is None:
+            with self._own_session() as session:
+                self._statements = outbox_statements(self._table, session, self._dialect, self.lanes)
+        return self._statements
+
     def _ask(self, statement: Executable, values: dict[str, Any] | None = None) -> Result[Any]:
         """Execute a statement in the session of this relay, each in a transaction of its own."""
+        with self._own_session() as session:
+            return ask(session, statement, values)
+
+    @contextmanager
+    def _own_session(self) -> Iterator[Connection]:
         if self._session is None:
             # AUTOCOMMIT: an open transaction would see no new rows, and keep PostgreSQL from cleaning up.
             self._session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            return ask(self._session, statement, values)
+            yield self._session
         except DBAPIError as error:
             if error.connection_invalidated:
-                self.close()
+                self._drop_session()
             raise
 
     def _answers(self) -> bool:

@@ -1,87 +1,142 @@
-"""The statements that read an outbox, and the messages made of its rows."""
+"""The statements that read an outbox."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Executable, Table, bindparam, func, literal_column, or_, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Enum,
+    Executable,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+)
+from sqlalchemy.exc import NoSuchTableError
 
-from txbridge import Message
-from txbridge.client.outbox_values import check_for_outbox, decode_headers
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_dialects import OutboxDialect
-from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable, outbox
-
-#: Id of a row, its message, and the reason if it has none.
-Read = tuple[Any, Message | None, str | None]
+from txbridge_sqlalchemy.outbox_table import OutboxTable
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatements:
-    """Statements for one outbox, and how their rows become messages."""
+    """Statements for one outbox."""
 
-    table: Table
-    id: ColumnElement[Any]
-    #: The next rows, at most `:limit` with `:most_bytes`; of `:lane`, if there are several lanes.
+    #: The next rows, at most `:limit` with `:most_bytes`; of `:lane`, if there are several lanes. Their columns are id,
+    #: value, key, headers, timestamp, partition and deliver_at, then those of the topic and of further headers.
     rows: Executable
     #: The same without the ids in the list `:skipped`.
     rows_but_skipped: Executable
     #: The number of rows, and the time of the oldest.
     waiting: Executable
-    read: Callable[[Sequence[Any]], Read]
+    #: Delete the rows with the ids in the list `:ids`.
+    delete: Executable
 
 
-def outbox_statements(table: OutboxTable, dialect: OutboxDialect, lanes: int) -> OutboxStatements:
-    """The statements for this outbox."""
-    if table != OUR_OUTBOX:
-        raise UsageError("only txbridge_outbox can be read")
-    row_id = outbox.c.id
-    columns = [outbox.c[name] for name in ("id", "topic", "value", "key", "headers", *_NUMBERS)]
-    conditions = [] if (readable := dialect.readable()) is None else [readable]
+def outbox_statements(
+    described: OutboxTable, connection: Connection, dialect: OutboxDialect, lanes: int
+) -> OutboxStatements:
+    """The statements for this outbox. Raises UsageError if the table is not as described."""
+    table = described.rows if described.is_ours else _reflect(described, connection)
+    row_id = table.c[described.id]
+    are_sent = [] if described.where is None else [literal_column(f"({described.where})", Boolean)]
+    conditions = [*dialect.readable(), *are_sent]
     if lanes > 1:
         # Rows without a key are spread by their id.
-        hashed = func.coalesce(dialect.hash_of(outbox.c.key), dialect.hash_of(row_id))
+        keys = [row_id] if described.key is None else [table.c[described.key], row_id]
+        hashed = func.coalesce(*map(dialect.hash_of, keys))
         conditions.append(hashed % literal_column(str(lanes), BigInteger) == bindparam("lane"))
-    sizes = [func.coalesce(dialect.size_of(outbox.c[name]), 0) for name in ("value", "key", "headers")]
-    size = sizes[0] + sizes[1] + sizes[2]
-
-    def rows(*more: ColumnElement[bool]) -> Executable:
-        # The sum is cut off in the database: a thousand rows may hold a gigabyte.
-        next_ones = select(*columns, size.label("size")).where(*conditions, *more).order_by(row_id)
-        one = next_ones.limit(bindparam("limit")).subquery("next_ones")
-        summed = select(one, func.sum(one.c.size).over(order_by=one.c.id).label("bytes")).subquery("summed")
-        fits = or_(summed.c.bytes <= bindparam("most_bytes"), summed.c.bytes == summed.c.size)
-        return select(*(summed.c[column.name] for column in columns)).where(fits).order_by(summed.c.id)
-
+    since = null() if described.created_at is None else func.min(table.c[described.created_at])
     return OutboxStatements(
-        outbox,
-        row_id,
-        rows(),
-        rows(row_id.not_in(bindparam("skipped", expanding=True))),
-        select(func.count(), func.min(outbox.c.created_at)).select_from(outbox),
-        _read_ours,
+        _rows(described, table, dialect, conditions),
+        _rows(described, table, dialect, [*conditions, row_id.not_in(bindparam("skipped", expanding=True))]),
+        select(func.count(), since).select_from(table).where(*are_sent),
+        dialect.delete_rows(table, row_id),
     )
 
 
-_NUMBERS = ("timestamp", "partition", "deliver_at")
+def _rows(
+    described: OutboxTable, table: Table, dialect: OutboxDialect, conditions: list[ColumnElement[bool]]
+) -> Executable:
+    """Select the next rows. The database cuts them off by their bytes: a thousand rows may hold a gigabyte."""
+    bodies = (described.value, described.key, described.headers)
+    parts = [_as_text_or_bytes(table, name) for name in bodies]
+    numbers = [
+        null() if name is None else table.c[name]
+        for name in (described.timestamp, described.partition, described.deliver_at)
+    ]
+    texts = [_as_text_or_bytes(table, name) for name in (*described.topic_columns, *described.header_columns.values())]
+    sizes = [func.coalesce(dialect.size_of(_as_text_or_bytes(table, name)), 0) for name in bodies if name]
+    columns = [column.label(f"c{n}") for n, column in enumerate([table.c[described.id], *parts, *numbers, *texts])]
+    order = _order(described, table, dialect)
+    keys = [key.label(f"k{n}") for n, key in enumerate(order)]
+    one = (
+        select(*columns, *keys, reduce(add, sizes).label("size"))
+        .where(*conditions)
+        .order_by(*order)
+        .limit(bindparam("limit"))
+        .subquery("next_ones")
+    )
+    sorting = [one.c[key.name] for key in keys]
+    summed = select(one, func.sum(one.c.size).over(order_by=sorting, rows=(None, 0)).label("bytes")).subquery("summed")
+    return (
+        select(*(summed.c[column.name] for column in columns))
+        .where(or_(summed.c.bytes <= bindparam("most_bytes"), summed.c.bytes == summed.c.size))
+        .order_by(*(summed.c[key.name] for key in keys))
+    )
 
 
-def _read_ours(row: Sequence[Any]) -> Read:
-    row_id, topic, value, key, headers, timestamp, partition, deliver_at = row
+def _order(described: OutboxTable, table: Table, dialect: OutboxDialect) -> list[ColumnElement[Any]]:
+    """What rows are sorted by, ascending. The last one differs from row to row."""
+    row_id = table.c[described.id]
+    if described.order not in {None, described.id}:
+        return [table.c[described.order], row_id]
+    if described.order == described.id or isinstance(row_id.type, Integer | Numeric):
+        return [row_id]
+    return dialect.insertion_order(described)
+
+
+def _as_text_or_bytes(table: Table, name: str | None) -> ColumnElement[Any]:
+    """A column, as text if it is neither text nor bytes: JSON as the database writes it, a number, a UUID, a time."""
+    if name is None:
+        return null()
+    column: ColumnElement[Any] = table.c[name]
+    is_text = isinstance(column.type, String) and not isinstance(column.type, Enum)
+    return column if is_text or isinstance(column.type, LargeBinary) else cast(column, Text)
+
+
+def _reflect(described: OutboxTable, connection: Connection) -> Table:
     try:
-        message = Message(
-            topic,
-            value,
-            key,
-            () if headers is None else decode_headers(headers),
-            timestamp,
-            partition,
-            None,
-            deliver_at,
+        table = Table(described.name, MetaData(), schema=described.schema, autoload_with=connection, resolve_fks=False)
+    except NoSuchTableError:
+        raise UsageError(f"there is no table {described.name} in this database") from None
+    named = [
+        *(described.id, described.value, described.key, described.headers, described.partition, described.timestamp),
+        *(described.deliver_at, described.created_at, described.order),
+        *(*described.topic_columns, *described.header_columns.values()),
+    ]
+    missing = sorted({name for name in named if name is not None and name not in table.c})
+    if missing:
+        raise UsageError(
+            f"the table {described.name} has no column {', '.join(missing)}. Its columns are "
+            f"{', '.join(table.c.keys())}"
         )
-        check_for_outbox(message)
-    except UsageError as error:
-        return row_id, None, str(error)
-    return row_id, message, None
+    return table

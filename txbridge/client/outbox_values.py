@@ -47,34 +47,33 @@ def _encode(value: bytes | None) -> object:
 def decode_headers(text: str) -> list[tuple[str, str | bytes | None]]:
     """The headers in a column. Raises UsageError for text that is not as `encode_headers` writes it.
 
-    An object with text or null as its values is read, too: headers as many outboxes store them.
+    A JSON object is read, too, as many outboxes store headers. Its values that are no text become JSON text.
     """
     try:
         found = json.loads(text)
     except ValueError as error:
         raise UsageError(f"the headers are not JSON: {error}") from None
+    if found is None:
+        return []
     if isinstance(found, dict):
-        found = list(found.items())
-    if not isinstance(found, list):
-        raise _malformed()
-    headers = []
-    for pair in found:
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise _malformed()
-        headers.append((pair[0], _decode(pair[1])))
-    return headers
+        return [(name, _decode(value)) for name, value in found.items()]
+    if not isinstance(found, list) or not all(_is_pair(pair) for pair in found):
+        raise UsageError(
+            'the headers are neither an object nor pairs as in [["name", "text"], ["name", {"base64": "AA=="}]]'
+        )
+    return [(name, _decode(value)) for name, value in found]
+
+
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
 
 
 def _decode(value: object) -> str | bytes | None:
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, dict) and list(value) == [_BASE64]:
-        try:
-            return base64.b64decode(value[_BASE64], validate=True)
-        except (TypeError, ValueError):
-            raise UsageError("a header's base64 cannot be decoded") from None
-    raise _malformed()
-
-
-def _malformed() -> UsageError:
-    return UsageError('the headers are not JSON as in [["name", "text"], ["name", null], ["name", {"base64": "AA=="}]]')
+    if not isinstance(value, dict) or list(value) != [_BASE64]:
+        return json.dumps(value)
+    try:
+        return base64.b64decode(value[_BASE64], validate=True)
+    except (TypeError, ValueError):
+        raise UsageError("a header's base64 cannot be decoded") from None

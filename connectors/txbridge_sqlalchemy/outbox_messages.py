@@ -1,0 +1,58 @@
+"""The messages that are made of an outbox's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from txbridge import Message
+from txbridge.client.outbox_values import check_for_outbox, decode_headers
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.outbox_table import IN_BRACES, OutboxTable
+
+
+class OutboxRow(NamedTuple):
+    """A row of an outbox: its message, or the reason why it cannot be sent."""
+
+    id: Any
+    message: Message | None
+    #: Never holds the body of the message.
+    reason: str | None = None
+
+
+def row_reader(table: OutboxTable) -> Callable[[Sequence[Any]], OutboxRow]:
+    """A function that reads a row of `OutboxStatements.rows`."""
+    topic_columns, names = table.topic_columns, list(table.header_columns)
+    headers_at = 7 + len(topic_columns)
+    is_plain = table.topic == f"{{{','.join(topic_columns)}}}"
+
+    def read(row: Sequence[Any]) -> OutboxRow:
+        row_id, value, key, headers, timestamp, partition, deliver_at = row[:7]
+        try:
+            topic = row[7] if is_plain else _fill_in(table.topic, topic_columns, row[7:headers_at])
+            pairs = () if headers is None else decode_headers(headers)
+            if names:
+                pairs = [*pairs, *zip(names, row[headers_at:], strict=True)]
+            message = Message(topic, value, key, pairs, _ms(timestamp), partition, None, _ms(deliver_at))
+            check_for_outbox(message)
+        except UsageError as error:
+            return OutboxRow(row_id, None, str(error))
+        return OutboxRow(row_id, message)
+
+    return read
+
+
+def _fill_in(template: str, columns: list[str], values: Sequence[Any]) -> str:
+    by_column = dict(zip(columns, values, strict=True))
+    for column, value in by_column.items():
+        if not isinstance(value, str):
+            raise UsageError(f"the column {column}, which names the topic, has no text but {type(value).__name__}")
+    return IN_BRACES.sub(lambda found: by_column[found[1]], template)
+
+
+def _ms(time: Any) -> Any:
+    """A time in ms. One without a zone counts as UTC. All else is checked by Message."""
+    if not isinstance(time, datetime):
+        return time
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
