@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember, Prepared, eventually
 from txbridge.embedded import EmbeddedKafka
-from txbridge.worker.failpoints import POINTS
+from txbridge.failpoints import POINTS
 
 #: One check after 0.2 s; the discard is due a second later.
 _BEFORE = {"transaction_timeout": 200, "transaction_check_interval": 1_000, "transaction_check_max": 1}

@@ -21,13 +21,13 @@ from txbridge.core.checkpoint import offset_headers, op_headers
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import EnvironmentProblemError
+from txbridge.failpoints import fault_point
 from txbridge.kafka import partition_reader
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import IndefiniteError
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_view
 from txbridge.worker import partitions
-from txbridge.worker.failpoints import fault_point
 from txbridge.worker.takeover import restore
 from txbridge.worker.transaction.writer import TransactionalWriter
 from txbridge.worker.turn import commit_loop

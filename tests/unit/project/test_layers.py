@@ -24,6 +24,7 @@ ALLOWED = {
     "tracing": set(),
     "backoff": set(),
     "deadline": set(),
+    "failpoints": set(),
     "interrupts": set(),
     "proof": set(),
     "core": set(),
@@ -59,7 +60,7 @@ BESIDE = {
     },
 }
 #: Modules without a layer: all but the core may import them.
-EVERYWHERE = {"backoff", "deadline", "interrupts", "proof"}
+EVERYWHERE = {"backoff", "deadline", "failpoints", "interrupts", "proof"}
 #: The folders inside of a package. Each imports from those on its left alone.
 ROOMS = {
     "txbridge/worker": ("faust", "observe", "transaction", "gates", "ingest", "takeover", "turn", "http"),

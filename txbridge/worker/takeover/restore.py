@@ -28,6 +28,7 @@ from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import OffsetTopic
+from txbridge.failpoints import fault_point
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError
 from txbridge.kafka.log_ends import cut_agreement
@@ -35,7 +36,6 @@ from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import NewerOpError, read_ops
 from txbridge.text import counted
-from txbridge.worker.failpoints import fault_point
 from txbridge.worker.observe.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.restored import Restored

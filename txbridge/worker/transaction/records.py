@@ -15,10 +15,10 @@ from txbridge.core.half_copies import check_headers
 from txbridge.core.half_message import HalfMessage, size_of
 from txbridge.core.names import Headers, Names
 from txbridge.core.plan.draft import Draft
+from txbridge.failpoints import fault_point
 from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
-from txbridge.worker.failpoints import fault_point
 from txbridge.worker.transaction.record_failures import CONSEQUENCES, Reports
 
 _OnStored = Callable[[Message], None]

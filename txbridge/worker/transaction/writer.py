@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaException, Producer
 
 from txbridge.core.names import Names
+from txbridge.failpoints import fault_point
 from txbridge.kafka.endtxn_watch import FENCED_CODES, EndTxnWatch, Registrations
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import FATAL, STATE
@@ -23,7 +24,6 @@ from txbridge.kafka.failures import (
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
-from txbridge.worker.failpoints import fault_point
 from txbridge.worker.transaction import tracing
 from txbridge.worker.transaction.records import (
     Contents,

@@ -14,6 +14,7 @@ from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.plan.draft import Draft
 from txbridge.core.transaction_size import TransactionSize
+from txbridge.failpoints import fault_point
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.failures import (
     AbortedError,
@@ -25,7 +26,6 @@ from txbridge.kafka.failures import (
     RecordsRefusedError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.failpoints import fault_point
 from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
