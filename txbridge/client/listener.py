@@ -74,10 +74,11 @@ class ListenerOutcome:
         return decision
 
 
-_COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
+#: The outcome of a commit.
+COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 _ROLLBACK = ListenerOutcome(LocalTransactionState.ROLLBACK_MESSAGE)
 UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOW)
-_OUTCOMES = {outcome.state: outcome for outcome in (_COMMIT, _ROLLBACK, UNKNOWN)}
+_OUTCOMES = {outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)}
 
 
 def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> ListenerOutcome:

@@ -12,6 +12,7 @@ from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
+from txbridge.client.kafka.producer import BY_KEY
 from txbridge.client.listener import LocalTransactionState, TransactionListener
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
@@ -191,7 +192,9 @@ class TransactionProducer:
         """
         return self._send_one(together(messages, self._options.names), self._listener, arg)
 
-    def _send_one(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
+    def _send_one(
+        self, message: Message, listener: TransactionListener, arg: Any, half_partition: int = BY_KEY
+    ) -> TransactionSendResult:
         sends = (self._life.runtime or self._life.ensure_started()).sends
         transaction_id = sends.admit_message(message)
         sends.ask_barrier(listener)
@@ -200,7 +203,7 @@ class TransactionProducer:
         try:
             with running:
                 sends.attempts.begin_attempt(transaction_id, running)
-                prepared = sends.prepare_half(message, transaction_id)
+                prepared = sends.prepare_half(message, transaction_id, half_partition)
                 return sends.run_local_transaction(listener, message, prepared, arg)
         finally:
             sends.finish_attempt(transaction_id)

@@ -67,6 +67,8 @@ class Runtime:
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
         self._connection = connection
+        #: Number of partitions of HALF.
+        self.half_partitions = layout.partitions
         tracing = ClientTracing(group)
         self._watchers = (tracing,) if options.metrics is None else (options.metrics.of_group(group), tracing)
         self._attempts = Attempts()

@@ -12,6 +12,7 @@ from txbridge.client.base import process
 from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
+from txbridge.client.kafka.producer import BY_KEY
 from txbridge.client.listener import ListenerOutcome, TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, MessageLimits, check_limits
 from txbridge.client.prepare.half_writer_pool import HalfWriters
@@ -70,7 +71,8 @@ class SendPath:
         timestamps: TimestampLimits,
         watchers: tuple[Watcher, ...],
     ) -> None:
-        self._limits = limits
+        #: What these topics can take.
+        self.limits = limits
         #: Seconds until a half message that is not acknowledged is given up.
         self._prepare_timeout = prepare_timeout
         #: The transactions that run in this process, and those given up.
@@ -98,7 +100,7 @@ class SendPath:
     def admit_message(self, message: Message) -> str:
         """Return the id of a new transaction. Raises UsageError if this client cannot send the message."""
         self.require_this_process()
-        check_limits(message, self._limits)
+        check_limits(message, self.limits)
         return self._ids.new_id()
 
     def ask_barrier(self, listener: TransactionListener) -> None:
@@ -135,6 +137,7 @@ class SendPath:
         message: Message,
         transaction_id: str,
         on_done: Report,
+        half_partition: int = BY_KEY,
     ) -> Iterator[Callable[[], object] | None]:
         """Give the half message to the writer. Yields what the caller must do before: call this, or pause if None.
 
@@ -159,7 +162,7 @@ class SendPath:
             if self._watch.refusal:
                 raise PrepareError(self._watch.refusal)
             try:
-                writer.write_half(message, transaction_id, on_done, give_up_at, self._barrier_id)
+                writer.write_half(message, transaction_id, on_done, give_up_at, self._barrier_id, half_partition)
             except BufferError:
                 if deadline.is_over:
                     raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES) from None
@@ -200,9 +203,10 @@ class SendPath:
         message: Message,
         transaction_id: str,
         on_done: Report,
+        half_partition: int = BY_KEY,
     ) -> None:
         """Do as `hand_over`, in a thread that may block."""
-        looks = self.hand_over(writer, message, transaction_id, on_done)
+        looks = self.hand_over(writer, message, transaction_id, on_done, half_partition)
         for look in looks:
             if look is not None:
                 look()
@@ -211,12 +215,12 @@ class SendPath:
                 for _ in looks:
                     time.sleep(PAUSE_S)
 
-    def prepare_half(self, message: Message, transaction_id: str) -> Prepared:
+    def prepare_half(self, message: Message, transaction_id: str, half_partition: int = BY_KEY) -> Prepared:
         """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""
         try:
             writer = self.writer_for_caller()
             reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
-            self.write_half(writer, message, transaction_id, reports.put)
+            self.write_half(writer, message, transaction_id, reports.put, half_partition)
             # Every record is reported, at the latest at its deadline.
             result = reports.get()
         except BaseException:

@@ -22,6 +22,8 @@ from txbridge.kafka.log import librdkafka_logger
 
 DeliveryReport = Callable[[KafkaError | None, Record], None]
 
+#: Partition of a record whose key chooses it.
+BY_KEY = -1
 #: Usual time (s) to connect and to get a producer id: 2 ms on a healthy machine, some tens with TLS and SASL.
 _ID_S = 0.1
 #: Time-out (s) of a metadata request for a topic, which takes 60 ms on a healthy machine, a few hundred with TLS and
@@ -72,10 +74,10 @@ class Wire:
         key: bytes | None,
         headers: Headers,
         on_delivery: DeliveryReport,
-        partition: int = -1,
+        partition: int = BY_KEY,
         timestamp: int = 0,
     ) -> None:
-        """Hand over a record. `partition` -1 means by the key, `timestamp` (ms) 0 means now.
+        """Hand over a record. `timestamp` (ms) 0 means now.
 
         Raises BufferError when librdkafka's queue is full, KafkaException when the record cannot be sent at all, and
         UsageError after `close`.

@@ -18,7 +18,7 @@ from txbridge.client.base.log import report
 from txbridge.client.base.threads import join
 from txbridge.client.errors import PrepareError, explain
 from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.producer import BY_KEY, Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import Message, MessageExt
 from txbridge.client.several_messages import Several
@@ -152,6 +152,7 @@ class HalfWriter:
         on_done: Report,
         deadline: float = math.inf,
         barrier_id: str | None = None,
+        half_partition: int = BY_KEY,
     ) -> None:
         """Begin an attempt. Raises BufferError when too much is in flight already, else `on_done` will be called.
 
@@ -172,7 +173,7 @@ class HalfWriter:
         size = len(message.value or b"") + message.key_and_headers_size
         delivery = _HalfDelivery(self._on_delivery, transaction_id, size, on_done, deadline)
         try:
-            self._wire.produce(self._topic, message.value, message.key, headers, delivery)
+            self._wire.produce(self._topic, message.value, message.key, headers, delivery, half_partition)
         except KafkaException as failure:
             # The thread calls `after_reports`.
             delivery.report_once(self._log_failure(transaction_id, failure.args[0]))

@@ -1,0 +1,45 @@
+"""The client of a relay, which chooses the half partition of each transaction and the order of their decisions."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from txbridge.client.listener import COMMIT
+from txbridge.client.message import Message, MessageLimits
+from txbridge.client.prepare.half_writer import Prepared
+from txbridge.client.producer import TransactionProducer
+from txbridge.client.result import TransactionSendResult
+
+
+class LaneProducer(TransactionProducer):
+    """A TransactionProducer whose caller names the half partition. Thread-safe.
+
+    The worker delivers what is committed in one half partition in the order of the decisions. So a caller that has one
+    transaction of a half partition on its way at a time, and waits for its END, has its messages delivered in order.
+    """
+
+    @property
+    def half_partitions(self) -> int:
+        """Number of partitions of HALF. Starts the producer, as `limits` does."""
+        return self._life.ensure_started().half_partitions
+
+    @property
+    def limits(self) -> MessageLimits:
+        """What the topics can take."""
+        return self._life.ensure_started().sends.limits
+
+    def send_in_lane(self, message: Message, half_partition: int, arg: Any) -> TransactionSendResult:
+        """Send a checked message, or several as one, by this half partition. Raises as the method for one message."""
+        return self._send_one(message, self._listener, arg, half_partition)
+
+    def send_commit_again(self, transaction_id: str, half_partition: int, half_offset: int) -> Future[None]:
+        """Send the END of a transaction that is committed, as its process may have died before that.
+
+        It changes nothing if the END was sent already, because the first decision counts. The future resolves as that
+        of a TransactionSendResult.
+        """
+        sends = self._life.ensure_started().sends
+        end = sends.send_decision(Prepared(transaction_id, half_partition, half_offset, 0, 0), COMMIT)
+        end.leave_soon()
+        return end.as_future()
