@@ -18,6 +18,7 @@ from txbridge.cli import (
     doctor,
     kafka,
     operations,
+    relay,
     resolve_all,
     rocketmq,
     show,
@@ -73,6 +74,7 @@ app.add_typer(topics.app, name="topics")
 _COMMANDS = {
     "dev": dev.dev,
     "worker": worker.make_command(),
+    "relay": relay.relay,
     "answer-checks": answer_checks.answer_checks,
     "pending": operations.pending_command,
     "resolve": operations.resolve_command,

@@ -1,0 +1,224 @@
+"""One lane of a relay: the steps of relay.py, one after another, in a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine
+
+from txbridge.backoff import Backoff
+from txbridge.client.base.log import report
+from txbridge.client.lane_producer import LaneProducer
+from txbridge.client.listener import LocalTransactionState
+from txbridge.client.message import MessageExt, check_limits
+from txbridge.core.message_frames import MOST_MESSAGES
+from txbridge.errors import UsageError
+from txbridge.failpoints import fault_point
+from txbridge_sqlalchemy.outbox_messages import OutboxRow
+from txbridge_sqlalchemy.outbox_rows import LaneState, OutboxRows
+from txbridge_sqlalchemy.relay_course import MOST_BYTES, Batch, LaneCourse, LaneStep, Pace, choose_batch
+from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
+
+#: Pauses (s) after a step that failed. The first is short, as a lost session or an election is over soon. The longest
+#: one is the longest delay after an outage of Kafka or the database.
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What the local transaction of a batch does."""
+
+    rows: OutboxRows
+    lane: int
+    before: LaneState | None
+    ids: tuple[object, ...]
+
+
+class RelayListener(SqlTransactionListener):
+    """Runs the local transactions of a relay, and answers the checks of its producer group."""
+
+    def __init__(self, engine: Engine, patience: float) -> None:
+        super().__init__(engine, _delete_rows, patience=patience)
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+        fault_point("relay.half_stored")
+        state = super().execute_local_transaction(message, arg)
+        fault_point("relay.committed")
+        return state
+
+
+def _delete_rows(connection: Connection, message: MessageExt, deletion: Deletion) -> bool:
+    after = LaneState(message.transaction_id, message.half_partition, message.half_offset)
+    deleted = deletion.rows.delete_batch(connection, deletion.lane, deletion.before, after, deletion.ids)
+    fault_point("relay.deleted")
+    return deleted
+
+
+class RelayWatcher(Protocol):
+    """Counts what a relay does; called by the threads of all lanes."""
+
+    def on_batch(self, outcome: str, rows: int) -> None:
+        """A batch was `committed`, or `rolled_back` because another relay was faster."""
+
+    def on_refusal(self, lane: int, row_id: Any, reason: str) -> None:
+        """A row cannot be sent. It is left out for a minute."""
+
+
+class LaneRelay:
+    """Sends the rows of one lane in a thread of its own, while this relay holds the lane."""
+
+    def __init__(
+        self, lane: int, rows: OutboxRows, asking: threading.Lock, producer: LaneProducer, watcher: RelayWatcher
+    ) -> None:
+        """`asking` is held while the session of `rows` is used."""
+        self._lane = lane
+        self._rows = rows
+        self._asking = asking
+        self._producer = producer
+        self._watcher = watcher
+        self._course = LaneCourse()
+        self._pace = Pace()
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        #: Rows that are read and not sent yet, in order.
+        self._read: deque[OutboxRow] = deque()
+        #: END of the last batch of this relay, until it was waited for.
+        self._end: Future[None] | None = None
+        #: Why the last step has failed; empty if it has not.
+        self.problem = ""
+        self._is_stopping = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"txbridge-lane-{lane}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end after its batch. Returns at once."""
+        self._is_stopping = True
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Let it read now if it rests."""
+        self._wake.set()
+
+    def join(self) -> None:
+        """Wait for the end of the thread, which comes when Kafka and the database have answered or failed."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        # A batch that is committed is finished, also at the end.
+        while not self._is_stopping or self._end is not None:
+            try:
+                pause = self._do_next_step()
+            except Exception as error:  # noqa: BLE001  whatever it is, the rows are still there, and it is tried again
+                pause = self._begin_again(error)
+            if pause > 0:
+                self._wake.wait(pause)
+                self._wake.clear()
+
+    def _do_next_step(self) -> float:
+        """Do what comes next, and return the pause (s) after it."""
+        match self._course.next_step:
+            case LaneStep.READ_STATE:
+                with self._asking:
+                    self._course.note_state(self._rows.lane_state(self._lane))
+            case LaneStep.SETTLE_END:
+                self._settle_end()
+            case LaneStep.SEND_BATCH:
+                return self._send_batch()
+        return 0.0
+
+    def _settle_end(self) -> None:
+        last = self._course.state
+        assert last is not None
+        end, self._end = self._end, None
+        if end is None:
+            end = self._producer.send_commit_again(*last)
+        # Without a limit: it resolves when Kafka has the END, or when the client has given it up.
+        end.result()
+        fault_point("relay.end_stored")
+        self._course.note_end_stored()
+
+    def _send_batch(self) -> float:
+        began = time.monotonic()
+        if not self._read:
+            self._read_rows()
+            fault_point("relay.read")
+        found = bool(self._read)
+        if found:
+            self._send(choose_batch(self._read, self._producer.limits.value))
+        self._note_success()
+        if self._read:
+            return 0.0
+        return self._pace.next_pause(found=found, took=time.monotonic() - began)
+
+    def _read_rows(self) -> None:
+        with self._asking:
+            rows = self._rows.read_rows(self._lane, MOST_MESSAGES, MOST_BYTES)
+        refused: dict[Any, str] = {}
+        for row in rows:
+            reason = row.reason or self._reason_against(row)
+            if reason is None:
+                self._read.append(row)
+            else:
+                refused[row.id] = reason
+        if refused:
+            with self._asking:
+                self._rows.skip_rows(self._lane, refused.keys())
+            for row_id, reason in refused.items():
+                self._watcher.on_refusal(self._lane, row_id, reason)
+
+    def _reason_against(self, row: OutboxRow) -> str | None:
+        assert row.message is not None
+        try:
+            check_limits(row.message, self._producer.limits)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def _send(self, batch: Batch) -> None:
+        deletion = Deletion(self._rows, self._lane, self._course.state, batch.ids)
+        result = self._producer.send_in_lane(batch.message, self._lane, deletion)
+        if result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE:
+            self._course.note_state(LaneState(result.transaction_id, result.half_partition, result.half_offset))
+            self._end = result.end
+            self._watcher.on_batch("committed", len(batch.ids))
+        elif result.local_exception is not None:
+            raise result.local_exception
+        else:
+            # Another relay was faster, or a check has rolled the batch back while this process was paused.
+            self._watcher.on_batch("rolled_back", len(batch.ids))
+            report(logging.WARNING, "relay_batch_rolled_back", lane=self._lane, rows=len(batch.ids))
+            self._forget()
+
+    def _forget(self) -> None:
+        self._read.clear()
+        self._end = None
+        self._course.forget_state()
+
+    def _begin_again(self, error: Exception) -> float:
+        """Note that a step has failed. Returns the pause (s) before the next one."""
+        self._forget()
+        problem = f"{type(error).__name__}: {first_line(error)}"
+        if not self.problem:
+            report(logging.WARNING, "relay_lane_waits", lane=self._lane, reason=problem)
+        self.problem = problem
+        return self._backoff.next()
+
+    def _note_success(self) -> None:
+        self._backoff.reset()
+        if self.problem:
+            self.problem = ""
+            report(logging.INFO, "relay_lane_goes_on", lane=self._lane)
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, without the statement of an error of the database."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

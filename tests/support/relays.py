@@ -1,0 +1,109 @@
+"""Processes of `txbridge relay`, an outbox that they read, and a look at what has become of its rows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, func, select
+from txbridge_sqlalchemy import Outbox, create_outbox, create_table, transactions
+from txbridge_sqlalchemy.outbox_table import outbox
+
+from tests.support.command_line import PROGRAM
+from tests.support.harness import Bridge, eventually
+from txbridge import Message
+
+#: So that half messages without a transaction are rolled back within a test.
+PATIENCE = ("--patience", "2")
+
+
+def make_outbox(url: str) -> Engine:
+    engine = create_engine(url)
+    create_table(engine)
+    create_outbox(engine)
+    return engine
+
+
+@contextmanager
+def relaying(bridge: Bridge, url: str, *more: str, fault: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A relay with a fault point. It is killed at the end unless it has ended."""
+    where = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
+    ours = {"TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
+    process = subprocess.Popen(
+        [*PROGRAM, "relay", *where, "--kafka", "session.timeout.ms=6000", *PATIENCE, *more],
+        env={**os.environ, **ours, "TXBRIDGE_FAULT_POINT": fault},
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(60)
+
+
+def wait_stopped(process: subprocess.Popen[Any]) -> None:
+    """Wait until the process has sent itself SIGSTOP."""
+
+    def is_stopped() -> bool:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    eventually(is_stopped, 60, "the relay did not stop")
+
+
+def end_gently(process: subprocess.Popen[Any]) -> None:
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def add_rows(engine: Engine, topic: str, numbers: range, *, keys: int = 5, a_transaction: int = 10) -> None:
+    """Rows with these numbers as values, of some keys, in transactions of several."""
+    box = Outbox()
+    for start in range(numbers.start, numbers.stop, a_transaction):
+        some = range(start, min(start + a_transaction, numbers.stop))
+        with engine.begin() as connection:
+            box.add(connection, *(Message(topic, b"%d" % one, b"%d" % (one % keys)) for one in some))
+
+
+def rows_left(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(outbox)).scalar_one()
+
+
+def open_transactions(engine: Engine) -> int:
+    """Transactions of relays that are committed."""
+    with engine.connect() as connection:
+        query = select(func.count()).select_from(transactions).where(transactions.c.state == "committed")
+        return connection.execute(query).scalar_one()
+
+
+def wait_relayed(
+    bridge: Bridge, topic: str, count: int, relay: subprocess.Popen[Any] | None = None, timeout: float = 20.0
+) -> None:
+    """Wait until so many different values are visible."""
+
+    def are_visible() -> bool:
+        assert relay is None or relay.poll() is None, "the relay has ended"
+        return len(bridge.visible(topic)) >= count
+
+    eventually(are_visible, timeout, lambda: f"only {len(bridge.visible(topic))}")
+
+
+def require_exact(bridge: Bridge, topic: str, count: int) -> None:
+    """Each of the values 0 to `count` is there once, and those of a key in their order."""
+    by_key: dict[bytes | None, list[int]] = defaultdict(list)
+    for record in bridge.read(topic):
+        by_key[record.key()].append(int(record.value()))
+    seen = Counter(value for values in by_key.values() for value in values)
+    missing = set(range(count)) - seen.keys()
+    assert not missing, f"{len(missing)} lost, among them {sorted(missing)[:5]}"
+    twice = {value: times for value, times in seen.items() if times > 1}
+    assert not twice, f"more than once: {twice}"
+    for key, values in by_key.items():
+        assert values == sorted(values), f"key {key!r}: order {values}"

@@ -1,0 +1,130 @@
+"""The decisions of a relay: what comes next in a lane, and which rows go together."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from txbridge_sqlalchemy.outbox_messages import OutboxRow
+from txbridge_sqlalchemy.outbox_rows import LaneState
+from txbridge_sqlalchemy.relay_course import LaneCourse, LaneStep, Pace, choose_batch, frame_size
+
+from txbridge import Message
+from txbridge.core.message_frames import encode_frames
+
+ONE, TWO = LaneState("1" * 32, 0, 5), LaneState("2" * 32, 0, 6)
+
+
+def rows(*messages):
+    return deque(OutboxRow(number, message) for number, message in enumerate(messages, 1))
+
+
+def test_a_lane_without_a_batch_begins_with_rows():
+    course = LaneCourse()
+    assert course.next_step is LaneStep.READ_STATE
+    course.note_state(None)
+    assert (course.next_step, course.state) == (LaneStep.SEND_BATCH, None)
+
+
+def test_the_end_of_an_unknown_batch_comes_before_the_next_batch():
+    course = LaneCourse()
+    course.note_state(ONE)
+    assert course.next_step is LaneStep.SETTLE_END
+    course.note_end_stored()
+    assert (course.next_step, course.state) == (LaneStep.SEND_BATCH, ONE)
+    course.note_state(TWO)
+    assert course.next_step is LaneStep.SETTLE_END
+
+
+def test_after_a_failure_the_table_says_what_is_committed():
+    course = LaneCourse()
+    course.note_state(ONE)
+    course.note_end_stored()
+    course.forget_state()
+    assert course.next_step is LaneStep.READ_STATE
+    # Its own batch: Kafka has the END.
+    course.note_state(ONE)
+    assert course.next_step is LaneStep.SEND_BATCH
+    course.forget_state()
+    course.note_state(TWO)
+    assert course.next_step is LaneStep.SETTLE_END
+
+
+def test_a_lane_that_is_emptied_begins_anew():
+    course = LaneCourse()
+    course.note_state(ONE)
+    course.note_end_stored()
+    course.forget_state()
+    course.note_state(None)
+    assert course.next_step is LaneStep.SEND_BATCH
+
+
+def test_an_idle_lane_is_read_less_and_less_often():
+    pace = Pace()
+    pauses = [pace.next_pause(found=False, took=0.0) for _ in range(20)]
+    assert pauses[0] == 0.02
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 0.25
+    assert sum(pauses[: pauses.index(0.25)]) < 1.5
+    assert pace.next_pause(found=True, took=0.005) == pytest.approx(0.015)
+    assert pace.next_pause(found=True, took=5.0) == 0.0
+    assert pace.next_pause(found=False, took=0.0) == 0.02
+
+
+def test_rows_without_a_time_go_together_in_order():
+    waiting = rows(*(Message("orders", b"%d" % number, b"k") for number in range(3)))
+    batch = choose_batch(waiting, 1_000_000)
+    assert batch.ids == (1, 2, 3)
+    assert [one.value for one in batch.message.messages] == [b"0", b"1", b"2"]
+    assert not waiting
+
+
+def test_a_single_row_is_a_plain_message():
+    message = Message("orders", b"x" * 900, b"k")
+    batch = choose_batch(rows(message), 900)
+    assert batch.message is message
+
+
+@pytest.mark.parametrize("count", [1_000, 1_500])
+def test_at_most_a_thousand_rows_go_together(count):
+    waiting = rows(*(Message("orders", b"") for _ in range(count)))
+    assert len(choose_batch(waiting, 1_000_000).ids) == 1_000
+    assert len(waiting) == count - 1_000
+
+
+def test_rows_that_are_too_large_together_follow():
+    waiting = rows(*(Message("orders", b"x" * 400) for _ in range(5)))
+    assert choose_batch(waiting, 1_000).ids == (1, 2)
+    assert choose_batch(waiting, 1_000).ids == (3, 4)
+    assert choose_batch(waiting, 1_000).ids == (5,)
+
+
+def test_at_most_a_hundred_topics():
+    waiting = rows(*(Message(f"topic-{number}", b"") for number in range(150)))
+    assert len(choose_batch(waiting, 1_000_000).ids) == 100
+    assert len(waiting) == 50
+
+
+def test_rows_of_one_time_go_together_and_others_keep_their_order():
+    waiting = rows(
+        Message("orders", b"1"),
+        Message("orders", b"2", deliver_at=50),
+        Message("orders", b"3"),
+        Message("orders", b"4", deliver_at=60),
+        Message("orders", b"5", deliver_at=50),
+    )
+    first = choose_batch(waiting, 1_000_000)
+    assert (first.ids, first.message.deliver_at) == ((1, 3), None)
+    second = choose_batch(waiting, 1_000_000)
+    assert (second.ids, second.message.deliver_at) == ((2, 5), 50)
+    third = choose_batch(waiting, 1_000_000)
+    assert (third.ids, third.message.deliver_at) == ((4,), 60)
+
+
+def test_the_size_of_a_frame_is_never_too_small():
+    messages = [
+        Message("orders", None),
+        Message("t", b"value", b"key", {"name": b"value", "größe": None}),
+        Message("orders", b"", b"", [("", b""), ("", b"")], partition=3, timestamp=5),
+    ]
+    assert len(encode_frames(messages)) <= sum(map(frame_size, messages))
