@@ -132,6 +132,9 @@ def test_a_column_that_grows_gives_the_order_of_transactions_that_wait_for_one_a
         second.commit()
     rows = relay(postgres, OutboxTable.for_debezium(order="written"))
     assert [row.message.value for row in rows.read_rows(0)] == [b"1", b"2"]
+    # What docs/outbox.md says of a table without such a column.
+    rows = relay(postgres, OutboxTable.for_debezium())
+    assert [row.message.value for row in rows.read_rows(0)] == [b"2", b"1"]
 
 
 def test_rows_with_a_flag_a_constant_topic_and_json(engine, relay):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
-from sqlalchemy import create_engine, insert, text
+from sqlalchemy import create_engine, event, insert, text
+from sqlalchemy.dialects import mssql, mysql
 from sqlalchemy.exc import DBAPIError
-from txbridge_sqlalchemy import LaneState, Outbox, OutboxRows, create_outbox
+from txbridge_sqlalchemy import LaneState, Outbox, OutboxRows, create_outbox, outbox_rows
+from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_statements import outbox_statements
+from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, outbox_ddl
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 
 from tests.support import sql_application
@@ -252,3 +259,165 @@ def test_missing_tables_are_named_with_what_creates_them(url):
     rows.verify()
     rows.close()
     engine.dispose()
+
+
+def test_a_relay_that_comes_second_waits_for_the_first_and_is_refused(postgres, relay):
+    with postgres.begin() as connection:
+        add(connection, "1", "2")
+    first, second = relay(postgres), relay(postgres)
+    ids = ids_of(first.read_rows(0))
+    with ThreadPoolExecutor() as pool, postgres.connect() as connection:
+        assert first.delete_batch(connection, 0, None, FIRST, ids)
+        other = pool.submit(delete, postgres, second, 0, None, OTHER, ids)
+        assert not other.done()
+        connection.commit()
+        assert other.result(30) is False
+    assert second.lane_state(0) == FIRST
+
+
+def test_a_relay_that_comes_second_is_taken_if_the_first_is_rolled_back(postgres, relay):
+    with postgres.begin() as connection:
+        add(connection, "1", "2")
+    first, second = relay(postgres), relay(postgres)
+    ids = ids_of(first.read_rows(0))
+    with ThreadPoolExecutor() as pool, postgres.connect() as connection:
+        assert first.delete_batch(connection, 0, None, FIRST, ids)
+        other = pool.submit(delete, postgres, second, 0, None, OTHER, ids)
+        connection.rollback()
+        assert other.result(30) is True
+    assert second.lane_state(0) == OTHER
+
+
+def test_a_transaction_in_another_database_of_the_server_delays_rows_too(request, postgres, relay):
+    """PostgreSQL counts transactions by server, and docs/outbox.md says so."""
+    url = request.getfixturevalue("postgres_url")
+    server = create_engine(url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text("CREATE DATABASE another"))
+    another = create_engine(server.url.set(database="another"))
+    rows = relay(postgres)
+    with another.connect() as open_one:
+        open_one.execute(text("CREATE TABLE written (id int)"))
+        with postgres.begin() as connection:
+            add(connection, "1")
+        assert rows.read_rows(0) == []
+        open_one.rollback()
+    assert values_of(rows.read_rows(0)) == ["1"]
+    another.dispose()
+    with server.connect() as connection:
+        connection.execute(text("DROP DATABASE another"))
+    server.dispose()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_by_key_is_that_of_the_commits_where_transactions_lock_their_key(postgres, relay, seed):
+    """Writers begin early, wait for one another, use savepoints and roll back, while a relay reads."""
+    keys, writers, each = 3, 4, 40
+    with postgres.begin() as connection:
+        connection.execute(text("CREATE TABLE keys (key int PRIMARY KEY, number int NOT NULL)"))
+        connection.execute(text("CREATE TABLE other (number int)"))
+        connection.execute(text(f"INSERT INTO keys SELECT n, 0 FROM generate_series(0, {keys - 1}) n"))
+
+    def write(writer):
+        chance = random.Random(f"{seed} {writer}")
+        for _ in range(each):
+            key = chance.randrange(keys)
+            with postgres.connect() as connection:
+                if chance.random() < 0.5:
+                    connection.execute(text("INSERT INTO other VALUES (1)"))
+                locked = text("UPDATE keys SET number = number + 1 WHERE key = :key RETURNING number")
+                number = connection.execute(locked, {"key": key}).scalar_one()
+                with connection.begin_nested() as savepoint:
+                    add(connection, f"{key} {number}", key=str(key).encode())
+                    if is_dropped := chance.random() < 0.2:
+                        savepoint.rollback()
+                if is_dropped:
+                    add(connection, f"{key} {number}", key=str(key).encode())
+                connection.rollback() if chance.random() < 0.1 else connection.commit()
+
+    rows = relay(postgres, 2)
+    states, sent = {0: None, 1: None}, []
+
+    def send():
+        """Take a batch of each lane; whether there was one."""
+        found = False
+        for lane, state in states.items():
+            if batch := rows.read_rows(lane, limit=7):
+                states[lane] = LaneState(f"{len(sent):032X}", lane, len(sent))
+                assert delete(postgres, rows, lane, state, states[lane], ids_of(batch))
+                sent.extend(values_of(batch))
+                found = True
+        return found
+
+    with ThreadPoolExecutor(writers) as pool:
+        written = [pool.submit(write, writer) for writer in range(writers)]
+        while not all(one.done() for one in written):
+            send()
+        for one in written:
+            one.result()
+    while send():
+        pass
+    with postgres.connect() as connection:
+        numbers = {row.key: row.number for row in connection.execute(text("SELECT key, number FROM keys"))}
+    for key, count in numbers.items():
+        of_it = [int(value.split()[1]) for value in sent if value.startswith(f"{key} ")]
+        assert of_it == list(range(1, count + 1))
+
+
+def test_a_round_takes_three_statements(engine, relay):
+    with engine.begin() as connection:
+        add(connection, *map(str, range(100)))
+    rows = relay(engine)
+    rows.read_rows(0)
+    statements = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2].split()[0]))
+    assert delete(engine, rows, 0, None, FIRST, ids_of(rows.read_rows(0)))
+    assert statements == ["SELECT", "UPDATE", "DELETE"]
+
+
+def test_a_row_that_somebody_has_repaired_is_sent_later(engine, relay, monkeypatch):
+    monkeypatch.setattr(outbox_rows, "_SKIPPED_FOR_S", 0.0)
+    with engine.begin() as connection:
+        connection.execute(insert(outbox_table).values(topic="not a topic", value=b"s", created_at=1))
+    rows = relay(engine)
+    assert rows.read_rows(0)[0].reason is not None
+    with engine.begin() as connection:
+        connection.execute(outbox_table.update().values(topic="t"))
+    assert values_of(rows.read_rows(0)) == ["s"]
+
+
+def test_a_lane_with_too_many_wrong_rows_stands_still(engine, relay, monkeypatch):
+    monkeypatch.setattr(outbox_rows, "MOST_SKIPPED", 2)
+    rows = relay(engine)
+    with engine.begin() as connection:
+        for _ in range(3):
+            connection.execute(insert(outbox_table).values(topic="not a topic", created_at=1))
+        add(connection, "1")
+    assert [row.message for row in rows.read_rows(0, limit=3)] == [None] * 3
+    assert rows.read_rows(0) == []
+
+
+def test_a_database_that_a_relay_does_not_know_is_refused():
+    with pytest.raises(UsageError, match="a relay works with PostgreSQL, MySQL, MariaDB and SQLite, not with mssql"):
+        dialect_of(mssql.dialect())
+
+
+def sql(statement):
+    return " ".join(str(statement.compile(dialect=mysql.dialect())).split())
+
+
+def test_the_statements_for_mysql():
+    """They are compiled only: no test has a MySQL."""
+    dialect = dialect_of(mysql.dialect())
+    made = outbox_statements(OUR_OUTBOX, None, dialect, 4)
+    read = sql(made.rows)
+    assert "(crc32(txbridge_outbox.`key`) & 2147483647" in read
+    assert "ORDER BY txbridge_outbox.id LIMIT %s" in read
+    assert "sum(next_ones.size) OVER (ORDER BY next_ones.k0 ROWS" in read
+    assert sql(made.delete) == "DELETE FROM txbridge_outbox WHERE txbridge_outbox.id IN (__[POSTCOMPILE_ids])"
+    assert sql(dialect.try_lock(OUR_OUTBOX.lanes)).startswith("SELECT get_lock(concat(%s, md5(concat(database(), ")
+    assert sql(dialect.unlock(OUR_OUTBOX.lanes)).startswith("SELECT release_lock(concat(%s, md5(")
+    ddl = outbox_ddl(mysql.dialect())
+    assert "value LONGBLOB" in ddl
+    assert "headers MEDIUMTEXT" in ddl
+    assert "id BIGINT NOT NULL AUTO_INCREMENT" in ddl
