@@ -6,6 +6,7 @@ if error := missing_extra(__name__, "django", "django"):
     raise error
 
 from txbridge.client.barrier import Rollback
+from txbridge_django import outbox
 from txbridge_django.process_producer import get_producer, send_message_in_transaction
 
-__all__ = ["Rollback", "get_producer", "send_message_in_transaction"]
+__all__ = ["Rollback", "get_producer", "outbox", "send_message_in_transaction"]

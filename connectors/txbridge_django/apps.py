@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
-from django.core.checks import register
+from django.core.checks import Tags, register
 
 
 class TxBridgeConfig(AppConfig):
-    """Adds the table and the check of the settings. It starts no producer: most commands of manage.py send nothing."""
+    """Adds the tables and the checks. It starts no producer: most commands of manage.py send nothing."""
 
     name = "txbridge_django"
     label = "txbridge_django"
@@ -15,6 +15,7 @@ class TxBridgeConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from txbridge_django.conf import check_settings  # noqa: PLC0415  settings are ready only now
+        from txbridge_django.conf import check_settings, check_transactions  # noqa: PLC0415  settings are ready only now
 
         register(check_settings)
+        register(check_transactions, Tags.database)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -39,11 +40,19 @@ class Options:
 _KEYS = {one.name.upper(): one.name for one in fields(Options)}
 
 
+_MISSING = (
+    'TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}, or {} if the project '
+    "only writes to the outbox"
+)
+#: What a project sets that writes to the outbox and has no producer.
+_OF_THE_OUTBOX = {"DATABASE"}
+
+
 def problems() -> list[str]:
-    """Return the problems of the setting, a sentence each."""
+    """Return what keeps a producer from working with the setting, a sentence each."""
     given = getattr(settings, "TXBRIDGE", None)
     if not isinstance(given, dict):
-        return ['TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}']
+        return [_MISSING]
     found = []
     for key in given:
         if key not in _KEYS:
@@ -52,7 +61,7 @@ def problems() -> list[str]:
     found += [f"TXBRIDGE[{key!r}] is missing" for key in ("GROUP", "KAFKA") if key not in given]
     database = given.get("DATABASE", "default")
     if database not in connections:
-        found.append(f"TXBRIDGE['DATABASE'] names {database!r}, which is not in DATABASES")
+        found.append(_unknown(database))
     elif not connections[database].settings_dict["AUTOCOMMIT"]:
         found.append(
             f"DATABASES[{database!r}] has AUTOCOMMIT = False: atomic() is then a savepoint only, and the message would "
@@ -66,6 +75,22 @@ def problems() -> list[str]:
         except UsageError as error:
             found.append(f"TXBRIDGE['PATIENCE']: {error}")
     return found
+
+
+def outbox_database() -> str:
+    """The alias of the database with the outbox. Raises UsageError if there is none."""
+    if (database := _named_database()) not in connections:
+        raise UsageError(_unknown(database))
+    return database
+
+
+def _named_database() -> str:
+    given = getattr(settings, "TXBRIDGE", None)
+    return str(given.get("DATABASE", "default")) if isinstance(given, dict) else "default"
+
+
+def _unknown(database: str) -> str:
+    return f"TXBRIDGE['DATABASE'] names {database!r}, which is not in DATABASES"
 
 
 def options() -> Options:
@@ -93,5 +118,23 @@ def refuse_autocommit_off(database: str) -> None:
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Report the problems to `manage.py check`."""
-    return [Error(problem, id="txbridge.E001") for problem in problems()]
+    """Report the problems to `manage.py check`. Without a producer's settings, those of the outbox."""
+    given = getattr(settings, "TXBRIDGE", None)
+    found = problems()
+    if isinstance(given, dict) and given.keys() <= _OF_THE_OUTBOX:
+        found = [] if _named_database() in connections else [_unknown(_named_database())]
+    return [Error(problem, id="txbridge.E001") for problem in found]
+
+
+def check_transactions(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Report a database that cannot roll back. `migrate` and `manage.py check --database` ask for it."""
+    database = _named_database()
+    if database not in (databases or ()) or connections[database].features.supports_transactions:
+        return []
+    return [
+        Error(
+            f"DATABASES[{database!r}] has no transactions (MyISAM), so a message would be sent whatever becomes of "
+            "your data. Let MySQL make tables of InnoDB, and convert those that there are",
+            id="txbridge.E002",
+        )
+    ]

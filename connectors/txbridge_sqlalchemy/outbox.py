@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.orm import Session
 
 from txbridge import Message
-from txbridge.client.message import now_ms
-from txbridge.client.outbox_values import check_for_outbox, encode_headers
+from txbridge.client.outbox_values import row_of_message
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
 from txbridge_sqlalchemy.work import AUTOCOMMIT
@@ -56,7 +55,7 @@ class Outbox:
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """
-        rows = [_row_of(message) for message in messages]
+        rows = [row_of_message(message) for message in messages]
         connection = given.connection(bind_arguments={"clause": self._table}) if isinstance(given, Session) else given
         if not isinstance(connection, Connection):
             raise UsageError(
@@ -76,17 +75,3 @@ class Outbox:
         if not hasattr(given, "run_sync"):
             raise UsageError(f"an AsyncConnection or an AsyncSession is needed, not {type(given).__name__}")
         await given.run_sync(self.add, *messages)
-
-
-def _row_of(message: Message) -> dict[str, Any]:
-    check_for_outbox(message)
-    return {
-        "topic": message.topic,
-        "key": message.key,
-        "value": message.value,
-        "headers": encode_headers(message.headers),
-        "partition": message.partition,
-        "timestamp": message.timestamp,
-        "deliver_at": message.deliver_at,
-        "created_at": now_ms(),
-    }

@@ -18,6 +18,7 @@ from txbridge_sqlalchemy import SqlTransactionListener
 
 from tests.support import http
 from tests.support.harness import eventually
+from tests.support.relays import end_gently, relaying
 from tests.support.sql_application import message, place
 from txbridge import LocalTransactionState
 from txbridge.embedded.ports import free_port
@@ -43,6 +44,24 @@ def place_and_die(message, number):
 
 import sys
 send_message_in_transaction(Message(settings.TOPIC, sys.argv[1]), place_and_die, sys.argv[1])
+"""
+
+#: Program that writes messages in the transactions of orders. Every third is rolled back.
+ADDING = """
+import django
+django.setup()
+from django.conf import settings
+from django.db import transaction
+from shop.models import Order
+from txbridge import Message
+from txbridge_django import outbox
+
+for number in range(30):
+    with transaction.atomic():
+        order = Order.objects.create(number=f"order {number}")
+        outbox.add(Message(settings.TOPIC, str(order.pk), "key"), Message(settings.TOPIC, order.number))
+        if number % 3 == 0:
+            transaction.set_rollback(True)
 """
 
 
@@ -184,3 +203,24 @@ def test_p2_p4_a_web_process_that_lives_answers_for_those_that_died(bridge, envi
             assert done.returncode == -signal.SIGKILL
         eventually(lambda: (told("commit"), told("rollback")) == (2, refused + 1), 120)
     assert set(bridge.visible(environment["SHOP_TOPIC"])) == {b"A1", b"committed"}
+
+
+@pytest.mark.parametrize("environment", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True)
+def test_p3_p4_a_relay_sends_the_outbox_of_a_project(bridge, environment):
+    environment |= {"SHOP_TOPIC": bridge.create_topic("orders")}
+    manage(environment, "migrate", "--verbosity", "0")
+    subprocess.run([sys.executable, "-c", ADDING], cwd=PROJECT, env=environment, check=True)
+    engine = database_of(environment)
+    with engine.connect() as connection:
+        orders = connection.execute(text("SELECT id, number FROM shop_order ORDER BY id")).all()
+    assert len(orders) == 20
+    bridge.worker()
+    with relaying(bridge, engine.url.render_as_string(hide_password=False)) as relay:
+        eventually(lambda: len(bridge.visible(environment["SHOP_TOPIC"])) == 40, 60)
+        end_gently(relay)
+    seen = [(record.key(), record.value().decode()) for record in bridge.read(environment["SHOP_TOPIC"])]
+    assert [value for key, value in seen if key] == [str(number) for number, _ in orders]
+    assert sorted(value for key, value in seen if not key) == sorted(number for _, number in orders)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM txbridge_outbox")).scalar_one() == 0
+    engine.dispose()

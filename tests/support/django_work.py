@@ -64,7 +64,7 @@ class DjangoListener:
 
     def __init__(self, engine: Engine, run: Callable[[Any, DjangoWork, MessageExt, Any], bool | None]) -> None:
         """`run` is called as `run(arg, work, message, arg)`."""
-        _configure(engine)
+        configure_django(engine)
         from txbridge_django import Rollback
         from txbridge_django.listener import DjangoTransactionListener
 
@@ -87,10 +87,26 @@ class DjangoListener:
         return self._listener.execute_local_transaction(message, (function, arg))
 
 
-def _configure(engine: Engine) -> None:
+def configure_django(engine: Engine, alias: str = _ALIAS) -> None:
     """Let the alias name the database of this engine."""
     if not settings.configured:
-        settings.configure(DATABASES={}, INSTALLED_APPS=["txbridge_django"], LOGGING_CONFIG=None, USE_TZ=True)
+        apps = ["django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes", "txbridge_django"]
+        processors = ["django.template.context_processors.request"]
+        settings.configure(
+            DATABASES={},
+            INSTALLED_APPS=apps,
+            LOGGING_CONFIG=None,
+            USE_TZ=True,
+            ROOT_URLCONF="tests.support.django_admin_urls",
+            TEMPLATES=[
+                {
+                    "BACKEND": "django.template.backends.django.DjangoTemplates",
+                    "APP_DIRS": True,
+                    "OPTIONS": {"context_processors": processors},
+                }
+            ],
+            STATIC_URL="static/",
+        )
         django.setup()
     url = engine.url
     if engine.dialect.name == "sqlite":
@@ -105,9 +121,9 @@ def _configure(engine: Engine) -> None:
             "PORT": url.port or "",
             "OPTIONS": {"options": url.query["options"]},
         }
-    connections.settings[_ALIAS] = connections.configure_settings({"default": {}, _ALIAS: named})[_ALIAS]
-    if hasattr(connections._connections, _ALIAS):
-        del connections[_ALIAS]
+    connections.settings[alias] = connections.configure_settings({"default": {}, alias: named})[alias]
+    if hasattr(connections._connections, alias):
+        del connections[alias]
 
 
 def _row_model() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from txbridge.client.message import Message, check_message
+from txbridge.client.message import Message, check_message, now_ms
 from txbridge.core.names import Headers, Names
 from txbridge.errors import UsageError
 
@@ -22,6 +22,24 @@ def check_for_outbox(message: Message) -> None:
         raise UsageError(
             "check_immunity_time has no meaning in an outbox: its relay sends the message, and answers the checks"
         )
+
+
+def row_of_message(message: Message) -> dict[str, object]:
+    """The row of a message by the names of the columns of `txbridge_outbox`, without its id.
+
+    Raises UsageError for a message that no relay could send.
+    """
+    check_for_outbox(message)
+    return {
+        "topic": message.topic,
+        "key": message.key,
+        "value": message.value,
+        "headers": encode_headers(message.headers),
+        "partition": message.partition,
+        "timestamp": message.timestamp,
+        "deliver_at": message.deliver_at,
+        "created_at": now_ms(),
+    }
 
 
 def encode_headers(headers: Headers) -> str | None:
