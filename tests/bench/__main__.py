@@ -64,7 +64,7 @@ QUICK: dict[str, dict[str, object]] = {
         "rounds": 3,
         "restart": 0.0,
         "backlog": 0,
-        "ways": ["txbridge", "txbridge, 4 half partitions", "polled, 50 ms"],
+        "ways": ["txbridge", "txbridge, 4 half partitions", "polled, 50 ms", "txbridge relay"],
         "loads": ["20/s", "200/s", "8 threads", "asyncio 100"],
     },
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},

@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import Producer
 from sqlalchemy import BigInteger, Column, Engine, Integer, MetaData, Table, Text, create_engine, insert, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from txbridge_sqlalchemy import AsyncSqlTransactionListener, SqlTransactionListener, create_table
+from txbridge_sqlalchemy import AsyncSqlTransactionListener, Outbox, SqlTransactionListener, create_table
 
 from tests.support.listeners import Commits
 from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, MessageExt, TransactionProducer
@@ -153,6 +153,20 @@ def _with(statements: Statements, sends: bool = False) -> Callable[[Service], Ab
     return placing
 
 
+@contextmanager
+def _with_outbox(service: Service) -> Iterator[Place]:
+    engine, box = service.engine(), Outbox()
+
+    def place(number: int) -> float:
+        with engine.begin() as connection:
+            connection.execute(INSERT_ORDER, order(number))
+            box.add(connection, _message(service, number))
+        return time.monotonic()
+
+    yield place
+    engine.dispose()
+
+
 class _Noting(SqlTransactionListener):
     """Notes when each transaction was committed."""
 
@@ -221,6 +235,20 @@ def _async_with(statements: Statements, sends: bool = False) -> Callable[[Servic
     return placing
 
 
+@asynccontextmanager
+async def _async_with_outbox(service: Service) -> AsyncIterator[AsyncPlace]:
+    engine, box = service.async_engine(), Outbox()
+
+    async def place(number: int) -> float:
+        async with engine.begin() as connection:
+            await connection.execute(INSERT_ORDER, order(number))
+            await box.async_add(connection, _message(service, number))
+        return time.monotonic()
+
+    yield place
+    await engine.dispose()
+
+
 class _AsyncNoting(AsyncSqlTransactionListener):
     """Notes when each transaction was committed."""
 
@@ -255,20 +283,23 @@ async def _async_txbridge(service: Service) -> AsyncIterator[AsyncPlace]:
     await engine.dispose()
 
 
-#: By name: the bare INSERT, a message after COMMIT, a row for a relay, the same with a NOTIFY, and a half message.
+#: By name: the bare INSERT, a message after COMMIT, a row for a relay, the same with a NOTIFY, a row for
+#: txbridge's relay, and a half message.
 THREADS = {
     "insert": _with(_bare),
     "send": _with(_bare, sends=True),
     "row": _with(_with_row),
     "notify": _with(_with_row_and_notify),
+    "outbox": _with_outbox,
     "txbridge": _txbridge,
     "pipelined": _pipelined,
 }
-ASYNCIO = {
+ASYNCIO: dict[str, Callable[[Service], AbstractAsyncContextManager[AsyncPlace]]] = {
     "insert": _async_with(_bare),
     "send": _async_with(_bare, sends=True),
     "row": _async_with(_with_row),
     "notify": _async_with(_with_row_and_notify),
+    "outbox": _async_with_outbox,
     "txbridge": _async_txbridge,
     # Its module needs packages that only this way has.
     "faststream": lambda service: import_module("tests.bench.outbox.faststream_way").rows(service),

@@ -70,8 +70,8 @@ class Connect(NoRelay):
     def start(self) -> None:
         """Start the worker, and return when the connector reads the database's log."""
         mode = "ConnectDistributed" if self._exactly_once else "ConnectStandalone"
-        command = [self._java, *_JAVA, "-cp", self._classes, f"org.apache.kafka.connect.cli.{mode}"]
-        self._process = ChildProcess.launch_program([*command, self._settings], output=self._log)
+        main = ("-cp", self._classes, f"org.apache.kafka.connect.cli.{mode}", self._settings)
+        self._process = ChildProcess.launch_program([self._java, *_JAVA, *main], output=self._log)
         deadline = time.monotonic() + _START_S
         # A kill before this would find Connect in the middle of its start, not of its work.
         while not self._shop.query("SELECT count(*) FROM pg_replication_slots WHERE active"):

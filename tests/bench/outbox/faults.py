@@ -31,16 +31,16 @@ _QUIET_S = 75.0
 
 
 def kill_by_turns(visited: Visit, kills: int, rate: float) -> Found:
-    """Kill the service and the relay so many times each, and count when everything has settled."""
+    """Kill the service and each part of the relay so many times, and count when everything has settled."""
     shop, relay, api = visited.shop, visited.relay, visited.way.api
     for life in range(kills):
         service = visited.start_service(api)
         _tell(service, life, rate)
         _wait_a_little()
-        if relay.pids:
-            relay.kill()
-            relay.start()
-        _wait_a_little()
+        for part in relay.parts:
+            part.kill()
+            part.start()
+            _wait_a_little()
         assert service.code is None, "the service has ended by itself; what it said stands above"
         service.kill()
         service.end(0)

@@ -19,6 +19,7 @@ APP, POSTGRES, KAFKA, RELAY = "app", "PostgreSQL", "Kafka", "relay"
 IN_ALL = "us of all processes, each order"
 WAL, STATEMENTS, KAFKA_BYTES = "WAL B, each order", "statements, each order", "Kafka B, each order"
 MEMORY, IDLE = "MB, relay", "ms a second, relay and Kafka"
+MEMORY_ALONE = "MB, relay without what runs beside it"
 _COMPILERS = ("C1 Compiler", "C2 Compiler")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 #: Kafka's own log of its metadata grows while nothing happens.

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tests.bench.measure import P50, PER_SECOND, Figure, Ratio, Rounds
 from tests.bench.outbox import figures
-from tests.bench.outbox.visit import TRANSACTIONS, VISIBLE
-from tests.bench.outbox.ways import FOUR, PACED, POLLED, TXBRIDGE
+from tests.bench.outbox.visit import DRAINED, TRANSACTIONS, VISIBLE
+from tests.bench.outbox.ways import EXACTLY_ONCE, FOUR, LOADS, OUTBOX, PACED, POLLED, TXBRIDGE
 from tests.bench.report import CPU
 
 #: Workloads that are no loads.
@@ -36,6 +36,28 @@ def _to_polled(load: str, what: str, goal: float | None = None, *, at_most: bool
     return Goal(f"{TXBRIDGE}, {load}", what, goal, at_most, f"{POLLED}, {load}")
 
 
+def _of_relay(way: str) -> dict[str, Goal]:
+    """Goals of a relay beside the polled one. Its restart shall not delay a message by more than a quick worker's."""
+
+    def to_polled(load: str, what: str, goal: float, *, at_most: bool = False) -> Goal:
+        return Goal(f"{way}, {load}", what, goal, at_most, f"{POLLED}, {load}")
+
+    full = [name for name, load in LOADS.items() if not load.rate]
+    return {
+        **{f"{way}: orders a second to polled, {load}": to_polled(load, PER_SECOND, 0.95) for load in full},
+        f"{way}: processor time in all to polled, 200/s": to_polled("200/s", figures.IN_ALL, 1.4, at_most=True),
+        **{
+            f"{way}: processor time in all to polled, {load}": to_polled(load, figures.IN_ALL, 1.6, at_most=True)
+            for load in full
+        },
+        f"{way}: MB": Goal(f"{way}, 200/s", figures.MEMORY_ALONE, 100, True),
+        f"{way}: longest wait, SIGTERM (s)": Goal(way + RELAY, SIGTERM, 2.5, True),
+        f"{way}: longest wait, kill -9 (s)": Goal(way + RELAY, KILL, 2.5, True),
+        f"{way}: drain to polled": Goal(way + RELAY, DRAINED, 0.7, False, POLLED + RELAY),
+        f"{way}: drain to {EXACTLY_ONCE}": Goal(way + RELAY, DRAINED, 5, False, EXACTLY_ONCE + RELAY),
+    }
+
+
 GOALS = {
     "orders a second to polled, 1 thread": _to_polled("1 thread", PER_SECOND),
     "orders a second to polled, 8 threads": _to_polled("8 threads", PER_SECOND, 0.5),
@@ -54,6 +76,7 @@ GOALS = {
         f"Kafka transactions an order, {load}": Goal(f"{PACED}, {load}", TRANSACTIONS, None, True)
         for load in ("20/s", "200/s", "1,000/s", "5,000/s")
     },
+    **_of_relay(OUTBOX),
 }
 
 

@@ -51,6 +51,10 @@ class Relay(Protocol):
     def pids(self) -> Sequence[int]:
         """Its processes, but for their children."""
 
+    @property
+    def parts(self) -> Sequence[Relay]:
+        """What can be killed by itself; the relay's own process comes first."""
+
     def start(self) -> None:
         """Start it, and return when it relays."""
 
@@ -73,6 +77,10 @@ class NoRelay:
 
     service: Mapping[str, Any] = {}
     pids: Sequence[int] = ()
+
+    @property
+    def parts(self) -> Sequence[Relay]:
+        return [self] if self.pids else []
 
     def start(self) -> None: ...
 

@@ -49,6 +49,8 @@ class Visit:
         found |= figures.each_order(before, after, count)
         if (transactions := self.relay.transactions() - made) > 0:
             found[TRANSACTIONS] = transactions / count
+        if parts := self.relay.parts:
+            found[figures.MEMORY_ALONE] = figures.memory_mb(parts[0].pids)
         return {**found, figures.MEMORY: figures.memory_mb(self.relay.pids)}
 
     def idle(self, seconds: float) -> Found:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tests.bench.outbox import relays
 from tests.bench.outbox.connect import LOGICAL, connect
 from tests.bench.outbox.faststream_way import faststream
+from tests.bench.outbox.relay_way import relay
 from tests.bench.outbox.relays import Start
 
 
@@ -65,17 +66,18 @@ class Way:
 
 
 TXBRIDGE, POLLED, FOUR, PACED = "txbridge", "polled, 50 ms", "txbridge, 4 half partitions", "txbridge, without SQL"
-BARE = "bare INSERT"
+OUTBOX, EXACTLY_ONCE, BARE = "txbridge relay", "Debezium, exactly once", "bare INSERT"
 WAYS = {
     TXBRIDGE: Way("txbridge", relays.worker, (*ALL, "20/s"), restarts=True),
     FOUR: Way("txbridge", relays.worker, ("8 threads", "200/s", "20/s"), partitions=4),
     PACED: Way("pipelined", relays.worker, ("5,000/s", "1,000/s", "200/s", "20/s"), idle=False),
     POLLED: Way("row", relays.polled("poll"), (*ALL, "20/s"), restarts=True),
+    OUTBOX: Way("outbox", relay, (*ALL, "20/s"), restarts=True),
     "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify"), restarts=True),
     "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
     "faststream-outbox": Way("faststream", faststream, ("asyncio 100", "200/s"), api="asyncio", restarts=True),
     "Debezium": Way("row", connect(exactly_once=False), restarts=True, postgres=LOGICAL, warm_up=5_000),
-    "Debezium, exactly once": Way("row", connect(exactly_once=True), restarts=True, postgres=LOGICAL, warm_up=5_000),
+    EXACTLY_ONCE: Way("row", connect(exactly_once=True), restarts=True, postgres=LOGICAL, warm_up=5_000),
     "send after commit (unsafe)": Way("send", idle=False),
     BARE: Way("insert", is_announced=False),
 }
