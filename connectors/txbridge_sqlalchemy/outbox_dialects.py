@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -32,32 +32,44 @@ _LOCK_SPACE = 0x7478 << 48
 _LANES_BITS = 16
 
 
-class OutboxDialect(Protocol):
-    """The parts of a relay's statements that differ from database to database."""
+class OutboxDialect:
+    """The parts of a relay's statements that differ from database to database, as standard SQL says them."""
 
     #: Whether relays share the lanes. Where not, there is one lane.
-    has_locks: bool
+    has_locks = True
+    #: A number that changes before another row can be read than now; None if the database has none.
+    horizon: Executable | None = None
 
     def readable(self) -> list[ColumnElement[bool]]:
         """Conditions of rows that no transaction which still runs could precede, as far as the database can say it."""
+        return []
 
     def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """A number from 0 to 2**31 - 1 for a value of this column; NULL for NULL."""
+        raise NotImplementedError
 
     def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Bytes of a value of this column."""
+        return func.octet_length(column)
 
     def insertion_order(self, described: OutboxTable) -> list[ColumnElement[Any]]:
         """What rows are sorted by whose ids do not grow, ascending. Raises UsageError if the database cannot tell."""
+        raise UsageError(
+            f"the column {described.id} of {described.name} is no number, so it does not say in which order the rows "
+            "were written: give `order` a column that does"
+        )
 
     def try_lock(self, lanes: Table) -> Executable:
         """Lock `:lane` for this session if no other one has it; 1 or true if it was free."""
+        raise NotImplementedError
 
     def unlock(self, lanes: Table) -> Executable:
         """Unlock `:lane`."""
+        raise NotImplementedError
 
     def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
         """Delete the rows whose ids are in the list `:ids`."""
+        return delete(table).where(row_id.in_(bindparam("ids", expanding=True)))
 
 
 def dialect_of(dialect: Dialect) -> OutboxDialect:
@@ -70,27 +82,6 @@ def dialect_of(dialect: Dialect) -> OutboxDialect:
     return _DIALECTS[dialect.name]
 
 
-class _AnyDialect:
-    """What standard SQL says."""
-
-    has_locks = True
-
-    def readable(self) -> list[ColumnElement[bool]]:
-        return []
-
-    def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        return func.octet_length(column)
-
-    def insertion_order(self, described: OutboxTable) -> list[ColumnElement[Any]]:
-        raise UsageError(
-            f"the column {described.id} of {described.name} is no number, so it does not say in which order the rows "
-            "were written: give `order` a column that does"
-        )
-
-    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
-        return delete(table).where(row_id.in_(bindparam("ids", expanding=True)))
-
-
 # In subqueries, which PostgreSQL evaluates once, and not for each row.
 _NOT_RUNNING: ColumnElement[bool] = literal_column(
     "NOT (age(xmin) <= (SELECT age(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)))"
@@ -99,7 +90,7 @@ _NOT_RUNNING: ColumnElement[bool] = literal_column(
 )
 
 
-class _Postgres(_AnyDialect):
+class _Postgres(OutboxDialect):
     """Reads a row once every transaction has ended that was running when the row's own one began to write.
 
     xmin is the row's transaction, and a subtransaction's number is higher than that of its parent. A transaction that
@@ -107,6 +98,8 @@ class _Postgres(_AnyDialect):
     those that begin to write now. `age` compares numbers that wrap around. A row that is older than half their
     range seems to come from the future, where no visible row can be: so only the numbers in between are left out.
     """
+
+    horizon = text("SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)")
 
     def readable(self) -> list[ColumnElement[bool]]:
         return [_NOT_RUNNING]
@@ -143,7 +136,7 @@ class _Postgres(_AnyDialect):
         return delete(table).where(row_id == func.any(bindparam("ids", type_=postgresql.ARRAY(row_id.type))))
 
 
-class _MySql(_AnyDialect):
+class _MySql(OutboxDialect):
     """Named locks of the server, whose names have at most 64 characters."""
 
     def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
@@ -162,7 +155,7 @@ class _MySql(_AnyDialect):
         return func.concat("txbridge:", table, ":", bindparam("lane", type_=Integer))
 
 
-class _SqLite(_AnyDialect):
+class _SqLite(OutboxDialect):
     """One lane and no lock: writers follow one another, and two relays only get into each other's way."""
 
     has_locks = False
@@ -174,11 +167,8 @@ class _SqLite(_AnyDialect):
     def insertion_order(self, _: OutboxTable) -> list[ColumnElement[Any]]:
         return [literal_column("rowid")]
 
-    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        raise NotImplementedError  # with one lane nothing is hashed
-
-    def try_lock(self, _: Table) -> Executable:
-        return text("SELECT 1")
+    def try_lock(self, lanes: Table) -> Executable:
+        return select(lanes.c.lane + 1).where(lanes.c.lane == bindparam("lane"))
 
     unlock = try_lock
 

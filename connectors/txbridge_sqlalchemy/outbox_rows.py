@@ -77,6 +77,11 @@ class OutboxRows:
         self._read_row = row_reader(table)
         self._statements: OutboxStatements | None = None
         self._lanes = _LaneStatements(table, self._dialect)
+        # A condition of the application may also depend on the time.
+        self._horizon = self._dialect.horizon if table.where is None else None
+        #: Lanes whose last read found no row, with the horizon before it. While that is the same, there is none. Else a
+        #: long transaction, which keeps rows from being read, would make each look for rows a scan of all of them.
+        self._read_up_to: dict[int, int | None] = {}
         self._skipped: dict[int, dict[Any, float]] = {lane: {} for lane in range(self.lanes)}
 
     def verify(self) -> None:
@@ -135,14 +140,24 @@ class OutboxRows:
         At most `limit` rows, whose keys, values and headers have at most `most_bytes` together; but at least one row,
         however large. A row with a reason is not returned again for a minute; see `skip_rows`.
         """
+        skipped = self._skipped_now(lane)
+        horizon = None
+        if lane in self._read_up_to and self._horizon is not None:
+            horizon = self._ask(self._horizon).scalar_one()
+            if horizon == self._read_up_to[lane]:
+                return []
         values = self._values(lane, limit, most_bytes)
         statements = self._made_statements()
         statement = statements.rows
-        if skipped := self._skipped_now(lane):
+        if skipped:
             if len(skipped) > MOST_SKIPPED:
                 return []
             statement, values["skipped"] = statements.rows_but_skipped, list(skipped)
         rows = [self._read_row(found) for found in self._ask(statement, values).all()]
+        if rows:
+            self._read_up_to.pop(lane, None)
+        else:
+            self._read_up_to[lane] = horizon
         self.skip_rows(lane, [row.id for row in rows if row.message is None])
         return rows
 
@@ -156,6 +171,7 @@ class OutboxRows:
         if skipped and next(iter(skipped.values())) < time.monotonic():
             # All of them: their reasons belong together in a report.
             skipped.clear()
+            self._read_up_to.pop(lane, None)
         return skipped
 
     def lane_state(self, lane: int) -> LaneState | None:
@@ -193,6 +209,7 @@ class OutboxRows:
 
     def _drop_session(self) -> None:
         self.held.clear()
+        self._read_up_to.clear()
         if self._session is not None:
             session, self._session = self._session, None
             # Its connection must not be used again, with the locks that it may have.

@@ -22,12 +22,15 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    case,
     cast,
+    false,
     func,
     literal_column,
     null,
     or_,
     select,
+    true,
 )
 from sqlalchemy.exc import NoSuchTableError
 
@@ -63,7 +66,10 @@ def outbox_statements(
         # Rows without a key are spread by their id.
         keys = [row_id] if described.key is None else [table.c[described.key], row_id]
         hashed = func.coalesce(*map(dialect.hash_of, keys))
-        conditions.append(hashed % literal_column(str(lanes), BigInteger) == bindparam("lane"))
+        is_of_lane = hashed % literal_column(str(lanes), BigInteger) == bindparam("lane")
+        # PostgreSQL takes a CASE for true of every other row, and a comparison for true of one in 200. Then it would
+        # rather sort all rows than follow the index: 630 instead of 5 ms for a batch out of 400,000 rows.
+        conditions.append(case((is_of_lane, true()), else_=false()))
     since = null() if described.created_at is None else func.min(table.c[described.created_at])
     return OutboxStatements(
         _rows(described, table, dialect, conditions),

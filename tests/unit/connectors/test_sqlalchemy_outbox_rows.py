@@ -375,6 +375,23 @@ def test_a_round_takes_three_statements(engine, relay):
     assert statements == ["SELECT", "UPDATE", "DELETE"]
 
 
+def test_rows_that_a_long_transaction_holds_back_are_not_looked_at_again_and_again(postgres, relay):
+    rows = relay(postgres)
+    with postgres.connect() as late:
+        add(late, "1")
+        with postgres.begin() as connection:
+            add(connection, "2")
+        assert [rows.read_rows(0), rows.read_rows(0)] == [[], []]
+        statements = []
+        event.listen(postgres, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        assert [rows.read_rows(0), rows.read_rows(0)] == [[], []]
+        assert len(statements) == 2
+        assert not any("txbridge_outbox" in statement for statement in statements)
+        late.commit()
+    # What was read and not deleted is read again.
+    assert values_of(rows.read_rows(0)) == values_of(rows.read_rows(0)) == ["1", "2"]
+
+
 def test_a_row_that_somebody_has_repaired_is_sent_later(engine, relay, monkeypatch):
     monkeypatch.setattr(outbox_rows, "_SKIPPED_FOR_S", 0.0)
     with engine.begin() as connection:
