@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import nan
 from types import MappingProxyType
 from typing import Any
 
@@ -244,7 +245,6 @@ def believe_the_own_clock() -> None:
 @planted
 def offset_topic_ends_where_somebody_says() -> None:
     """A take-over does not look where its first record lands."""
-    Committer._find_offset_topic_end = lambda _self: None
     produce = TransactionRecords.produce_all
     TransactionRecords.produce_all = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
 
@@ -457,13 +457,21 @@ MUTANTS |= {
     # An OFFSET without a checkpoint counts as new, whatever OP holds.
     "go_on_without_a_checkpoint": put(restore._TakeOver, "_refuse_lost_checkpoint", lambda *_: None),
     # An owner does not look where its records land. Behind a lost tail they look complete, and are not.
-    "an_owner_does_not_look_where_its_records_land": put(TransactionRecords, "lost_tail", lambda *_: None),
+    "an_owner_does_not_look_where_its_records_land": put(TransactionRecords, "_lost_tail", lambda *_: None),
     # A transaction that OFFSET does not show counts as not committed, whatever OP holds.
     "an_outcome_by_the_word_of_offset_alone": wrap(
         StateReader,
-        "has_later_op",
-        lambda was: lambda *arguments: was(*arguments) and False,
+        "last_op",
+        # Neither above nor below what is known.
+        lambda was: lambda *arguments: was(*arguments) * nan,
         {"OFFSET lost its tail": 1.0, "EndTxn not answered": 0.5},
+    ),
+    # After an abort an owner does not look whether OP still has its last record.
+    "what_was_aborted_hides_a_lost_tail": wrap(
+        StateReader,
+        "last_op",
+        lambda was: lambda *arguments: found if (found := was(*arguments)) >= 0 else nan,
+        {"OP lost its tail": 1.0},
     ),
     # A take-over does not count the records of OP.
     "op_ends_where_somebody_says": wrap(

@@ -83,7 +83,7 @@ def test_without_marks_it_is_not_noticed(monkeypatch: pytest.MonkeyPatch, short:
     assert any(_refused(seed, short) is False for seed in range(SEEDS))
 
 
-def _served_on(short: str) -> tuple[bool, list[object]]:
+def _served_on(short: str, hidden_by: str) -> tuple[bool, list[object]]:
     """Whether an owner goes on writing after that topic has lost its last records, and the events that it logs."""
     simulation, logged = Simulation(0), list[object]()
     world, names = simulation.world, simulation.names
@@ -113,6 +113,8 @@ def _served_on(short: str) -> tuple[bool, list[object]]:
         delivered = world.cluster.logs["orders", 0]
         before = len(delivered.visible(0, 100, committed=True)[0])
         assert (simulation.lost_tails.lose_offset if short == "offset" else simulation.lost_tails.lose_op)(0)
+        [lost] = world.lost_tails.values()
+        lost.hidden_by = hidden_by
         commit(3)
         return len(delivered.visible(0, 100, committed=True)[0]) > before, logged
     finally:
@@ -121,10 +123,11 @@ def _served_on(short: str) -> tuple[bool, list[object]]:
         structlog.reset_defaults()
 
 
+@pytest.mark.parametrize("hidden_by", ["", "records", "markers"])
 @pytest.mark.parametrize("short", ["offset", "op"])
-def test_an_owner_writes_no_more_when_its_own_records_are_lost(short: str) -> None:
+def test_an_owner_writes_no_more_when_its_own_records_are_lost(short: str, hidden_by: str) -> None:
     # This owner knows everything, so what it writes looks complete. Its successor would miss parked or finished
-    # messages.
-    goes_on, logged = _served_on(short)
+    # messages. What it has aborted must not hide the loss: behind that, the next records land where they should.
+    goes_on, logged = _served_on(short, hidden_by)
     assert not goes_on
     assert "refused" in logged

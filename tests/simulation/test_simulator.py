@@ -57,6 +57,7 @@ def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations(first_seed, seeds):
         (8_726, "answers about HALF that came before an END was stored were counted as if they told what it names"),
         (4_786, "an owner that had read nothing yet forgot the OP records about what its predecessor had read"),
         (2_122, "records of OP without a report, in a transaction without an outcome, hid its lost tail"),
+        (789, "records of OP in an aborted transaction took the offsets of its lost tail, and hid it"),
         (735, "the checker took what OP had named as discarded, before it was resumed, for abandoned already"),
         (
             21_356,

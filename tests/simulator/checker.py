@@ -73,9 +73,13 @@ class Checker:
         again.
         """
         model = self.models[number]
-        # A copy is as absent as the message that it copies. A decision about a malformed message is refused rightly.
-        half = model.half(model.first_of(offset))
-        if half is not None and not half.is_malformed and self.violation is None:
+        # A copy is as absent as the message that it copies. A decision about a malformed message is refused rightly. So
+        # is a late one about a copy of a finished message, which is known as a copy for a minute.
+        first = model.first_of(offset)
+        half = model.half(first)
+        if half is None or half.is_malformed or (first != offset and half.is_finished):
+            return
+        if self.violation is None:
             self.violation = Violation(
                 f"P2: a decision about half {number}:{offset} was refused: it is said to be absent"
             )

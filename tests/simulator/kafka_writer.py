@@ -275,7 +275,7 @@ class SimulatedProducer:
             world.count("fault check without key")
             self._refuse(place, [record[0] is None for record in records])
             return
-        if self._is_too_slow_for(place, records):
+        if self._is_too_slow_for(place, records) or self._hides_lost_tail(place, sequence, records):
             return
         if world.strikes("records timed out"):
             if world.random.random() < 0.5:
@@ -335,6 +335,22 @@ class SimulatedProducer:
         self._was_too_slow = True
         self._actor.wait(self._message_timeout)
         self._report_failed(place, KafkaError._MSG_TIMED_OUT)
+        return True
+
+    def _hides_lost_tail(self, place: Place, sequence: int, records: list[NewRecord]) -> bool:
+        """Whether the transaction fails, so that its records or markers take offsets of lost records unseen."""
+        lost = self._world.lost_tails.get(place)
+        if lost is None or not lost.hidden_by or self._cluster.logs[place].high_watermark >= len(lost.whole):
+            return False
+        self._world.count("aborted behind a lost tail")
+        if lost.hidden_by == "markers":
+            self._fail(place, KafkaError.INVALID_TXN_STATE)
+            return True
+        # They are stored, and the answer is lost.
+        self._cluster.produce(place, self._name, self._epoch, sequence, records)
+        self._trouble()
+        self._actor.wait(self._message_timeout)
+        self._fail(place, KafkaError._MSG_TIMED_OUT)
         return True
 
     def _fail(self, place: Place, code: int) -> None:

@@ -97,7 +97,8 @@ class LostTails:
     def _lose(self, place: Place, cut: int) -> bool:
         log, world = self._logs[place], self._world
         missing = [one.offset for one in log.visible(cut, len(log.entries), committed=True)[0]]
-        world.lost_tails[place] = LostTail([*log.entries], missing)
+        hidden_by = world.side(f"hidden at {world.now}").choice(("", "", "records", "markers"))
+        world.lost_tails[place] = LostTail([*log.entries], missing, hidden_by)
         log.lose(log.high_watermark - cut)
         world.former_leaders.pop(place, None)
         self.struck.add(place[1])

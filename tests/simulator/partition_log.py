@@ -47,6 +47,9 @@ class LostTail:
     whole: list[Stored]
     #: Offsets of committed records that it has lost.
     missing: list[int]
+    #: "records" or "markers": until these have taken the lost offsets, the next Kafka transactions there are aborted,
+    #: and the producer does not learn where anything has landed. Otherwise empty.
+    hidden_by: str
     #: Whether a take-over has reported it.
     was_refused: bool = False
 

@@ -67,6 +67,7 @@ OTHER_COUNTERS = (
     "workers that assume at once",
     "worker that assumes what another has",
     "assumed partition assigned",
+    "aborted behind a lost tail",
     "lost tail refused",
     "lost tail restored",
     "held deliveries named apart in OP",

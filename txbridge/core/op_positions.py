@@ -13,6 +13,8 @@ class OpPositions:
         # OP offset of each, and the highest half offset that it names.
         self._records: deque[tuple[int, int]] = deque()
         self._next = next_op
+        #: OP offset of the last known record; -1 when none is known.
+        self.last = -1
 
     @property
     def start(self) -> int:
@@ -35,17 +37,14 @@ class OpPositions:
         if is_needed or self._records:
             # From the first needed record on, every record is counted. `advance_start` looks at the first only.
             self._records.append((op_offset, max(half_offsets, default=-1)))
-        self._next = op_offset + 1
+        self.last, self._next = op_offset, op_offset + 1
 
     def note_record(self, op_offset: int, half_offsets: Collection[int]) -> None:
-        """Note where an OP record of ours landed; negative if that is not known. `advance_start` comes after."""
-        if op_offset < 0:
-            # A lower bound, from the last known record. A take-over then replays a little more.
-            op_offset = max(self._next - 1, 0)
+        """Note where an OP record of ours landed. `advance_start` comes after."""
         self._records.append((op_offset, max(half_offsets)))
         # Its transaction is committed, so the marker takes an offset behind it, and our next record lands above that.
         # This makes a difference when retention has deleted all of OP and the log begins behind the marker.
-        self._next = max(self._next, op_offset + 2)
+        self.last, self._next = op_offset, op_offset + 2
 
     def advance_start(self, watermark: int) -> None:
         """Drop the first records while they name nothing at or above the low watermark, which has moved."""

@@ -23,7 +23,6 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.op_positions import OpPositions
 from txbridge.core.states import Outcome, TransactionState
 
 NOW = 2_000
@@ -261,15 +260,6 @@ def test_op_is_replayed_from_the_first_record_that_names_something_above_the_wat
     assert partition.queue.watermark == 3
     # OP 50, 52 and 54 with a marker after each: the next record cannot be below 56.
     assert partition.queue.ops.start == 56
-
-
-@pytest.mark.parametrize("unknown", [-1, -1001])
-def test_an_op_record_whose_offset_was_not_told_is_replayed_from_before_it(unknown):
-    for before, start in ((20, 19), (0, 0)):
-        ops = OpPositions(before)
-        ops.note_record(unknown, [1])
-        ops.note_record(unknown, [2])
-        assert ops.start == start
 
 
 def test_after_a_take_over_op_is_replayed_from_what_is_still_needed():

@@ -64,23 +64,25 @@ class StateReader:
         strangers.log_found()
         return offset_topic
 
-    def has_later_op(self, checkpoint: Checkpoint, start: int) -> bool:
-        """Whether OP holds a committed record from `start` on.
+    def last_op(self, checkpoint: Checkpoint, start: int) -> int:
+        """Offset of OP's last committed record from `start` on; -1 if there is none.
 
-        This is asked after an unknown outcome, when a broker has died. Then the leader of OFFSET may lack its last
-        records.
+        This is asked after a transaction that failed, when a broker may have died. Then the leader of OFFSET or of OP
+        may lack its last records.
         """
-        end = self.proven_end(self._context.names.op)
+        topic = self._context.names.op
+        end = self.proven_end(topic)
+        # Retention may have deleted what was written long ago.
+        start = max(start, self._context.ends.bounds(topic, self._partition)[0])
         if end <= start:
-            return False
-        reader = self.open_reader(self._context.names.op, committed=True)
-        try:
+            return -1
+        with closing(self.open_reader(topic, committed=True)) as reader:
             reader.start(start)
-            return any(True for _ in read_ops(reader, checkpoint, end, self._stopping, lambda _offset, _error: None))
-        except NewerOpError:
-            return True
-        finally:
-            reader.close()
+            ops = read_ops(reader, checkpoint, end, self._stopping, lambda _offset, _error: None)
+            try:
+                return max((offset for offset, _, _ in ops), default=-1)
+            except NewerOpError as error:
+                return error.offset
 
     def proven_end(self, topic: str) -> int:
         """The proven end of a log. Every record below it counts: one of them may show that OFFSET has lost its tail.

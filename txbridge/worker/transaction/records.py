@@ -99,9 +99,8 @@ class TransactionRecords:
         # By topic: bytes of records that may go together, and bytes of its records since the last flush.
         self._limits: Mapping[str, int] = {}
         self._together: dict[str, int] = {}
-        # For OP and OFFSET: the lowest offset at which a record has landed, and the records without a report.
+        # For OP and OFFSET: the lowest offset at which a record has landed.
         self._landed: dict[str, int] = {}
-        self._unreported = 0
 
     def produce_all(self, contents: Contents) -> None:
         """Produce and flush everything.
@@ -134,23 +133,19 @@ class TransactionRecords:
                 f"{names.offset}[{partition}] was read up to {contents.offset_topic_end}, the next record landed at "
                 f"{landed}",
             )
-        if (lost := self.lost_tail(contents)) is not None:
+        if (lost := self._lost_tail(contents)) is not None:
             raise LogMovedError(lost)
 
-    @property
-    def knows_landing(self) -> bool:
-        """Whether Kafka has told where each record of OP and OFFSET has landed."""
-        return not self._unreported
-
-    def lost_tail(self, contents: Contents) -> str | None:
+    def _lost_tail(self, contents: Contents) -> str | None:
         """Describe the loss if a record has landed at an offset that a committed record had; None if none has.
 
         The committed records are lost, even if this transaction is aborted. The next owner would not know of them.
         """
         for topic, least in ((self._names.offset, contents.offset_topic_least), (self._names.op, contents.op_least)):
             if (first := self._landed.get(topic, least)) < least:
+                where = first if first >= 0 else "an offset that Kafka did not tell"
                 return (
-                    f"{topic}[{self._partition}] had records up to offset {least - 1}, the next one landed at {first}: "
+                    f"{topic}[{self._partition}] had records up to offset {least - 1}, the next one landed at {where}: "
                     f"its last records are lost"
                 )
         return None
@@ -259,15 +254,13 @@ class TransactionRecords:
         on_stored: _OnStored | None = None,
     ) -> None:
         landed = partial(self._note_landed, topic, on_stored)
-        self._unreported += 1
         self._produce_record(RecordKind.INTERNAL, (None, topic, value, key, self._partition, 0, headers), landed)
 
     def _note_landed(self, topic: str, on_stored: _OnStored | None, message: Message) -> None:
         offset = message.offset()
-        # Negative when Kafka did not tell the producer.
-        if offset is not None and offset >= 0:
-            self._landed[topic] = min(offset, self._landed.get(topic, offset))
-            self._unreported -= 1
+        assert offset is not None
+        # Negative when Kafka did not tell the producer. Then it may be that of a lost record.
+        self._landed[topic] = min(offset, self._landed.get(topic, offset))
         if on_stored is not None:
             on_stored(message)
 

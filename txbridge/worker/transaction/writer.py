@@ -128,17 +128,7 @@ class TransactionalWriter:
                 raise OutdatedError(str(error)) from error
         except TransactionFailedError as error:
             cause = error.__cause__
-            try:
-                self._abort_transaction(producer, transaction, cause if isinstance(cause, KafkaException) else None)
-            except (AbortedError, IndefiniteError, RecordsRefusedError) as outcome:
-                # As above: records of this transaction that are stored already would hide the loss.
-                if (lost := transaction.lost_tail(contents)) is not None:
-                    raise OutdatedError(lost) from outcome
-                if isinstance(outcome, IndefiniteError) and not transaction.knows_landing:
-                    # They may have landed where lost records were, and hide the loss. A take-over counts OP's records.
-                    text = f"it is not known where the records of {self._names.op}[{self._partition}] have landed"
-                    raise OutdatedError(text) from outcome
-                raise
+            self._abort_transaction(producer, transaction, cause if isinstance(cause, KafkaException) else None)
         except KafkaException as error:
             self._abort_transaction(producer, transaction, error)
         trouble = self._watch.trouble_of_commit()
@@ -175,12 +165,12 @@ class TransactionalWriter:
             if is_fenced(abort_error):
                 raise FencedError(abort_error.args[0].str()) from abort_error
             raise IndefiniteError(abort_error.args[0].str()) from abort_error
+        # The records and markers of this transaction may have landed where OFFSET or OP had lost records, and hide the
+        # loss. So the owner looks at both again, behind a new fence. It needs a new producer after connection trouble,
+        # too: a late copy of this abort could divide the next transaction. And after a refused batch librdkafka goes on
+        # with sequence numbers that the broker has not seen.
+        self._producer = None
         failures: list[RecordFailure] = transaction.reports.failures
-        if self._watch.trouble or failures:
-            # After connection trouble a late copy of this abort could divide the next transaction. After a refused
-            # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither
-            # problem.
-            self._producer = None
         if failures:
             raise RecordsRefusedError(failures) from error
         raise AbortedError(

@@ -88,8 +88,6 @@ class Committer:
         self._largest_discard = sys.maxsize
         self._bare_until = 0.0
         self._settled_op = 0
-        # Whether the end of OFFSET has to be read again, to be sure that no record of it was missed.
-        self._look_again = False
         #: False after a Kafka transaction that was not committed: each message is then looked at by itself.
         self.is_clear = True
 
@@ -134,8 +132,6 @@ class Committer:
         began = self._outside.monotonic()
         if state.writer.must_fence:
             self._require_no_other_write(self._fence_again().checkpoint)
-        elif self._look_again:
-            self._find_offset_topic_end()
         contents = replace(
             contents,
             offset_topic_end=self._offset_topic_end,
@@ -145,8 +141,6 @@ class Committer:
         )
         started = self._outside.monotonic()
         receipt.appended = partial(self._clock.note_append, began=started)
-        # If the transaction is aborted, OFFSET ends at a later offset.
-        self._look_again = self._offset_topic_end is not None
         try:
             state.writer.write_transaction(contents, receipt)
         except RecordsRefusedError as error:
@@ -214,7 +208,7 @@ class Committer:
         draft.apply(self._clock.now_at_latest())
         assert receipt.checkpoint is not None
         self.checkpoint, self._checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
-        self._offset_topic_end, self._look_again = receipt.offset_topic_end, False
+        self._offset_topic_end = receipt.offset_topic_end
         if self._largest_discard != sys.maxsize and self._outside.monotonic() >= self._bare_until:
             self._largest_discard = sys.maxsize
         self._backoff.reset()
@@ -246,35 +240,35 @@ class Committer:
         state.writer.take_fence()
         start = max(self._checkpoint_offset, 0)
         offset_topic = self._state_reader.read_offset_topic(start)
-        self._offset_topic_end, self._look_again = offset_topic.position, False
+        self._offset_topic_end = offset_topic.position
         return offset_topic
 
     def _require_no_other_write(self, last: Checkpoint | None) -> None:
-        """Require that the last checkpoint of OFFSET is the one that this owner knows.
+        """Require that the last checkpoint of OFFSET, and the last record of OP, are those that this owner knows.
 
-        Raises FencedError when another worker has written meanwhile, OutdatedError when OP has a transaction that
-        OFFSET lacks.
+        Raises FencedError when another worker has written meanwhile, OutdatedError when OFFSET or OP has lost records.
         """
-        state = self._state
-        nothing_yet = last is None and self._checkpoint_offset < 0
-        if not nothing_yet and last != self.checkpoint:
+        state, names = self._state, self._context.names
+        if last is None and self._checkpoint_offset >= 0:
+            raise OutdatedError(
+                f"{names.offset}[{state.partition}] had a checkpoint at offset {self._checkpoint_offset}, and has none "
+                f"from there on: its last records are lost"
+            )
+        if last is not None and last != self.checkpoint:
             raise FencedError("another worker has written the checkpoint meanwhile")
-        known = max(state.queue.ops.end, self.checkpoint.op)
-        if self._state_reader.has_later_op(self.checkpoint, known):
+        # No take-over needs the records below the checkpoint's.
+        known = state.queue.ops.last if state.queue.ops.last >= self.checkpoint.op else -1
+        found = self._state_reader.last_op(self.checkpoint, max(known, self.checkpoint.op))
+        if found > known:
             # A second attempt would deliver its messages twice.
             raise OutdatedError(
-                f"{self._context.names.op}[{state.partition}] holds a Kafka transaction of which "
-                f"{self._context.names.offset} holds nothing"
+                f"{names.op}[{state.partition}] holds a Kafka transaction of which {names.offset} holds nothing"
             )
-
-    def _find_offset_topic_end(self) -> None:
-        """Find the end of OFFSET, where the next record must land, after an abort. Raises OutdatedError."""
-        state = self._state
-        assert self._offset_topic_end is not None
-        offset_topic = self._state_reader.read_offset_topic(self._offset_topic_end)
-        if offset_topic.checkpoint is not None:
-            raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a checkpoint that was not read")
-        self._offset_topic_end, self._look_again = offset_topic.position, False
+        if found < known:
+            raise OutdatedError(
+                f"{names.op}[{state.partition}] had a record at offset {known}, and has none from there on: its last "
+                f"records are lost"
+            )
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
