@@ -92,6 +92,32 @@ def test_decisions_of_an_interval_share_a_kafka_transaction_and_keep_their_order
     assert [record.value for record in stream.small.visible("orders")] == [b"%d" % number for number in range(250)]
 
 
+def test_p8_a_topic_that_is_gone_costs_the_others_no_kafka_transactions(streams):
+    streams.append(stream := Stream(20))
+    small = stream.small
+    small.world.cluster.create_topic("stock", 1)
+
+    def decide_about_stock() -> None:
+        small.prepare("stock", f"{stream.prepared:032X}")
+        stream.prepared += 1
+        stream.decide()
+        stream.apply_all()
+
+    decide_about_stock()
+    small.world.cluster.hidden.add("stock")
+    decide_about_stock()
+    began, before = stream.now, stream.kafka_transactions
+    for _ in range(1_000):
+        stream.decide()
+        stream.pass_time(APART)
+    stream.apply_all()
+    # A few more: those that try again what the topic is to get.
+    assert stream.kafka_transactions - before <= (stream.now - began) / 20 + 10
+    small.world.cluster.hidden.clear()
+    stream.wait_until(lambda: len(small.visible("stock")) == 2)
+    assert len(small.visible("orders")) == 1_000
+
+
 def _decide_one(stream: Stream) -> None:
     stream.decide()
 

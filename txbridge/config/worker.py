@@ -98,8 +98,8 @@ class WorkerSettings(BaseModel):
     # A reader of the messages hardly notices 20 ms. It leaves Kafka and the worker one Kafka transaction, of a few
     # milliseconds of processor time, for as many messages as come in that time. A longer one saves little more.
     commit_interval: Annotated[_Milliseconds, Field(ge=0, le=1_000)] = 20
-    """Least time from the begin of one Kafka transaction of a partition to that of the next. A backlog does not wait
-    for it, nor what comes after a quiet time. 0: none."""
+    """Least time from the begin of one Kafka transaction of a partition to that of the next. Nothing waits for it in a
+    backlog, after a quiet time, or when a message that a topic has refused is tried again. 0: none."""
 
     timer_max_delay: Annotated[_Milliseconds, Field(ge=1)] = 72 * _HOUR_MS
     """Longest delay of a message that names a time of delivery, from its birth (RocketMQ's timerMaxDelaySec). One that

@@ -169,3 +169,28 @@ def test_p8_a_message_that_two_topics_have_refused_is_not_probed_for_one_of_them
             quarantine.let_wait(1, both)
     # After 2, 4, 8 and 16 s for each of them, and so on: a minute has no more.
     assert 4 <= len(probes) <= 10
+
+
+def test_the_time_of_the_next_probe_is_known(quarantine: Quarantine, time: ManualTime):
+    assert quarantine.next_try == float("inf")
+    quarantine.let_wait(1, TOPIC)
+    quarantine.let_wait(2, TOPIC)
+    assert quarantine.next_try <= 1_000.0
+    quarantine.note_probe_refused("bad", "refused", [1, 2], {}, 0.4)
+    # A rest of three times its duration.
+    assert quarantine.next_try == pytest.approx(1_001.2)
+    time.seconds = 1_002.0
+    quarantine.note_probe_refused("bad", "too large", [1], {}, 0.1)
+    # The other waits, and then the first as one that was refused by itself.
+    assert quarantine.next_try == pytest.approx(1_002.5)
+    quarantine.note_taken("bad", [2])
+    assert quarantine.next_try == float("inf")
+    assert quarantine.let_wait(1, TOPIC) == "too large"
+    time.seconds = 1_003.0
+    quarantine.note_probe_refused("bad", "too large", [1], {}, 0.1)
+    quarantine.let_wait(1, TOPIC)
+    assert quarantine.next_try == pytest.approx(1_005.0)
+    time.seconds = 1_004.9
+    assert quarantine.next_probe() is None
+    time.seconds = 1_005.1
+    assert quarantine.next_probe() == ("bad", [1])

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from txbridge.backoff import Backoff
@@ -135,17 +136,26 @@ class Quarantine:
             return None
         now = self._outside.monotonic()
         for topic, ward in sorted(self._wards.items(), key=lambda item: not item[1].is_suspected):
-            if now < ward.paused_until or (now < self._rests_until and not ward.is_suspected):
+            if now < self._next_try_of(ward):
                 continue
-            if ward.waiting:
-                offsets = list(islice(ward.waiting, ward.together))
-            elif ward.again and now >= ward.retry_at:
-                offsets = list(islice(ward.again, ward.retried_together))
-            else:
-                continue
+            waiting, together = (ward.waiting, ward.together) if ward.waiting else (ward.again, ward.retried_together)
             self._wards[topic] = self._wards.pop(topic)
-            return Probe(topic, offsets)
+            return Probe(topic, list(islice(waiting, together)))
         return None
+
+    @property
+    def next_try(self) -> float:
+        """Monotonic time (s) of the next probe; infinite while no message waits for one."""
+        return min(map(self._next_try_of, self._wards.values()), default=inf)
+
+    def _next_try_of(self, ward: _Ward) -> float:
+        if not (ward.waiting or ward.again):
+            return inf
+        return max(
+            ward.paused_until,
+            -inf if ward.waiting else ward.retry_at,
+            -inf if ward.is_suspected else self._rests_until,
+        )
 
     def next_checks(self, topics: AbstractSet[str]) -> tuple[str, int] | None:
         """One of these check topics that is closed and may be tried now, and the number of checks to try. Or None."""

@@ -80,11 +80,12 @@ class CommitLoop:
     def rest(self) -> float:
         """Seconds to gather decisions before the next turn: what is left of `commit_interval`.
 
-        None while there is more work than one Kafka transaction holds, or a topic in quarantine may be tried again.
+        None while there is more work than one Kafka transaction holds. It ends when a topic in quarantine may be tried
+        again.
         """
-        if self._more or self._topics.quarantine:
+        if self._more:
             return 0.0
-        return max(0.0, self._next_begin - self._outside.monotonic())
+        return max(0.0, min(self._next_begin, self._topics.quarantine.next_try) - self._outside.monotonic())
 
     @property
     def idle(self) -> float:
