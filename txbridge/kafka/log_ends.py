@@ -177,10 +177,14 @@ class LogEnds:
             return question(client)
         except KafkaException as error:
             # The next attempt begins with new connections. Threads that still wait for an answer hold this client.
-            with self._lock:
-                if self._client is client:
-                    self._client = None
+            self.forget_client(client)
             raise KafkaException(reading_right_named(error.args[0], topic)) from error
+
+    def forget_client(self, client: Consumer) -> None:
+        """Ask with a new client from now on, if this one is in use."""
+        with self._lock:
+            if self._client is client:
+                self._client = None
 
 
 def cut_agreement() -> Agreement:

@@ -124,6 +124,7 @@ class PartitionReader:
         """Give up the connection, and read no more until the next start."""
         if self._client is not None:
             self._client.close()
+            self.ends.forget_client(self._client)
             self._client = self._stopped_at = None
 
     def close_if_unused(self, seconds: float) -> None:

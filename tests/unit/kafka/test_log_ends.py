@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import LogGoneError
 from txbridge.kafka.log_ends import LogEnds
+from txbridge.kafka.partition_reader import PartitionReader
 
 
 class Kafka(Outside):
@@ -24,7 +25,7 @@ class Kafka(Outside):
         self.asked: list[list[int]] = []
         self.fails = False
         self.delay = 0.0
-        self.clients = 0
+        self.clients = self.closed = 0
 
     def monotonic(self) -> float:
         return self.time
@@ -32,9 +33,21 @@ class Kafka(Outside):
     def wait(self, event: threading.Event, seconds: float) -> None:
         self.time += seconds
 
+    def consumer(self, config: Any) -> Consumer:
+        return self.connect()
+
     def connect(self) -> Consumer:
         self.clients += 1
-        return cast(Consumer, SimpleNamespace(list_topics=self.list_topics, offsets_for_times=self.offsets_for_times))
+        made = SimpleNamespace(
+            list_topics=self.list_topics,
+            offsets_for_times=self.offsets_for_times,
+            assign=lambda _places: None,
+            close=self.note_closed,
+        )
+        return cast(Consumer, made)
+
+    def note_closed(self) -> None:
+        self.closed += 1
 
     def list_topics(self, topic: str, timeout: float) -> Any:
         partitions = {number: SimpleNamespace(id=number, leader=2 if number == 2 else 1) for number in self.ends}
@@ -100,3 +113,20 @@ def test_after_a_failure_the_next_question_has_a_new_client(kafka: Kafka, ends: 
     kafka.fails = False
     assert ends.end_from("END", 0, 10) == 10
     assert kafka.clients == 2
+
+
+def test_a_reader_that_was_closed_asks_with_its_next_client(kafka: Kafka) -> None:
+    reader = PartitionReader({"bootstrap.servers": "127.0.0.1:1"}, "END", 1, committed=False, outside=kafka)
+    for clients in (1, 2):
+        assert reader.ends.end_from("END", 1, 20) == 20
+        assert (kafka.clients, kafka.closed) == (clients, clients - 1)
+        reader.close()
+
+
+def test_a_reader_that_is_closed_leaves_the_client_of_the_process_in_use(kafka: Kafka, ends: LogEnds) -> None:
+    ends.end_from("END", 1, 20)
+    reader = PartitionReader({"bootstrap.servers": "127.0.0.1:1"}, "END", 1, committed=False, ends=ends, outside=kafka)
+    reader.start(0)
+    reader.close()
+    ends.end_from("END", 1, 20)
+    assert (kafka.clients, kafka.closed) == (2, 1)
