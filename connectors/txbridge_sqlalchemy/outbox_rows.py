@@ -139,6 +139,8 @@ class OutboxRows:
 
         At most `limit` rows, whose keys, values and headers have at most `most_bytes` together; but at least one row,
         however large. A row with a reason is not returned again for a minute; see `skip_rows`.
+
+        Raises UsageError if so many rows cannot be sent that the lane stands still.
         """
         skipped = self._skipped_now(lane)
         horizon = None
@@ -151,7 +153,10 @@ class OutboxRows:
         statement = statements.rows
         if skipped:
             if len(skipped) > MOST_SKIPPED:
-                return []
+                raise UsageError(
+                    f"more than {MOST_SKIPPED} rows of lane {lane} cannot be sent: correct the description of the "
+                    "table or the application that writes them, then repair or delete these rows"
+                )
             statement, values["skipped"] = statements.rows_but_skipped, list(skipped)
         rows = [self._read_row(found) for found in self._ask(statement, values).all()]
         if rows:

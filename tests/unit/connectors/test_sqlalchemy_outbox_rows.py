@@ -403,7 +403,7 @@ def test_a_row_that_somebody_has_repaired_is_sent_later(engine, relay, monkeypat
     assert values_of(rows.read_rows(0)) == ["s"]
 
 
-def test_a_lane_with_too_many_wrong_rows_stands_still(engine, relay, monkeypatch):
+def test_a_lane_with_too_many_wrong_rows_stands_still_and_says_so(engine, relay, monkeypatch):
     monkeypatch.setattr(outbox_rows, "MOST_SKIPPED", 2)
     rows = relay(engine)
     with engine.begin() as connection:
@@ -411,7 +411,8 @@ def test_a_lane_with_too_many_wrong_rows_stands_still(engine, relay, monkeypatch
             connection.execute(insert(outbox_table).values(topic="not a topic", created_at=1))
         add(connection, "1")
     assert [row.message for row in rows.read_rows(0, limit=3)] == [None] * 3
-    assert rows.read_rows(0) == []
+    with pytest.raises(UsageError, match="more than 2 rows of lane 0 cannot be sent"):
+        rows.read_rows(0)
 
 
 def test_a_database_that_a_relay_does_not_know_is_refused():
