@@ -204,6 +204,40 @@ def test_topic_key_bytes_headers_partition_and_times_by_columns(postgres, relay)
     ]
 
 
+def test_columns_of_cloudevents_become_headers_and_keys_keep_to_their_lanes(postgres, relay):
+    execute(
+        postgres,
+        "CREATE TYPE source AS ENUM ('/orders')",
+        "CREATE TABLE items (id uuid PRIMARY KEY, topic text, message_key uuid, payload bytea, event_type varchar(99),"
+        " source source, number bigint GENERATED ALWAYS AS IDENTITY)",
+        *(
+            f"INSERT INTO items VALUES ('{UUID(int=number)}', 'people', '{UUID(int=number % 5)}', '\\x0{number}',"
+            " 'saved', '/orders')"
+            for number in range(10)
+        ),
+    )
+    table = OutboxTable(
+        name="items",
+        topic="{topic}",
+        key="message_key",
+        value="payload",
+        header_columns={"ce_id": "id", "ce_type": "event_type", "ce_source": "source"},
+        order="number",
+    )
+    rows = relay(postgres, table, 2)
+    lanes = [messages_of(rows.read_rows(lane)) for lane in range(2)]
+    assert sorted(message.value for lane in lanes for message in lane) == [bytes([number]) for number in range(10)]
+    assert Message(
+        "people",
+        b"\x06",
+        str(UUID(int=1)),
+        {"ce_id": str(UUID(int=6)), "ce_type": "saved", "ce_source": "/orders"},
+    ) in [*lanes[0], *lanes[1]]
+    for lane in lanes:
+        for key in {message.key for message in lane}:
+            assert [message.value[0] % 5 for message in lane if message.key == key] == [UUID(key.decode()).int] * 2
+
+
 def test_a_row_without_a_topic_or_with_a_wrong_type_says_why(postgres, relay):
     execute(
         postgres,
