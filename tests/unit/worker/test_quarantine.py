@@ -194,3 +194,10 @@ def test_the_time_of_the_next_probe_is_known(quarantine: Quarantine, time: Manua
     assert quarantine.next_probe() is None
     time.seconds = 1_005.1
     assert quarantine.next_probe() == ("bad", [1])
+
+
+def test_p8_a_probe_during_which_the_machine_stood_still_is_followed_by_a_rest_of_a_minute(quarantine: Quarantine):
+    quarantine.let_wait(1, TOPIC)
+    quarantine.let_wait(2, TOPIC)
+    quarantine.note_probe_refused("bad", "refused", [1, 2], {}, 73.0)
+    assert quarantine.next_try == pytest.approx(1_060.0)

@@ -241,7 +241,9 @@ class Quarantine:
         self._rest(seconds)
 
     def _rest(self, seconds: float) -> None:
-        self._rests_until = self._outside.monotonic() + max(_LEAST_REST_S, (_SHARE - 1) * seconds)
+        # At most so long: this process or its machine may have stood still meanwhile.
+        rest = min(max(_LEAST_REST_S, (_SHARE - 1) * seconds), _LONGEST_PAUSE_S)
+        self._rests_until = self._outside.monotonic() + rest
 
     def note_taken(self, topic: str, offsets: Iterable[int]) -> None:
         """Note that a topic in quarantine has taken a probe with these messages."""
