@@ -136,12 +136,17 @@ def believe_an_indefinite_commit() -> None:
 
 @planted
 def believe_an_abort() -> None:
-    """A draft whose Kafka transaction was aborted is applied nevertheless."""
+    """A draft whose Kafka transaction was aborted is applied nevertheless, and the owner goes on without a new fence.
+
+    Behind one it would notice that OFFSET lacks the checkpoint.
+    """
     write = TransactionalWriter.write_transaction
 
     def believing(self, contents, receipt):
+        producer = self._producer
         with suppress(AbortedError):
             write(self, contents, receipt)
+        self._producer = producer
 
     TransactionalWriter.write_transaction = believing
 

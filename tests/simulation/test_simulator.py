@@ -130,7 +130,7 @@ def _overtaken_after(calls: int) -> list[tuple[object, object]]:
         structlog.reset_defaults()
 
 
-#: Found within five seeds. They show that the simulator finds defects at all; the other mutants test each of its
+#: Found within thirty seeds. They show that the simulator finds defects at all; the other mutants test each of its
 #: checks.
 FOUND_AT_ONCE = {
     "believe_an_abort",
