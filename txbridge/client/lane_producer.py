@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
+from txbridge.client.kafka.real_topics import RealTopics
 from txbridge.client.listener import COMMIT
 from txbridge.client.message import Message, MessageLimits
 from txbridge.client.prepare.half_writer import Prepared
@@ -28,6 +29,11 @@ class LaneProducer(TransactionProducer):
     def limits(self) -> MessageLimits:
         """What the topics can take."""
         return self._life.ensure_started().sends.limits
+
+    @property
+    def real_topics(self) -> RealTopics:
+        """What is known of the real topics."""
+        return self._life.ensure_started().sends.real_topics
 
     def send_in_lane(self, message: Message, half_partition: int, arg: Any) -> TransactionSendResult:
         """Send a checked message, or several as one, by this half partition. Raises as the method for one message."""

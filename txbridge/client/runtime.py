@@ -20,8 +20,8 @@ from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.real_topics import RealTopics
 from txbridge.client.kafka.shortage import Shortage
-from txbridge.client.kafka.timestamp_limits import TimestampLimits
 from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 from txbridge.client.message import MessageLimits
@@ -100,7 +100,7 @@ class Runtime:
             self._halves,
             self._ends,
             self._watch,
-            TimestampLimits(settings),
+            RealTopics(settings),
             self._watchers,
         )
         self._checks = CheckConsumer(

@@ -25,7 +25,7 @@ from txbridge.errors import UsageError
 if TYPE_CHECKING:
     from txbridge.client.decide.decision_batcher import Ticket
     from txbridge.client.decide.decision_sender import DecisionSender
-    from txbridge.client.kafka.timestamp_limits import TimestampLimits
+    from txbridge.client.kafka.real_topics import RealTopics
     from txbridge.client.kafka.topic_watch import TopicWatch
     from txbridge.client.metrics import GroupMetrics
     from txbridge.client.prepare.half_writer import HalfWriter, Prepared, Report
@@ -68,7 +68,7 @@ class SendPath:
         halves: HalfWriters,
         ends: DecisionSender,
         watch: TopicWatch,
-        timestamps: TimestampLimits,
+        real_topics: RealTopics,
         watchers: tuple[Watcher, ...],
     ) -> None:
         #: What these topics can take.
@@ -81,7 +81,8 @@ class SendPath:
         self.halves = halves
         self._ends = ends
         self._watch = watch
-        self._timestamps = timestamps
+        #: What is known of real topics.
+        self.real_topics = real_topics
         self._watchers = watchers
         self._ids = TransactionIds()
         #: Identity of the listener's barrier table, for every half message; None while the listener states none.
@@ -146,9 +147,9 @@ class SendPath:
         """
         deadline = Deadline(self._prepare_timeout)
         if any(one.timestamp is not None for one in message.messages):
-            if (look := self._timestamps.look_up(message, deadline.left)) is not None:
+            if (look := self.real_topics.look_up(message, deadline.left)) is not None:
                 yield look
-            self._timestamps.require_taken(message)
+            self.real_topics.require_taken(message)
         while not self._ends.has_room:
             if deadline.is_over:
                 raise PrepareError(_NO_ROOM_FOR_ENDS)

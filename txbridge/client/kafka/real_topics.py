@@ -1,4 +1,4 @@
-"""Timestamps that real topics take: a message with another one is refused before its local transaction runs."""
+"""Rules of real topics: messages that they would refuse are noticed before the half message is sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.kafka.admin import quiet_admin
@@ -19,14 +19,21 @@ from txbridge.kafka.topic_rules import TopicRules
 
 #: Seconds for which the answer about a topic is believed, also the answer that this user may not see it.
 _GOOD_FOR_S = 60.0
+#: The same for a topic that does not exist: somebody may be about to create it.
+_MISSING_FOR_S = 5.0
 #: Time-out (s) of a look. Without an answer the worker decides: it holds what a topic refuses.
 _REQUEST_S = 1.5
 #: Most topics that are remembered. An application with more makes up names for its messages.
 _MOST_TOPICS = 1_000
+#: Bytes of a batch with one record beyond its key, value and headers, at most.
+_BATCH_BYTES = 128
+#: What is known of a topic that does not exist, and of one of which nothing is known.
+_MISSING = TopicRules(largest_batch=0)
+_UNKNOWN = TopicRules()
 
 
-class TimestampLimits:
-    """Knows how far ahead and behind timestamps may be. Asks once per topic and minute, and only if one is given.
+class RealTopics:
+    """Knows the rules of real topics. Asks once per topic and minute, and only about those that matter.
 
     Thread-safe: at worst some threads ask the same.
     """
@@ -34,6 +41,8 @@ class TimestampLimits:
     def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
         self._requests = ControllerRequests(lambda: quiet_admin(settings, factory))
         self._known: dict[str, tuple[float, TopicRules]] = {}
+
+    # --- timestamps -------------------------------------------------------------------------------------------------
 
     def look_up(self, message: Message, timeout: float) -> Callable[[], None] | None:
         """A call that asks Kafka, within `timeout` seconds, for what is not known of the message's topics. Or None."""
@@ -50,6 +59,35 @@ class TimestampLimits:
             if why is not None:
                 raise UsageError(f"topic {one.topic} would refuse the message: {why}. Timestamps are milliseconds")
 
+    # --- messages that the worker would hold ------------------------------------------------------------------------
+
+    def look_up_all(self, topics: Iterable[str]) -> None:
+        """Ask Kafka for what is not known of these topics."""
+        self._ask_kafka(self._unknown_of(topics), _REQUEST_S)
+
+    def is_closed(self, topic: str) -> bool:
+        """Whether the topic takes no message at all, for example because it does not exist. False if not known."""
+        known = self._known.get(topic)
+        return known is not None and known[1].problem is not None
+
+    def would_refuse(self, message: Message) -> bool:
+        """Whether its topic, which takes others, refuses this message. False if not known."""
+        known = self._known.get(message.topic)
+        if known is None or known[1] == _UNKNOWN:
+            return False
+        rules = known[1]
+        if rules.largest_batch is not None:
+            size = len(message.value or b"") + message.key_and_headers_size
+            if size + _BATCH_BYTES > rules.largest_batch:
+                return True
+        if message.key is None and rules.wants_keys:
+            return True
+        if message.timestamp is None:
+            return False
+        return rules.refusal_of_time(message.timestamp, max(now_ms(), message.deliver_at or 0)) is not None
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
     def _unknown_of(self, topics: Iterable[str]) -> list[str]:
         now = time.monotonic()
         return sorted(topic for topic in topics if self._known.get(topic, (0.0, None))[0] <= now)
@@ -61,10 +99,14 @@ class TimestampLimits:
             return
         if len(self._known) > _MOST_TOPICS:
             self._known = {}
-        known = dict.fromkeys(topics, TopicRules())
+        known = dict.fromkeys(topics, _UNKNOWN)
         with suppress(KafkaException, TimeoutError):
             for topic, answer in self._requests.describe_configs(topics, min(timeout, _REQUEST_S)).items():
-                with suppress(KafkaException):
+                try:
                     known[topic] = TopicRules.of(answer.result())
-        until = time.monotonic() + _GOOD_FOR_S
-        self._known |= {topic: (until, rules) for topic, rules in known.items()}
+                except KafkaException as failure:
+                    if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        known[topic] = _MISSING
+        now = time.monotonic()
+        for topic, rules in known.items():
+            self._known[topic] = (now + (_MISSING_FOR_S if rules is _MISSING else _GOOD_FOR_S), rules)
