@@ -17,6 +17,7 @@ from txbridge_sqlalchemy.outbox_dialects import dialect_of
 from txbridge_sqlalchemy.outbox_messages import OutboxRow, row_reader
 from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
+from txbridge_sqlalchemy.relay_sessions import limit_silence
 from txbridge_sqlalchemy.row import ask
 
 #: Seconds after which a row that could not be sent is looked at again: somebody may have repaired it. Its body is
@@ -25,6 +26,9 @@ _SKIPPED_FOR_S = 60.0
 #: Most rows of a lane that are skipped at a time, which a statement can name in every database. One more stops the
 #: lane: then it is not some rows that are wrong but the mapping, or the application that writes them.
 MOST_SKIPPED = 10_000
+
+#: A number beside those of lanes. Its lock is held by a relay that has no lane.
+_WAITING = -1
 
 
 class LaneState(NamedTuple):
@@ -73,6 +77,7 @@ class OutboxRows:
         self.held: set[int] = set()
         self._session: Connection | None = None
         self._has_lanes = False
+        self._is_waiting = False
         self._table = table
         self._read_row = row_reader(table)
         self._statements: OutboxStatements | None = None
@@ -118,12 +123,28 @@ class OutboxRows:
             if self._ask(self._lanes.lock, {"lane": lane}).scalar():
                 taken.add(lane)
                 self.held.add(lane)
+        self._ask_others()
         return taken
+
+    def is_lane_wanted(self) -> bool:
+        """Whether another relay has no lane, and waits for one. For a relay that holds lanes."""
+        if not self._ask(self._lanes.lock, {"lane": _WAITING}).scalar():
+            return True
+        self._ask(self._lanes.unlock, {"lane": _WAITING}).all()
+        return False
+
+    def _ask_others(self) -> None:
+        """Show by a lock that this relay has no lane, as long as that is so."""
+        if not self.held and not self._is_waiting:
+            self._is_waiting = bool(self._ask(self._lanes.lock, {"lane": _WAITING}).scalar())
+        elif self.held and self._is_waiting:
+            self._is_waiting = False
+            self._ask(self._lanes.unlock, {"lane": _WAITING}).all()
 
     def _make_lanes(self) -> None:
         """Write the rows of lanes that have none yet."""
         there = set(self._ask(self._lanes.all).scalars())
-        for lane in set(range(self.lanes)) - there:
+        for lane in {*range(self.lanes), _WAITING} - there:
             with suppress(IntegrityError):  # another relay was faster
                 self._ask(self._lanes.insert, {"lane": lane})
         self._has_lanes = True
@@ -215,6 +236,7 @@ class OutboxRows:
     def _drop_session(self) -> None:
         self.held.clear()
         self._read_up_to.clear()
+        self._is_waiting = False
         if self._session is not None:
             session, self._session = self._session, None
             # Its connection must not be used again, with the locks that it may have.
@@ -241,6 +263,7 @@ class OutboxRows:
         if self._session is None:
             # AUTOCOMMIT: an open transaction would see no new rows, and keep PostgreSQL from cleaning up.
             self._session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            limit_silence(self._session)
         try:
             yield self._session
         except DBAPIError as error:

@@ -48,7 +48,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from txbridge.client.base.log import report
 from txbridge.client.lane_producer import LaneProducer
 from txbridge_sqlalchemy.outbox_rows import OutboxRows
-from txbridge_sqlalchemy.relay_lane import LaneRelay, RelayWatcher, first_line
+from txbridge_sqlalchemy.relay_course import LaneShare
+from txbridge_sqlalchemy.relay_lane import LaneRelay, RelayWatcher
+from txbridge_sqlalchemy.row import first_line
 
 #: Seconds between two attempts to take lanes, so that a dead relay's rows go on about so soon.
 TAKE_EVERY_S = 1.0
@@ -63,6 +65,7 @@ class Relay:
         self._producer = producer
         self._watcher = watcher
         self._lanes: dict[int, LaneRelay] = {}
+        self._share = LaneShare()
         #: Why lanes cannot be taken; empty if they can.
         self._problem = ""
 
@@ -88,10 +91,18 @@ class Relay:
         lanes = sorted(self._lanes.items())
         return problems + [f"lane {lane}: {one.problem}" for lane, one in lanes if one.problem]
 
+    def wake_lanes(self) -> None:
+        """Let lanes read that have found no row lately: some were committed."""
+        for one in tuple(self._lanes.values()):
+            one.wake()
+
     def _take_lanes(self) -> None:
         try:
             with self._asking:
-                self._rows.take_lanes(self._rows.lanes)
+                if self._share.may_take():
+                    self._rows.take_lanes(self._rows.lanes)
+                is_wanted = len(self._lanes) > 1 and self._rows.is_lane_wanted()
+            self._give_back(self._share.count_surplus(len(self._lanes), is_wanted=is_wanted))
         except SQLAlchemyError as error:
             if not self._problem:
                 report(logging.WARNING, "relay_takes_no_lanes", reason=first_line(error))
@@ -104,6 +115,13 @@ class Relay:
             self._lanes[lane] = LaneRelay(lane, self._rows, self._asking, self._producer, self._watcher)
             self._lanes[lane].start()
             report(logging.INFO, "relay_lane_taken", lane=lane)
+
+    def _give_back(self, number: int) -> None:
+        """Leave so many lanes to a relay that has none."""
+        lanes = list(self._lanes)[:number]
+        self._stop_lanes(lanes)
+        with self._asking:
+            self._rows.give_lanes_back(lanes)
 
     def _stop_lanes(self, lanes: list[int]) -> None:
         """Wait until these lanes have finished their batches."""

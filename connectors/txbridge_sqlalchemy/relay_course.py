@@ -6,6 +6,7 @@ relay.py carries them out, and says why they lose, repeat and reorder nothing.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -28,6 +29,8 @@ _HEADER_BYTES = 8
 BUSY_PAUSE_S = 0.02
 #: Longest pause (s) of a lane without rows: four short queries a second are a thousandth of a processor.
 IDLE_PAUSE_S = 0.25
+#: Looks (about a second each) for which lanes that were given back are left to others.
+_LEAVE_LOOKS = 4
 #: Factor from one pause without rows to the next. So the longest pause begins after a quiet second.
 _SLOWING = 1.3
 
@@ -77,6 +80,28 @@ class LaneCourse:
         self._is_known = False
 
 
+class LaneShare:
+    """How many lanes a relay gives back, so that relays without one get some."""
+
+    def __init__(self) -> None:
+        self._wanted = 0
+        self._waits = 0
+
+    def count_surplus(self, held: int, *, is_wanted: bool) -> int:
+        """Number of lanes to give back now. Asked about once a second."""
+        # Twice, because two relays that ask at the same moment look like one that waits.
+        self._wanted = self._wanted + 1 if is_wanted and held > 1 else 0
+        if self._wanted < 2:
+            return 0
+        self._wanted, self._waits = 0, _LEAVE_LOOKS
+        return held // 2
+
+    def may_take(self) -> bool:
+        """Whether free lanes may be taken. Not at once after some were given back for others."""
+        self._waits -= self._waits > 0
+        return not self._waits
+
+
 class Pace:
     """When a lane is read next."""
 
@@ -100,24 +125,28 @@ class Batch:
     message: Message
 
 
-def choose_batch(rows: deque[OutboxRow], most_bytes: int) -> Batch:
+def choose_batch(rows: deque[OutboxRow], most_bytes: int, trouble_of: Callable[[OutboxRow], Hashable]) -> Batch:
     """Take the next batch from these rows, which have messages and are in order. At least one row.
 
-    It has rows with the same time of delivery, as a half message has one. So rows with another time stay behind, which
-    is no change of order: they are ordered by their times. Other rows are taken as they come.
+    The worker delivers or holds a batch as a whole, at one time. So a batch has rows of one time of delivery and one
+    trouble: None, or what the worker will hold them for. Others stay behind. That is no change of an order that holds:
+    delayed messages are ordered by their times, and one that is held lets the others pass.
     """
     most_bytes = min(most_bytes, MOST_BYTES)
     ids: list[object] = []
     messages: list[Message] = []
     left: list[OutboxRow] = []
     topics: set[str] = set()
+    first_fate: tuple[int | None, Hashable] = (None, None)
     size = 0
     while rows and len(ids) < MOST_MESSAGES:
         message = rows[0].message
         assert message is not None
-        if messages and message.deliver_at != messages[0].deliver_at:
+        fate = (message.deliver_at, trouble_of(rows[0]))
+        if messages and fate != first_fate:
             left.append(rows.popleft())
             continue
+        first_fate = fate
         size += frame_size(message)
         topics.add(message.topic)
         if messages and (size > most_bytes or len(topics) > MOST_TOPICS):

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from txbridge.failpoints import fault_point
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import LaneState, OutboxRows
 from txbridge_sqlalchemy.relay_course import MOST_BYTES, Batch, LaneCourse, LaneStep, Pace, choose_batch
+from txbridge_sqlalchemy.row import first_line
 from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 
 #: Pauses (s) after a step that failed. The first is short, as a lost session or an election is over soon. The longest
@@ -92,8 +94,9 @@ class LaneRelay:
         self._end: Future[None] | None = None
         #: Why the last step has failed; empty if it has not.
         self.problem = ""
-        self._is_stopping = False
-        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        #: Set when rows were committed since the last read began, and at the end.
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"txbridge-lane-{lane}", daemon=True)
 
     def start(self) -> None:
@@ -101,12 +104,12 @@ class LaneRelay:
 
     def stop(self) -> None:
         """Let the thread end after its batch. Returns at once."""
-        self._is_stopping = True
-        self._wake.set()
+        self._stopping.set()
+        self._news.set()
 
     def wake(self) -> None:
-        """Let it read now if it rests."""
-        self._wake.set()
+        """Let it read now if it has found no row lately."""
+        self._news.set()
 
     def join(self) -> None:
         """Wait for the end of the thread, which comes when Kafka and the database have answered or failed."""
@@ -114,17 +117,14 @@ class LaneRelay:
 
     def _run(self) -> None:
         # A batch that is committed is finished, also at the end.
-        while not self._is_stopping or self._end is not None:
+        while not self._stopping.is_set() or self._end is not None:
             try:
-                pause = self._do_next_step()
+                self._do_next_step()
             except Exception as error:  # noqa: BLE001  whatever it is, the rows are still there, and it is tried again
-                pause = self._begin_again(error)
-            if pause > 0:
-                self._wake.wait(pause)
-                self._wake.clear()
+                self._begin_again(error)
 
-    def _do_next_step(self) -> float:
-        """Do what comes next, and return the pause (s) after it."""
+    def _do_next_step(self) -> None:
+        """Do what comes next, and rest if there is little to do."""
         match self._course.next_step:
             case LaneStep.READ_STATE:
                 with self._asking:
@@ -132,8 +132,7 @@ class LaneRelay:
             case LaneStep.SETTLE_END:
                 self._settle_end()
             case LaneStep.SEND_BATCH:
-                return self._send_batch()
-        return 0.0
+                self._send_batch()
 
     def _settle_end(self) -> None:
         last = self._course.state
@@ -146,22 +145,25 @@ class LaneRelay:
         fault_point("relay.end_stored")
         self._course.note_end_stored()
 
-    def _send_batch(self) -> float:
+    def _send_batch(self) -> None:
         began = time.monotonic()
         if not self._read:
+            self._news.clear()
             self._read_rows()
             fault_point("relay.read")
         found = bool(self._read)
         if found:
-            self._send(choose_batch(self._read, self._producer.limits.value))
+            self._send(choose_batch(self._read, self._producer.limits.value, self._trouble_of))
         self._note_success()
-        if self._read:
-            return 0.0
-        return self._pace.next_pause(found=found, took=time.monotonic() - began)
+        if not self._read:
+            pause = self._pace.next_pause(found=found, took=time.monotonic() - began)
+            # After some rows others share the next batch, so news of them can wait.
+            (self._stopping if found else self._news).wait(pause)
 
     def _read_rows(self) -> None:
         with self._asking:
             rows = self._rows.read_rows(self._lane, MOST_MESSAGES, MOST_BYTES)
+        self._producer.real_topics.look_up_all({row.message.topic for row in rows if row.message is not None})
         refused: dict[Any, str] = {}
         for row in rows:
             reason = row.reason or self._reason_against(row)
@@ -183,6 +185,14 @@ class LaneRelay:
             return str(error)
         return None
 
+    def _trouble_of(self, row: OutboxRow) -> Hashable:
+        """What the worker will hold the message for: its topic, or the message alone. None if it will deliver it."""
+        assert row.message is not None
+        topics = self._producer.real_topics
+        if topics.is_closed(row.message.topic):
+            return row.message.topic
+        return (row.id,) if topics.would_refuse(row.message) else None
+
     def _send(self, batch: Batch) -> None:
         deletion = Deletion(self._rows, self._lane, self._course.state, batch.ids)
         result = self._producer.send_in_lane(batch.message, self._lane, deletion)
@@ -203,22 +213,17 @@ class LaneRelay:
         self._end = None
         self._course.forget_state()
 
-    def _begin_again(self, error: Exception) -> float:
-        """Note that a step has failed. Returns the pause (s) before the next one."""
+    def _begin_again(self, error: Exception) -> None:
+        """Note that a step has failed, and wait before the next one."""
         self._forget()
         problem = f"{type(error).__name__}: {first_line(error)}"
         if not self.problem:
             report(logging.WARNING, "relay_lane_waits", lane=self._lane, reason=problem)
         self.problem = problem
-        return self._backoff.next()
+        self._stopping.wait(self._backoff.next())
 
     def _note_success(self) -> None:
         self._backoff.reset()
         if self.problem:
             self.problem = ""
             report(logging.INFO, "relay_lane_goes_on", lane=self._lane)
-
-
-def first_line(error: Exception) -> str:
-    """What went wrong, without the statement of an error of the database."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

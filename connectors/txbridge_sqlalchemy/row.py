@@ -57,3 +57,8 @@ def ask(connection: Connection, statement: Executable, values: dict[str, Any] | 
     except StatementError as error:
         error.hide_parameters = True
         raise
+
+
+def first_line(error: Exception) -> str:
+    """What the driver says of an error, without the statement and its parameters."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import signal
+import time
+import urllib.request
+from contextlib import ExitStack
 
 import pytest
+from sqlalchemy import insert
+from txbridge_sqlalchemy import Outbox, OutboxTable, create_outbox
+from txbridge_sqlalchemy.outbox_table import outbox
 
-from tests.support import sql_application
+from tests.support import http, sql_application
+from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually
 from tests.support.relays import (
+    RELAY_POINTS,
     add_rows,
     end_gently,
     make_outbox,
@@ -17,9 +25,8 @@ from tests.support.relays import (
     rows_left,
     wait_relayed,
 )
-from txbridge.failpoints import POINTS
-
-RELAY_POINTS = [point for point in POINTS if point.startswith("relay.")]
+from txbridge import Message
+from txbridge.embedded.ports import free_port
 
 
 @pytest.fixture
@@ -71,3 +78,137 @@ def test_p10_a_killed_relay_loses_repeats_and_reorders_nothing(bridge, topic, ur
         end_gently(relay)
     require_exact(bridge, topic, 400)
     assert rows_left(engine) == 0
+
+
+def page(port, path):
+    return http.ask_if_there(urllib.request.Request(f"http://127.0.0.1:{port}{path}"))
+
+
+def test_rows_that_cannot_be_delivered_stop_nobody_else(bridge, topic, url, engine):
+    """A topic that does not exist, one with small records, and a row that no half message can hold."""
+    small = bridge.create_topic("small", max_message_bytes="1000")
+    missing = f"{bridge.namespace}.missing"
+    box, port = Outbox(), free_port()
+    with engine.begin() as connection:
+        for number in range(20):
+            box.add(
+                connection,
+                Message(missing, b"%d" % number, b"k"),
+                Message(small, b"x" * 2_000 if number == 3 else b"%d" % number, b"k"),
+                Message(topic, b"%d" % number, b"k"),
+            )
+        box.add(connection, Message(topic, b"x" * 2_000_000, b"k"))
+        connection.execute(insert(outbox).values(topic="no topic", value=b"", created_at=1))
+    bridge.worker()
+    with relaying(bridge, url, "--metrics-port", str(port)) as relay:
+        wait_relayed(bridge, topic, 20, relay)
+        wait_relayed(bridge, small, 19, relay)
+        eventually(lambda: rows_left(engine) == 2, 20)
+        eventually(lambda: "txbridge_relay_rows_waiting 2.0" in page(port, "/metrics").text, 20)
+        text = page(port, "/metrics").text
+        assert "txbridge_relay_rows_refused 2.0" in text
+        assert "txbridge_relay_rows_sent_total 60.0" in text
+        assert page(port, "/readyz").status == 200
+        # The worker holds what is sent.
+        bridge.create_topic("missing")
+        wait_relayed(bridge, missing, 20, relay, timeout=60)
+        end_gently(relay)
+    require_exact(bridge, missing, 20)
+    require_exact(bridge, topic, 20)
+
+
+def test_a_time_of_delivery_belongs_to_a_row(bridge, topic, url, engine):
+    box = Outbox()
+    bridge.worker()
+    with relaying(bridge, url) as relay:
+        add_rows(engine, topic, range(1))
+        wait_relayed(bridge, topic, 1, relay)
+        due = time.time() + 15
+        with engine.begin() as connection:
+            box.add(
+                connection,
+                Message(topic, b"3", b"k", deliver_at=round(due * 1000)),
+                Message(topic, b"1", b"k"),
+                Message(topic, b"4", b"k", deliver_at=round(due * 1000) + 500),
+                Message(topic, b"2", b"k"),
+            )
+        wait_relayed(bridge, topic, 3, relay)
+        assert {b"3", b"4"}.isdisjoint(bridge.visible(topic))
+        wait_relayed(bridge, topic, 5, relay)
+        assert time.time() > due
+        end_gently(relay)
+    require_exact(bridge, topic, 5)
+
+
+def test_a_relay_that_comes_later_gets_lanes(bridge, topic, url, engine):
+    ports = free_port(), free_port()
+    bridge.worker()
+    with ExitStack() as running:
+        first, second = (running.enter_context(relaying(bridge, url, "--metrics-port", str(port))) for port in ports)
+        eventually(lambda: all("txbridge_relay_lanes 1.0" in page(port, "/metrics").text for port in ports), 30)
+        add_rows(engine, topic, range(200))
+        wait_relayed(bridge, topic, 200, first)
+        assert page(ports[1], "/readyz").status == 200
+        second.send_signal(signal.SIGKILL)
+        eventually(lambda: "txbridge_relay_lanes 2.0" in page(ports[0], "/metrics").text, 30)
+        add_rows(engine, topic, range(200, 300))
+        wait_relayed(bridge, topic, 300, first)
+        end_gently(first)
+    require_exact(bridge, topic, 300)
+
+
+def test_a_notification_wakes_an_idle_relay(bridge, topic, url, engine):
+    box = Outbox(notify=True)
+    bridge.worker()
+    with relaying(bridge, url) as relay:
+        for number in range(5):
+            time.sleep(0.7)
+            with engine.begin() as connection:
+                box.add(connection, Message(topic, b"%d" % number, b"k"))
+        wait_relayed(bridge, topic, 5, relay)
+        end_gently(relay)
+    require_exact(bridge, topic, 5)
+
+
+def test_another_table_is_described_in_python(bridge, topic, url, engine, tmp_path):
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE outboxevent (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text,"
+            " aggregateid text, type text, payload jsonb, written bigint GENERATED ALWAYS AS IDENTITY)"
+        )
+        for number in range(50):
+            connection.exec_driver_sql(
+                "INSERT INTO outboxevent (aggregatetype, aggregateid, type, payload)"
+                f" VALUES ('order', '{number % 5}', 'placed', '{number}')"
+            )
+    create_outbox(engine, OutboxTable.for_debezium())
+    (tmp_path / "described.py").write_text(
+        "from txbridge_sqlalchemy import OutboxTable\n"
+        f"TABLE = OutboxTable(name='outboxevent', topic='{topic}', key='aggregateid', value='payload', "
+        "header_columns={'id': 'id'}, order='written')\n"
+    )
+    bridge.worker()
+    with relaying(bridge, url, "--table", "described:TABLE", cwd=tmp_path) as relay:
+        wait_relayed(bridge, topic, 50, relay)
+        end_gently(relay)
+    require_exact(bridge, topic, 50)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--database-url (or TXBRIDGE_DATABASE_URL) is missing: name the database of the outbox"),
+        (["--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
+        (["--database-url", "sqlite:///{empty}"], "no such table: txbridge_transactions"),
+        (["--database-url", "sqlite:///{empty}", "--table", "nowhere:TABLE"], "No module named 'nowhere'"),
+        (["--database-url", "sqlite:///{empty}", "--table", "os:sep"], "names no OutboxTable but str"),
+        (["--database-url", "sqlite:///{empty}", "--group", "a b"], "cannot be a producer group"),
+    ],
+)
+def test_mistakes_get_a_sentence(tmp_path, words, said):
+    filled = [word.format(empty=f"{tmp_path}/empty.db") for word in words]
+    done = run_txbridge("relay", "--bootstrap-servers", "127.0.0.1:1", *filled, timeout=120)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stderr

@@ -18,9 +18,11 @@ from txbridge_sqlalchemy.outbox_table import outbox
 from tests.support.command_line import PROGRAM
 from tests.support.harness import Bridge, eventually
 from txbridge import Message
+from txbridge.failpoints import POINTS
 
 #: So that half messages without a transaction are rolled back within a test.
 PATIENCE = ("--patience", "2")
+RELAY_POINTS = [point for point in POINTS if point.startswith("relay.")]
 
 
 def make_outbox(url: str) -> Engine:
@@ -31,7 +33,9 @@ def make_outbox(url: str) -> Engine:
 
 
 @contextmanager
-def relaying(bridge: Bridge, url: str, *more: str, fault: str = "") -> Iterator[subprocess.Popen[str]]:
+def relaying(
+    bridge: Bridge, url: str, *more: str, fault: str = "", cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A relay with a fault point. It is killed at the end unless it has ended."""
     where = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
     ours = {"TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
@@ -39,6 +43,7 @@ def relaying(bridge: Bridge, url: str, *more: str, fault: str = "") -> Iterator[
         [*PROGRAM, "relay", *where, "--kafka", "session.timeout.ms=6000", *PATIENCE, *more],
         env={**os.environ, **ours, "TXBRIDGE_FAULT_POINT": fault},
         text=True,
+        cwd=cwd,
     )
     try:
         yield process
@@ -65,8 +70,8 @@ def end_gently(process: subprocess.Popen[Any]) -> None:
 def add_rows(engine: Engine, topic: str, numbers: range, *, keys: int = 5, a_transaction: int = 10) -> None:
     """Rows with these numbers as values, of some keys, in transactions of several."""
     box = Outbox()
-    for start in range(numbers.start, numbers.stop, a_transaction):
-        some = range(start, min(start + a_transaction, numbers.stop))
+    for start in range(0, len(numbers), a_transaction):
+        some = numbers[start : start + a_transaction]
         with engine.begin() as connection:
             box.add(connection, *(Message(topic, b"%d" % one, b"%d" % (one % keys)) for one in some))
 
@@ -107,3 +112,19 @@ def require_exact(bridge: Bridge, topic: str, count: int) -> None:
     assert not twice, f"more than once: {twice}"
     for key, values in by_key.items():
         assert values == sorted(values), f"key {key!r}: order {values}"
+
+
+def relay_backends(engine: Engine, condition: str = "true") -> list[int]:
+    """Processes of PostgreSQL that serve relays, whose URL names them `relay`."""
+    query = f"SELECT pid FROM pg_stat_activity WHERE application_name = 'relay' AND {condition}"
+    with engine.connect() as connection:
+        return list(connection.exec_driver_sql(query).scalars())
+
+
+def terminate(engine: Engine, condition: str = "true") -> int:
+    """End these sessions of relays. Returns how many there were."""
+    found = relay_backends(engine, condition)
+    with engine.connect() as connection:
+        for pid in found:
+            connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
+    return len(found)

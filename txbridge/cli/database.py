@@ -7,6 +7,7 @@ import threading
 from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from txbridge_sqlalchemy import SqlTransactionListener, transactions
+from txbridge_sqlalchemy.row import first_line
 
 from txbridge.errors import LocalProblemError, UsageError
 from txbridge.proof import PROOF_EVERY_S, ProofOfLife
@@ -68,8 +69,3 @@ class DatabaseWatch:
                 self._error = ""
                 self._answered.renew()
             self._ended.wait(PROOF_EVERY_S)
-
-
-def first_line(error: SQLAlchemyError) -> str:
-    """What the driver says, without the statement."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

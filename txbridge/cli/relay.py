@@ -32,6 +32,13 @@ def relay(
             f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users cannot read.",
         ),
     ] = None,
+    table: Annotated[
+        str,
+        typer.Option(
+            metavar="TABLE",
+            help="The outbox, as [SCHEMA.]NAME; or MODULE:NAME, an OutboxTable in Python that describes another table.",
+        ),
+    ] = "txbridge_outbox",
     group: Annotated[
         str,
         typer.Option(
@@ -69,4 +76,4 @@ def relay(
     settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
-        relay_program.run(group, database_url, patience, settings)
+        relay_program.run(group, database_url, table, patience, settings)

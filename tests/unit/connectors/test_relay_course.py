@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import LaneState
-from txbridge_sqlalchemy.relay_course import LaneCourse, LaneStep, Pace, choose_batch, frame_size
+from txbridge_sqlalchemy.relay_course import LaneCourse, LaneShare, LaneStep, Pace, choose_batch, frame_size
 
 from txbridge import Message
 from txbridge.core.message_frames import encode_frames
@@ -17,6 +17,10 @@ ONE, TWO = LaneState("1" * 32, 0, 5), LaneState("2" * 32, 0, 6)
 
 def rows(*messages):
     return deque(OutboxRow(number, message) for number, message in enumerate(messages, 1))
+
+
+def fine(_row):
+    """No row is in trouble."""
 
 
 def test_a_lane_without_a_batch_begins_with_rows():
@@ -73,7 +77,7 @@ def test_an_idle_lane_is_read_less_and_less_often():
 
 def test_rows_without_a_time_go_together_in_order():
     waiting = rows(*(Message("orders", b"%d" % number, b"k") for number in range(3)))
-    batch = choose_batch(waiting, 1_000_000)
+    batch = choose_batch(waiting, 1_000_000, fine)
     assert batch.ids == (1, 2, 3)
     assert [one.value for one in batch.message.messages] == [b"0", b"1", b"2"]
     assert not waiting
@@ -81,27 +85,27 @@ def test_rows_without_a_time_go_together_in_order():
 
 def test_a_single_row_is_a_plain_message():
     message = Message("orders", b"x" * 900, b"k")
-    batch = choose_batch(rows(message), 900)
+    batch = choose_batch(rows(message), 900, fine)
     assert batch.message is message
 
 
 @pytest.mark.parametrize("count", [1_000, 1_500])
 def test_at_most_a_thousand_rows_go_together(count):
     waiting = rows(*(Message("orders", b"") for _ in range(count)))
-    assert len(choose_batch(waiting, 1_000_000).ids) == 1_000
+    assert len(choose_batch(waiting, 1_000_000, fine).ids) == 1_000
     assert len(waiting) == count - 1_000
 
 
 def test_rows_that_are_too_large_together_follow():
     waiting = rows(*(Message("orders", b"x" * 400) for _ in range(5)))
-    assert choose_batch(waiting, 1_000).ids == (1, 2)
-    assert choose_batch(waiting, 1_000).ids == (3, 4)
-    assert choose_batch(waiting, 1_000).ids == (5,)
+    assert choose_batch(waiting, 1_000, fine).ids == (1, 2)
+    assert choose_batch(waiting, 1_000, fine).ids == (3, 4)
+    assert choose_batch(waiting, 1_000, fine).ids == (5,)
 
 
 def test_at_most_a_hundred_topics():
     waiting = rows(*(Message(f"topic-{number}", b"") for number in range(150)))
-    assert len(choose_batch(waiting, 1_000_000).ids) == 100
+    assert len(choose_batch(waiting, 1_000_000, fine).ids) == 100
     assert len(waiting) == 50
 
 
@@ -113,12 +117,24 @@ def test_rows_of_one_time_go_together_and_others_keep_their_order():
         Message("orders", b"4", deliver_at=60),
         Message("orders", b"5", deliver_at=50),
     )
-    first = choose_batch(waiting, 1_000_000)
+    first = choose_batch(waiting, 1_000_000, fine)
     assert (first.ids, first.message.deliver_at) == ((1, 3), None)
-    second = choose_batch(waiting, 1_000_000)
+    second = choose_batch(waiting, 1_000_000, fine)
     assert (second.ids, second.message.deliver_at) == ((2, 5), 50)
-    third = choose_batch(waiting, 1_000_000)
+    third = choose_batch(waiting, 1_000_000, fine)
     assert (third.ids, third.message.deliver_at) == ((4,), 60)
+
+
+def test_rows_in_trouble_stop_nobody_else():
+    waiting = rows(*(Message(topic, b"") for topic in ("gone", "orders", "gone", "large", "orders", "large")))
+
+    def trouble_of(row):
+        return {"gone": "gone", "large": (row.id,)}.get(row.message.topic)
+
+    batches = []
+    while waiting:
+        batches.append(choose_batch(waiting, 1_000_000, trouble_of).ids)
+    assert batches == [(1, 3), (2, 5), (4,), (6,)]
 
 
 def test_the_size_of_a_frame_is_never_too_small():
@@ -128,3 +144,17 @@ def test_the_size_of_a_frame_is_never_too_small():
         Message("orders", b"", b"", [("", b""), ("", b"")], partition=3, timestamp=5),
     ]
     assert len(encode_frames(messages)) <= sum(map(frame_size, messages))
+
+
+def test_half_of_the_lanes_go_to_a_relay_without_one():
+    share = LaneShare()
+    assert share.count_surplus(4, is_wanted=True) == 0
+    assert share.count_surplus(4, is_wanted=True) == 2
+    assert [share.may_take() for _ in range(5)] == [False, False, False, True, True]
+
+
+def test_a_single_look_or_a_single_lane_gives_nothing_away():
+    share = LaneShare()
+    looks = [(4, True), (4, False), (4, True), (1, True), (1, True), (1, True)]
+    assert [share.count_surplus(held, is_wanted=wanted) for held, wanted in looks] == [0] * 6
+    assert share.may_take()

@@ -182,6 +182,7 @@ def test_a_lost_session_frees_its_lanes_at_once(postgres, relay):
             text(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND database ="
                 " (SELECT oid FROM pg_database WHERE datname = current_database())"
+                " AND (objid::bigint & 65535) IN (0, 1)"
             )
         )
     assert other.take_lanes(2) == {0, 1}
@@ -192,6 +193,21 @@ def test_a_lost_session_frees_its_lanes_at_once(postgres, relay):
     assert lost.take_lanes(2) == set()
     other.close()
     assert lost.take_lanes(2) == {0, 1}
+
+
+def test_a_relay_without_a_lane_is_seen_by_those_that_have_some(postgres, relay):
+    first = relay(postgres, 2)
+    assert not first.is_lane_wanted()
+    second = relay(postgres, 2)
+    assert second.held == set()
+    assert first.is_lane_wanted()
+    first.give_lanes_back([1])
+    assert second.take_lanes(2) == {1}
+    assert not first.is_lane_wanted()
+    third = relay(postgres, 2)
+    assert first.is_lane_wanted()
+    third.close()
+    assert not first.is_lane_wanted()
 
 
 def test_tables_of_one_name_in_two_schemas_have_lanes_of_their_own(postgres, relay, request):

@@ -1,0 +1,47 @@
+"""Time limits of a relay's sessions at the database, which ends the session of a relay that is paused.
+
+A stopped process keeps its connections, and with them the locks of its lanes and of the rows of its batch. Its machine
+even answers TCP's probes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+#: Seconds after which the database ends a session that is silent, within a transaction or with the locks of lanes. A
+#: relay that works is silent for a fraction of a second. So it was paused, or has lost the network, and another one
+#: goes on. As long as a worker may be silent in its group.
+SILENT_S = 10
+#: The oldest PostgreSQL with idle_session_timeout. An older one keeps the lanes of a paused relay.
+_IDLE_SINCE = (14,)
+
+
+def limit_transactions(engine: Engine) -> None:
+    """Have the database end transactions of this engine in which nothing happens."""
+    statement = {
+        "postgresql": f"SET idle_in_transaction_session_timeout = {SILENT_S * 1000}",
+        # It also ends sessions that wait in the pool, which replaces them.
+        "mysql": f"SET SESSION wait_timeout = {SILENT_S}",
+        "mariadb": f"SET SESSION wait_timeout = {SILENT_S}",
+    }.get(engine.dialect.name)
+    if statement is None:
+        return
+
+    def limit_session(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            cursor.close()
+        # PostgreSQL forgets a setting whose transaction is rolled back.
+        connection.commit()
+
+    event.listen(engine, "connect", limit_session)
+
+
+def limit_silence(session: Connection) -> None:
+    """Have the database end this session when it is silent, and not only in a transaction."""
+    if session.dialect.name == "postgresql" and (session.dialect.server_version_info or ()) >= _IDLE_SINCE:
+        session.exec_driver_sql(f"SET idle_session_timeout = {SILENT_S * 1000}")

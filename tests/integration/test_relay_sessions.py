@@ -1,0 +1,130 @@
+"""Relays that lose database sessions, or are paused for longer than every time-out, while others go on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import create_engine
+
+from tests.support import sql_application
+from tests.support.harness import eventually
+from tests.support.postgres import Postgres
+from tests.support.relays import (
+    RELAY_POINTS,
+    add_rows,
+    end_gently,
+    make_outbox,
+    relay_backends,
+    relaying,
+    require_exact,
+    rows_left,
+    terminate,
+    wait_relayed,
+    wait_stopped,
+)
+
+
+def named(url):
+    """The URL for relays, whose sessions a test can tell from its own."""
+    return f"{url}&application_name=relay"
+
+
+@pytest.fixture
+def url(postgres_url, tmp_path):
+    return sql_application.in_new_schema(postgres_url, f"s_{tmp_path.name}".lower())
+
+
+@pytest.fixture
+def engine(url):
+    made = make_outbox(url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def topic(bridge):
+    return bridge.create_topic("orders")
+
+
+def test_p3_sessions_that_end_at_any_moment(bridge, topic, url, engine):
+    bridge.worker()
+    with relaying(bridge, named(url)) as relay:
+        add_rows(engine, topic, range(50))
+        eventually(lambda: rows_left(engine) < 50, 30)
+        ended = 0
+        for start in range(50, 1_000, 50):
+            add_rows(engine, topic, range(start, start + 50))
+            time.sleep(0.05)
+            ended += terminate(engine)
+        wait_relayed(bridge, topic, 1_000, relay)
+        end_gently(relay)
+    assert ended > 10
+    require_exact(bridge, topic, 1_000)
+    assert rows_left(engine) == 0
+
+
+def test_p3_a_session_that_ends_within_the_transaction_of_a_batch(bridge, topic, url, engine):
+    add_rows(engine, topic, range(50))
+    bridge.worker()
+    with relaying(bridge, named(url), fault="relay.deleted/SIGSTOP") as relay:
+        wait_stopped(relay)
+        assert terminate(engine, "state = 'idle in transaction'") >= 1
+        relay.send_signal(signal.SIGCONT)
+        wait_relayed(bridge, topic, 50, relay)
+        end_gently(relay)
+    require_exact(bridge, topic, 50)
+
+
+def test_p3_a_commit_that_is_not_answered(bridge, topic):
+    """PostgreSQL has committed and waits for a standby when its session is ended, so the relay only sees an error."""
+    with Postgres() as server:
+        engine = make_outbox(server.url)
+        add_rows(engine, topic, range(50))
+        bridge.worker()
+        with relaying(bridge, named(server.url), fault="relay.deleted/SIGSTOP") as relay:
+            wait_stopped(relay)
+            settings = create_engine(server.url, isolation_level="AUTOCOMMIT")
+            with settings.connect() as connection:
+                connection.exec_driver_sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+                connection.exec_driver_sql("SELECT pg_reload_conf()")
+                relay.send_signal(signal.SIGCONT)
+                waiting = "wait_event = 'SyncRep' AND query = 'COMMIT'"
+                eventually(lambda: relay_backends(engine, waiting), 30)
+                connection.exec_driver_sql("ALTER SYSTEM SET synchronous_standby_names = ''")
+                assert terminate(engine, waiting) >= 1
+                connection.exec_driver_sql("SELECT pg_reload_conf()")
+            settings.dispose()
+            wait_relayed(bridge, topic, 50, relay)
+            add_rows(engine, topic, range(50, 100))
+            wait_relayed(bridge, topic, 100, relay)
+            end_gently(relay)
+        assert rows_left(engine) == 0
+        engine.dispose()
+    require_exact(bridge, topic, 100)
+
+
+@pytest.mark.parametrize("point", RELAY_POINTS)
+def test_p14_a_relay_that_is_paused_for_longer_than_every_time_out(bridge, topic, url, engine, point):
+    """Another one takes its lanes when the database has ended its silent sessions. Then the first one goes on."""
+    add_rows(engine, topic, range(100))
+    bridge.worker(transaction_check_max=100)
+    with ExitStack() as running:
+        paused = running.enter_context(relaying(bridge, named(url), fault=f"{point}/SIGSTOP"))
+        wait_stopped(paused)
+        other = running.enter_context(relaying(bridge, named(url)))
+        add_rows(engine, topic, range(100, 200))
+        wait_relayed(bridge, topic, 200, other)
+        if point in {"relay.half_stored", "relay.deleted"}:
+            # Kafka has ended its membership, and a check has rolled its batch back.
+            eventually(lambda: ["rollback"] in bridge.outcomes().values(), 60)
+        paused.send_signal(signal.SIGCONT)
+        add_rows(engine, topic, range(200, 300))
+        end_gently(other)
+        add_rows(engine, topic, range(300, 400))
+        wait_relayed(bridge, topic, 400, paused)
+        end_gently(paused)
+    require_exact(bridge, topic, 400)
+    assert rows_left(engine) == 0
