@@ -55,7 +55,8 @@ class ControllerRequests:
                 for answer in answers.values():
                     error = answer.exception(attempt.left)
                     if error is not None and _is_local(error):
-                        raise error
+                        # A new one: confluent-kafka keeps that of the future in a cycle, which would get this frame.
+                        raise KafkaException(*error.args) from None
             except (KafkaException, TimeoutError):
                 self._give_up(client)
                 if left == 0 or deadline.is_over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 import weakref
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from txbridge.kafka import controller_requests
 from txbridge.kafka.admin import KafkaCluster, KafkaUnreachableError
@@ -105,6 +107,26 @@ def test_a_client_that_was_given_up_does_not_wait_for_the_garbage_collector() ->
     try:
         with suppress(KafkaException):
             ControllerRequests(connect).ask(lambda *_: {"orders": failed(KafkaError._TIMED_OUT)}, 10)
+        assert [client() for client in made] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_nor_do_clients_of_confluent_kafka_that_no_broker_answers() -> None:
+    """They keep each error in a cycle. In an outage a worker gives up some clients a minute, with 4 descriptors each."""
+    made: list[weakref.ref[AdminClient]] = []
+
+    def connect() -> AdminClient:
+        client = AdminClient(
+            {"bootstrap.servers": "127.0.0.1:1", "logger": logging.getLogger("silent"), "log_level": 0}
+        )
+        made.append(weakref.ref(client))
+        return client
+
+    gc.disable()
+    try:
+        with suppress(KafkaException, TimeoutError):
+            ControllerRequests(connect).describe_topics(["orders", "mail"], 4.0)
         assert [client() for client in made] == [None] * 3
     finally:
         gc.enable()
