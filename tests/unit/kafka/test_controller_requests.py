@@ -113,7 +113,7 @@ def test_a_client_that_was_given_up_does_not_wait_for_the_garbage_collector() ->
 
 
 def test_nor_do_clients_of_confluent_kafka_that_no_broker_answers() -> None:
-    """They keep each error in a cycle. In an outage a worker gives up some clients a minute, with 4 descriptors each."""
+    """They keep each error in a cycle. In an outage a worker gives up some clients a minute, with 4 files each."""
     made: list[weakref.ref[AdminClient]] = []
 
     def connect() -> AdminClient:
