@@ -153,18 +153,23 @@ def _with(statements: Statements, sends: bool = False) -> Callable[[Service], Ab
     return placing
 
 
-@contextmanager
-def _with_outbox(service: Service) -> Iterator[Place]:
-    engine, box = service.engine(), Outbox()
+def _with_outbox(*, notify: bool) -> Callable[[Service], AbstractContextManager[Place]]:
+    box = Outbox(notify=notify)
 
-    def place(number: int) -> float:
-        with engine.begin() as connection:
-            connection.execute(INSERT_ORDER, order(number))
-            box.add(connection, _message(service, number))
-        return time.monotonic()
+    @contextmanager
+    def placing(service: Service) -> Iterator[Place]:
+        engine = service.engine()
 
-    yield place
-    engine.dispose()
+        def place(number: int) -> float:
+            with engine.begin() as connection:
+                connection.execute(INSERT_ORDER, order(number))
+                box.add(connection, _message(service, number))
+            return time.monotonic()
+
+        yield place
+        engine.dispose()
+
+    return placing
 
 
 class _Noting(SqlTransactionListener):
@@ -235,18 +240,23 @@ def _async_with(statements: Statements, sends: bool = False) -> Callable[[Servic
     return placing
 
 
-@asynccontextmanager
-async def _async_with_outbox(service: Service) -> AsyncIterator[AsyncPlace]:
-    engine, box = service.async_engine(), Outbox()
+def _async_with_outbox(*, notify: bool) -> Callable[[Service], AbstractAsyncContextManager[AsyncPlace]]:
+    box = Outbox(notify=notify)
 
-    async def place(number: int) -> float:
-        async with engine.begin() as connection:
-            await connection.execute(INSERT_ORDER, order(number))
-            await box.async_add(connection, _message(service, number))
-        return time.monotonic()
+    @asynccontextmanager
+    async def placing(service: Service) -> AsyncIterator[AsyncPlace]:
+        engine = service.async_engine()
 
-    yield place
-    await engine.dispose()
+        async def place(number: int) -> float:
+            async with engine.begin() as connection:
+                await connection.execute(INSERT_ORDER, order(number))
+                await box.async_add(connection, _message(service, number))
+            return time.monotonic()
+
+        yield place
+        await engine.dispose()
+
+    return placing
 
 
 class _AsyncNoting(AsyncSqlTransactionListener):
@@ -283,14 +293,15 @@ async def _async_txbridge(service: Service) -> AsyncIterator[AsyncPlace]:
     await engine.dispose()
 
 
-#: By name: the bare INSERT, a message after COMMIT, a row for a relay, the same with a NOTIFY, a row for
+#: By name: the bare INSERT, a message after COMMIT, a row for a relay, the same with a NOTIFY, both for
 #: txbridge's relay, and a half message.
 THREADS = {
     "insert": _with(_bare),
     "send": _with(_bare, sends=True),
     "row": _with(_with_row),
     "notify": _with(_with_row_and_notify),
-    "outbox": _with_outbox,
+    "outbox": _with_outbox(notify=False),
+    "outbox, notify": _with_outbox(notify=True),
     "txbridge": _txbridge,
     "pipelined": _pipelined,
 }
@@ -299,7 +310,8 @@ ASYNCIO: dict[str, Callable[[Service], AbstractAsyncContextManager[AsyncPlace]]]
     "send": _async_with(_bare, sends=True),
     "row": _async_with(_with_row),
     "notify": _async_with(_with_row_and_notify),
-    "outbox": _async_with_outbox,
+    "outbox": _async_with_outbox(notify=False),
+    "outbox, notify": _async_with_outbox(notify=True),
     "txbridge": _async_txbridge,
     # Its module needs packages that only this way has.
     "faststream": lambda service: import_module("tests.bench.outbox.faststream_way").rows(service),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tests.bench.measure import P50, PER_SECOND, Figure, Ratio, Rounds
 from tests.bench.outbox import figures
 from tests.bench.outbox.visit import DRAINED, TRANSACTIONS, VISIBLE
-from tests.bench.outbox.ways import EXACTLY_ONCE, FOUR, LOADS, OUTBOX, PACED, POLLED, TXBRIDGE
+from tests.bench.outbox.ways import EXACTLY_ONCE, FOUR, LOADS, OUTBOX, OUTBOX_NOTIFY, PACED, POLLED, TXBRIDGE
 from tests.bench.report import CPU
 
 #: Workloads that are no loads.
@@ -77,6 +77,7 @@ GOALS = {
         for load in ("20/s", "200/s", "1,000/s", "5,000/s")
     },
     **_of_relay(OUTBOX),
+    **_of_relay(OUTBOX_NOTIFY),
 }
 
 

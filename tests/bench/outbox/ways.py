@@ -66,13 +66,15 @@ class Way:
 
 
 TXBRIDGE, POLLED, FOUR, PACED = "txbridge", "polled, 50 ms", "txbridge, 4 half partitions", "txbridge, without SQL"
-OUTBOX, EXACTLY_ONCE, BARE = "txbridge relay", "Debezium, exactly once", "bare INSERT"
+OUTBOX, OUTBOX_NOTIFY = "txbridge relay", "txbridge relay, LISTEN/NOTIFY"
+EXACTLY_ONCE, BARE = "Debezium, exactly once", "bare INSERT"
 WAYS = {
     TXBRIDGE: Way("txbridge", relays.worker, (*ALL, "20/s"), restarts=True),
     FOUR: Way("txbridge", relays.worker, ("8 threads", "200/s", "20/s"), partitions=4),
     PACED: Way("pipelined", relays.worker, ("5,000/s", "1,000/s", "200/s", "20/s"), idle=False),
     POLLED: Way("row", relays.polled("poll"), (*ALL, "20/s"), restarts=True),
     OUTBOX: Way("outbox", relay, (*ALL, "20/s"), restarts=True),
+    OUTBOX_NOTIFY: Way("outbox, notify", relay, restarts=True),
     "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify"), restarts=True),
     "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
     "faststream-outbox": Way("faststream", faststream, ("asyncio 100", "200/s"), api="asyncio", restarts=True),
