@@ -3,7 +3,7 @@
 from django.db import migrations, models
 
 
-class OutboxMigration(migrations.Migration):
+class Migration(migrations.Migration):
     """Creates both tables. If txbridge_sqlalchemy has created them already, run `migrate --fake-initial`."""
 
     # Of these tables it is the first one, so `--fake-initial` looks for them.
@@ -40,7 +40,3 @@ class OutboxMigration(migrations.Migration):
             options={"db_table": "txbridge_outbox_lanes"},
         ),
     )
-
-
-# Django looks for this name in each migration.
-Migration = OutboxMigration
