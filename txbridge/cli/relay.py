@@ -39,6 +39,9 @@ def relay(
             help="The outbox, as [SCHEMA.]NAME; or MODULE:NAME, an OutboxTable in Python that describes another table.",
         ),
     ] = "txbridge_outbox",
+    ddl: Annotated[
+        bool, typer.Option("--ddl", help="Print the statements that create what this database needs, and end.")
+    ] = False,
     group: Annotated[
         str,
         typer.Option(
@@ -73,6 +76,9 @@ def relay(
     with needs("answer-checks", "relay reads a database by SQLAlchemy"):
         from txbridge import log  # noqa: PLC0415
         from txbridge.cli import relay_program  # noqa: PLC0415
+    if ddl:
+        typer.echo(relay_program.ddl_for(database_url, table), nl=False)
+        return
     settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):

@@ -14,11 +14,12 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from txbridge_sqlalchemy.commit_listener import listen_for_commits
 from txbridge_sqlalchemy.outbox_rows import OutboxRows
-from txbridge_sqlalchemy.outbox_table import OutboxTable
+from txbridge_sqlalchemy.outbox_table import OutboxTable, outbox_ddl
 from txbridge_sqlalchemy.relay import Relay
 from txbridge_sqlalchemy.relay_lane import RelayListener
 from txbridge_sqlalchemy.relay_sessions import limit_transactions
 from txbridge_sqlalchemy.row import first_line
+from txbridge_sqlalchemy.table import ddl
 
 from txbridge import ClientMetrics
 from txbridge.cli.database import DatabaseWatch, make_engine, verify_table
@@ -37,6 +38,12 @@ _log = get_logger("txbridge.relay")
 _CONNECTIONS = 8
 #: Seconds that the end waits for ENDs and answers. docs/operations.md asks for 25 s between SIGTERM and SIGKILL.
 _CLOSE_S = 15.0
+
+
+def ddl_for(database_url: str, table_name: str) -> str:
+    """The statements that create what a relay of this table needs. Raises UsageError and LocalProblemError."""
+    dialect = make_engine(database_url, 1).dialect
+    return ddl(dialect) + outbox_ddl(dialect, table_of(table_name))
 
 
 def run(group: str, database_url: str, table_name: str, patience: float, settings: WorkerSettings) -> None:
