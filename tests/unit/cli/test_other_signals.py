@@ -12,7 +12,7 @@ from txbridge.cli.app import app
 from txbridge.interrupts import end_at_hangup
 
 
-@pytest.mark.parametrize("program", ["worker", "rocketmq", "answer-checks"])
+@pytest.mark.parametrize("program", ["worker", "rocketmq", "answer-checks", "relay"])
 def test_every_service_hears_that_its_terminal_was_closed(program, monkeypatch):
     """Before anything else, so that a mistake in the options is the end of this test."""
     handlers = {}
