@@ -6,15 +6,12 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.options import ClusterOptions, spread
+from txbridge.cli.options import ClusterOptions, DatabaseUrl, require_database, spread
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge.extras import needs
 from txbridge.interrupts import end_at_hangup
 from txbridge.subject import about
-
-#: Variable for the address of the database, because other users of the machine can read a command line.
-DATABASE_VARIABLE = "TXBRIDGE_DATABASE_URL"
 
 
 @spread
@@ -24,16 +21,7 @@ def answer_checks(
     group: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="The producer group; may be repeated.")
     ] = None,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar=DATABASE_VARIABLE,
-            show_envvar=False,
-            help="The database with the table txbridge_transactions, as SQLAlchemy writes it: "
-            f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users cannot read.",
-        ),
-    ] = None,
+    database_url: DatabaseUrl = None,
     patience: Annotated[
         float,
         typer.Option(
@@ -60,10 +48,7 @@ def answer_checks(
     end_at_hangup()
     if not group:
         raise UsageError("--group is missing: name a producer group whose checks this process answers")
-    if not database_url:
-        raise UsageError(
-            f"--database-url (or {DATABASE_VARIABLE}) is missing: name the database of the table txbridge_transactions"
-        )
+    url = require_database(database_url, "the table txbridge_transactions")
     # Only here: other commands need no database.
     with needs("answer-checks", "answer-checks reads a database by SQLAlchemy"):
         from txbridge import log  # noqa: PLC0415
@@ -71,4 +56,4 @@ def answer_checks(
     settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
-        answer_checks_program.run(list(dict.fromkeys(group)), database_url, patience, threads, settings)
+        answer_checks_program.run(list(dict.fromkeys(group)), url, patience, threads, settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import getpass
-import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
+from txbridge.cli.options import ClusterOptions, Format, OutputFormat, parse_age, spread
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
 from txbridge.cli.terminal import complain, print_json, warn
@@ -40,9 +39,6 @@ from txbridge.subject import about
 
 #: Exit codes. main.py uses the same 2 for every TxBridgeError.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
-
-_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGE = re.compile(r"(\d{1,9})([smhd])\Z")
 
 
 class StateFilter(enum.Enum):
@@ -86,7 +82,7 @@ class Filters:
 
     def as_selection(self, cause: str | None) -> Selection:
         """Raises UsageError."""
-        age = parse_age(self.min_age)
+        age = parse_age(self.min_age, "--min-age")
         return Selection(group=self.group, topic=self.topic, partition=self.partition, min_age=age, cause=cause)
 
 
@@ -235,14 +231,6 @@ def resume_command(
         return [resume(connection, message, id_prefix=id_prefix, **given)]
 
     answer(work, settings, output_format, lambda _, found: [] if found else ["this group has no discarded messages"])
-
-
-def parse_age(text: str) -> int:
-    """Milliseconds of an age such as 90s, 10m, 2h, 3d. Raises UsageError."""
-    found = _AGE.match(text)
-    if found is None:
-        raise UsageError(f"--min-age takes a number and a unit, as in 90s, 10m, 2h or 3d, not {text[:40]!r}")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def default_operator() -> str:

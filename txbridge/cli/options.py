@@ -6,6 +6,7 @@ import enum
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
@@ -16,6 +17,7 @@ import typer
 
 from txbridge.config.sources import load_settings as read_settings
 from txbridge.config.worker import WorkerSettings
+from txbridge.errors import UsageError
 
 #: The end of the help of every command that takes these options.
 SOURCES = (
@@ -30,9 +32,42 @@ Config = Annotated[
 ]
 
 
+#: Variable for the address of the database, because other users of the machine can read a command line.
+DATABASE_VARIABLE = "TXBRIDGE_DATABASE_URL"
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar=DATABASE_VARIABLE,
+        show_envvar=False,
+        help="The database with the table txbridge_transactions, as SQLAlchemy writes it: "
+        f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users cannot read.",
+    ),
+]
+
+
+def require_database(url: str | None, table: str) -> str:
+    """The URL. Raises UsageError if there is none; `table` says which database is asked for."""
+    if not url:
+        raise UsageError(f"--database-url (or {DATABASE_VARIABLE}) is missing: name the database of {table}")
+    return url
+
+
 class Format(enum.Enum):
     TABLE = "table"
     JSON = "json"
+
+
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGE = re.compile(r"(\d{1,9})([smhd])\Z")
+
+
+def parse_age(text: str, option: str) -> int:
+    """Milliseconds of an age such as 90s, 10m, 2h, 3d. Raises UsageError."""
+    found = _AGE.match(text)
+    if found is None:
+        raise UsageError(f"{option} takes a number and a unit, as in 90s, 10m, 2h or 3d, not {text[:40]!r}")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 OutputFormat = Annotated[Format, typer.Option("--format", help="For people or for programs.")]

@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.answer_checks import DATABASE_VARIABLE
-from txbridge.cli.options import ClusterOptions, spread
+from txbridge.cli.options import ClusterOptions, DatabaseUrl, require_database, spread
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
-from txbridge.errors import UsageError
 from txbridge.extras import needs
 from txbridge.interrupts import end_at_hangup
 from txbridge.subject import about
@@ -22,16 +20,7 @@ DEFAULT_GROUP = "relay"
 def relay(
     *,
     cluster: ClusterOptions,
-    database_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar=DATABASE_VARIABLE,
-            show_envvar=False,
-            help="The database with the outbox and txbridge_transactions, as SQLAlchemy writes it: "
-            f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users cannot read.",
-        ),
-    ] = None,
+    database_url: DatabaseUrl = None,
     table: Annotated[
         str,
         typer.Option(
@@ -70,16 +59,15 @@ def relay(
     batch in hand. Exit code 0: stopped by a signal; 2: it cannot run.
     """
     end_at_hangup()
-    if not database_url:
-        raise UsageError(f"--database-url (or {DATABASE_VARIABLE}) is missing: name the database of the outbox")
+    url = require_database(database_url, "the outbox")
     # Only here: other commands need no database.
     with needs("answer-checks", "relay reads a database by SQLAlchemy"):
         from txbridge import log  # noqa: PLC0415
         from txbridge.cli import relay_program  # noqa: PLC0415
     if ddl:
-        typer.echo(relay_program.ddl_for(database_url, table), nl=False)
+        typer.echo(relay_program.ddl_for(url, table), nl=False)
         return
     settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
-        relay_program.run(group, database_url, table, patience, settings)
+        relay_program.run(group, url, table, patience, settings)

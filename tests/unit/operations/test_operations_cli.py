@@ -14,7 +14,8 @@ from tests.support import open_messages
 from tests.support.partition_builder import COMMIT
 from txbridge.cli import main
 from txbridge.cli import operations as commands
-from txbridge.cli.operations import exit_code, parse_age
+from txbridge.cli.operations import exit_code
+from txbridge.cli.options import parse_age
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import (
     answer_record,
@@ -354,13 +355,13 @@ def test_pending_lists_the_states_that_are_asked_for(txbridge, on_cluster):
 
 @pytest.mark.parametrize(("text", "ms"), [("90s", 90_000), ("10m", 600_000), ("2h", 7_200_000), ("3d", 259_200_000)])
 def test_an_age(text, ms):
-    assert parse_age(text) == ms
+    assert parse_age(text, "--min-age") == ms
 
 
 @pytest.mark.parametrize("text", ["", "10", "-1s", "1w", "1.5h", "1h30m"])
 def test_no_age(text):
     with pytest.raises(UsageError, match=r"^--min-age takes a number and a unit"):
-        parse_age(text)
+        parse_age(text, "--min-age")
 
 
 @pytest.mark.parametrize(

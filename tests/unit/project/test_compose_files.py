@@ -10,9 +10,9 @@ import yaml
 from txbridge_rocketmq.door_options import SECRET_VARIABLE
 
 from tests.support.source import ROOT
-from txbridge.cli.answer_checks import DATABASE_VARIABLE
 from txbridge.cli.app import app
 from txbridge.cli.demo import INSTALLED_EXAMPLES
+from txbridge.cli.options import DATABASE_VARIABLE
 from txbridge.config.worker import OPTIONS
 from txbridge.testing.containers import KAFKA_IMAGE, WORKER_IMAGE
 
