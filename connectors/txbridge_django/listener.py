@@ -10,7 +10,17 @@ from typing import Any
 from django.db import DatabaseError, IntegrityError, OperationalError, close_old_connections, connections, transaction
 
 from txbridge import LocalTransactionState, MessageExt
-from txbridge.client.barrier import BARRIER_ROW, COMMITTED, ROLLED_BACK, Rollback, creation_time, new_barrier_id
+from txbridge.client.barrier import (
+    BARRIER_ROW,
+    COMMITTED,
+    NEVER_PURGED,
+    PURGED_ROW,
+    ROLLED_BACK,
+    Rollback,
+    creation_time,
+    new_barrier_id,
+    refuse_purged,
+)
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, wants_commit
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
@@ -48,12 +58,12 @@ class DjangoTransactionListener(BarrierListener):
         try:
             with suppress(Rollback), self._open_transaction():
                 self._bound_waits()
-                self._write_row(probe, ROLLED_BACK)
+                self._write_row(probe, ROLLED_BACK, None)
                 raise Rollback
             stays, _ = self._all_rows().filter(id=probe).delete()
             if stays:
                 raise UsageError(_NO_TRANSACTIONS)
-            self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id())
+            self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id(), NEVER_PURGED)
         except OperationalError as error:
             if "no such table" not in str(error):
                 raise
@@ -81,7 +91,7 @@ class DjangoTransactionListener(BarrierListener):
         earlier_error = connection.rollback_exc
         try:
             with self._open_transaction():
-                xid = self._write_row(message.transaction_id, COMMITTED)
+                xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
                 function, given = arg
                 with connection.execute_wrapper(_refuse_after_the_end):
                     commits = wants_commit(function, message, given)
@@ -130,11 +140,11 @@ class DjangoTransactionListener(BarrierListener):
         except DatabaseError:
             return False
 
-    def _write_row(self, row_id: str, state: str) -> int | None:
+    def _write_row(self, row_id: str, state: str, born: int | None) -> int | None:
         """Insert the row. Returns PostgreSQL's id of the transaction, None on other databases."""
         has_xid = connections[self._database].vendor == "postgresql"
         try:
-            found = self._ask(_INSERT_FOR_XID if has_xid else _INSERT, (row_id, state, creation_time(row_id)))
+            found = self._ask(_INSERT_FOR_XID if has_xid else _INSERT, (row_id, state, creation_time(born)))
         except IntegrityError as error:
             raise RowDecidesError from error
         return None if found is None else int(found)
@@ -146,15 +156,19 @@ class DjangoTransactionListener(BarrierListener):
             row = cursor.fetchone() if cursor.description else None
         return None if row is None else row[0]
 
-    def _write_state(self, row_id: str, state: str) -> None:
+    def _write_state(self, row_id: str, state: str, born: int | None) -> None:
         with self._open_transaction():
             self._bound_waits()
-            self._write_row(row_id, state)
+            self._write_row(row_id, state, born)
+            refuse_purged(born, self._rows_by_id(PURGED_ROW).get(PURGED_ROW))
 
     def _read_states(self, *ids: str) -> dict[str, str]:
         with self._open_transaction():
             self._bound_waits()
-            return dict(self._all_rows().filter(id__in=ids).values_list("id", "state"))
+            return self._rows_by_id(*ids)
+
+    def _rows_by_id(self, *ids: str) -> dict[str, str]:
+        return dict(self._all_rows().filter(id__in=ids).values_list("id", "state"))
 
     def _bound_waits(self) -> None:
         connection = connections[self._database]

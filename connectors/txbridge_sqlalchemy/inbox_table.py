@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Column, Engine, Index, Integer, MetaData, String, Table
 from sqlalchemy.engine import Dialect
+from sqlalchemy.util import greenlet_spawn
 
+from txbridge.client.barrier_purge import PURGE_BATCH
 from txbridge.client.message import now_ms
 from txbridge_sqlalchemy.record_name import RecordName
 from txbridge_sqlalchemy.row import Row
-from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
+from txbridge_sqlalchemy.upkeep import SqlPurgedTable, ddl_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -51,7 +54,7 @@ def inbox_ddl(dialect: Dialect) -> str:
     return ddl_of(inbox, dialect)
 
 
-def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = 1_000) -> int:
+def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = PURGE_BATCH) -> int:
     """Delete rows of records that cannot be read again, and return how many. Run it once a day or so, from anywhere.
 
     Args:
@@ -65,9 +68,9 @@ def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = 1_000) ->
         UsageError: `older_than` or `batch` is not positive.
 
     """
-    return purge_table(engine, inbox, older_than, batch)
+    return SqlPurgedTable(engine, inbox).purge_rows(older_than, batch)
 
 
-async def async_purge_inbox(engine: AsyncEngine, older_than: timedelta, *, batch: int = 1_000) -> int:
-    """`purge_inbox` for an AsyncEngine."""
-    return await async_purge_table(engine, inbox, older_than, batch)
+async def async_purge_inbox(engine: AsyncEngine, older_than: timedelta, *, batch: int = PURGE_BATCH) -> int:
+    """`purge_inbox` for an AsyncEngine. A cancelled call leaves whole batches deleted."""
+    return await greenlet_spawn(partial(purge_inbox, engine.sync_engine, older_than, batch=batch))

@@ -9,7 +9,15 @@ from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import MessageExt
-from txbridge.client.barrier import BARRIER_ROW, COMMITTED, ROLLED_BACK, new_barrier_id
+from txbridge.client.barrier import (
+    BARRIER_ROW,
+    COMMITTED,
+    NEVER_PURGED,
+    PURGED_ROW,
+    ROLLED_BACK,
+    new_barrier_id,
+    refuse_purged,
+)
 from txbridge.client.barrier_listener import BarrierListener, RowDecidesError, wants_commit
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
@@ -102,17 +110,17 @@ class SqlTransactionListener(BarrierListener):
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """
-        level = probe(self._open, row_of(probe_id(), ROLLED_BACK), self._isolation_level)
+        level = probe(self._open, row_of(probe_id(), ROLLED_BACK, None), self._isolation_level)
         if level == "READ UNCOMMITTED":
             raise UsageError(
                 "the isolation level is READ UNCOMMITTED: a check could see a transaction that is rolled back later. "
                 "Give the listener an engine with READ COMMITTED or more",
             )
-        self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id())
+        self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id(), NEVER_PURGED)
 
     def _run(self, message: MessageExt, arg: Any) -> bool:
         with begin(self._open, transactions) as work:
-            work.write_row(row_of(message.transaction_id, COMMITTED))
+            work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
             commits = wants_commit(self._execute, work.given, message, arg)
             if work.is_over():
                 raise RowDecidesError
@@ -120,15 +128,16 @@ class SqlTransactionListener(BarrierListener):
                 work.transaction.rollback()
         return commits
 
-    def _write_state(self, row_id: str, state: str) -> None:
+    def _write_state(self, row_id: str, state: str, born: int | None) -> None:
         with begin(self._open, transactions) as work:
             self._set_time_limits(work.connection)
-            work.write_row(row_of(row_id, state))
+            work.write_row(row_of(row_id, state, born))
+            refuse_purged(born, _read_rows(work.connection, PURGED_ROW).get(PURGED_ROW))
 
     def _read_states(self, *ids: str) -> dict[str, str]:
         with begin(self._open, transactions) as work:
             self._set_time_limits(work.connection)
-            return {row.id: row.state for row in ask(work.connection, _STATES, {"ids": ids})}
+            return _read_rows(work.connection, *ids)
 
     def _isolation_level(self, connection: Connection) -> str | None:
         """The isolation level; None if the dialect does not report it."""
@@ -145,3 +154,7 @@ class SqlTransactionListener(BarrierListener):
             # migration of the table. Without a bound these would block the checks. LOCAL: until the transaction ends.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._wait_ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._wait_ms}")
+
+
+def _read_rows(connection: Connection, *ids: str) -> dict[str, str]:
+    return {row.id: row.state for row in ask(connection, _STATES, {"ids": ids})}

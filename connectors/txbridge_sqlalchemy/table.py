@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
-from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, insert, select, update
 from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.util import greenlet_spawn
 
-from txbridge.client.barrier import creation_time
+from txbridge.client.barrier import NEVER_PURGED, PURGED_ROW, creation_time
+from txbridge.client.barrier_purge import PURGE_AFTER, PURGE_BATCH, PurgedBarrierTable, mark_of
 from txbridge_sqlalchemy.row import Row
-from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
+from txbridge_sqlalchemy.upkeep import SqlPurgedTable, ddl_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -21,24 +26,20 @@ metadata = MetaData()
 transactions = Table(
     "txbridge_transactions",
     metadata,
-    # 128 bits as hexadecimal digits; or `barrier`, whose state is the identity of the table.
+    # 128 bits as hexadecimal digits; or `barrier`, whose state is the identity of the table; or `purged`, the mark of
+    # the last purge (ms).
     Column("id", String(32), primary_key=True),
     Column("state", String(16), nullable=False),
-    # Milliseconds since 1970-01-01 UTC, as everywhere in txbridge: the same in every database, whatever its time zone.
+    # The birth of the message, in milliseconds since 1970-01-01 UTC: the same in every database and time zone.
     Column("created_at", BigInteger, nullable=False),
 )
 # For purge, which would read the whole table at every batch without it.
 Index("txbridge_transactions_created_at", transactions.c.created_at)
 
-#: Twice `transaction_max_age` (72 h), because a discarded message that is resumed has that time again, plus the 30 days
-#: for which it can be resumed.
-PURGE_AFTER = timedelta(days=36)
 
-
-def row_of(transaction_id: str, state: str) -> Row:
-    """The row of a transaction in this state, or of the identity of the table."""
-    values = {"id": transaction_id, "state": state, "created_at": creation_time(transaction_id)}
-    return Row(transactions, values)
+def row_of(transaction_id: str, state: str, born: int | None) -> Row:
+    """The row of a transaction whose message has this birth (ms), or one of the table's own."""
+    return Row(transactions, {"id": transaction_id, "state": state, "created_at": creation_time(born)})
 
 
 def create_table(engine: Engine) -> None:
@@ -51,16 +52,36 @@ def ddl(dialect: Dialect) -> str:
     return ddl_of(transactions, dialect)
 
 
-def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1_000) -> int:
-    """Delete rows that no check can need any more, and return how many. Run it once a day or so, from anywhere.
+class OutcomeTable(SqlPurgedTable, PurgedBarrierTable):
+    """`txbridge_transactions` for a purge."""
 
-    A row that is missing means "rolled back" to a check. So a row must outlive every check of its message, and every
-    process that is paused before its local transaction. Deleting it too early loses a committed message.
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, transactions)
+
+    def raise_mark(self, before: int) -> None:
+        mark, ours = mark_of(before), transactions.c.id == PURGED_ROW
+        with self.engine.connect() as connection:
+            is_there = connection.execute(select(transactions.c.id).where(ours)).first() is not None
+        if not is_there:
+            # Of two purges that find none, one fails, and has the row of the other.
+            with suppress(IntegrityError), self.engine.begin() as connection:
+                values = {"id": PURGED_ROW, "state": mark, "created_at": NEVER_PURGED}
+                connection.execute(insert(transactions).values(values))
+        with self.engine.begin() as connection:
+            connection.execute(update(transactions).where(ours, transactions.c.state < mark).values(state=mark))
+
+
+def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = PURGE_BATCH) -> int:
+    """Delete old rows, and return how many. Run it once a day or so, from anywhere: `txbridge purge` does it, too.
+
+    It is safe at any time, and any number may run at once. A check of a message whose row may be deleted is answered
+    "unknown" and not "rolled back". So no committed message is lost, but a person has to decide such a message.
+    txbridge/client/barrier_purge.py has the proof. Rows "rolled back" stay for 36 days at least.
 
     Args:
         engine: of the database with the table.
-        older_than: at least twice the worker's `transaction_max_age` and the retention of TRANS_CHECK_MAX_TIME_TOPIC,
-            from which a message can be resumed. The default fits their defaults.
+        older_than: age of the messages. The default is the least retention of the half topic (7 days) and a day more:
+            later no check can come. Give more if the half topic keeps messages for longer.
         batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
             SQLite.
 
@@ -68,9 +89,9 @@ def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1
         UsageError: `older_than` or `batch` is not positive.
 
     """
-    return purge_table(engine, transactions, older_than, batch)
+    return OutcomeTable(engine).purge_rows(older_than, batch)
 
 
-async def async_purge(engine: AsyncEngine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1_000) -> int:
-    """`purge` for an AsyncEngine."""
-    return await async_purge_table(engine, transactions, older_than, batch)
+async def async_purge(engine: AsyncEngine, older_than: timedelta = PURGE_AFTER, *, batch: int = PURGE_BATCH) -> int:
+    """`purge` for an AsyncEngine. A cancelled call leaves whole batches deleted."""
+    return await greenlet_spawn(partial(purge, engine.sync_engine, older_than, batch=batch))

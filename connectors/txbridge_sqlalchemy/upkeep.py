@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
-from sqlalchemy import Delete, Engine, Table, delete, select, tuple_
+from sqlalchemy import ColumnElement, Engine, Table, delete, func, select
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
-from txbridge.client.message import now_ms
-from txbridge.errors import UsageError
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
+from txbridge.client.barrier_purge import PurgedTable
 
 
 def ddl_of(table: Table, dialect: Dialect) -> str:
@@ -23,38 +18,30 @@ def ddl_of(table: Table, dialect: Dialect) -> str:
     return "".join(f"{str(statement.compile(dialect=dialect)).strip()};\n" for statement in statements)
 
 
-def purge_table(engine: Engine, table: Table, older_than: timedelta, batch: int) -> int:
-    """Delete rows by their `created_at`, oldest first; returns how many."""
-    statement = _delete_oldest(table, older_than, batch)
-    total = 0
-    while True:
-        # Two purges at the same time may choose the same rows. The second one deletes fewer, and leaves the rest to the
-        # first.
-        with engine.begin() as connection:
-            deleted = connection.execute(statement).rowcount
-        total += deleted
-        if deleted < batch:
-            return total
+class SqlPurgedTable(PurgedTable):
+    """A table with a column `created_at` in the database of an engine."""
 
+    def __init__(self, engine: Engine, table: Table) -> None:
+        self.engine = engine
+        self.table = table
 
-async def async_purge_table(engine: AsyncEngine, table: Table, older_than: timedelta, batch: int) -> int:
-    """`purge_table` on an event loop. A cancelled call leaves whole batches deleted."""
-    statement = _delete_oldest(table, older_than, batch)
-    total = 0
-    while True:
-        async with engine.begin() as connection:
-            deleted = (await connection.execute(statement)).rowcount
-        total += deleted
-        if deleted < batch:
-            return total
+    def find_time(self, start: int, before: int, skipped: int) -> int | None:
+        created_at = self.table.c.created_at
+        times = select(created_at).where(*self._range(start, before, None)).order_by(created_at)
+        with self.engine.connect() as connection:
+            found: int | None = connection.execute(times.offset(skipped).limit(1)).scalar()
+        return found
 
+    def delete_rows(self, start: int, before: int, state: str | None) -> int:
+        with self.engine.begin() as connection:
+            return connection.execute(delete(self.table).where(*self._range(start, before, state))).rowcount
 
-def _delete_oldest(table: Table, older_than: timedelta, batch: int) -> Delete:
-    """One statement for a batch of any size: keys as parameters have a limit in every driver and database."""
-    if older_than <= timedelta(0) or batch < 1:
-        raise UsageError(f"older_than and batch must be positive, not {older_than} and {batch}")
-    before = now_ms() - older_than // timedelta(milliseconds=1)
-    key, created_at = table.primary_key.columns, table.c.created_at
-    oldest = select(*key).where(created_at < before).order_by(created_at).limit(batch).subquery()
-    # MySQL takes a LIMIT, and the table of the DELETE itself, only in a subquery of a subquery.
-    return delete(table).where(tuple_(*key).in_(select(oldest)))
+    def count_rows(self, start: int, before: int, state: str | None) -> int:
+        counted = select(func.count()).select_from(self.table).where(*self._range(start, before, state))
+        with self.engine.connect() as connection:
+            return int(connection.execute(counted).scalar_one())
+
+    def _range(self, start: int, before: int, state: str | None) -> list[ColumnElement[Any]]:
+        columns = self.table.c
+        within: list[ColumnElement[Any]] = [columns.created_at >= start, columns.created_at < before]
+        return within if state is None else [*within, columns.state == state]

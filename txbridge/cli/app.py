@@ -18,6 +18,7 @@ from txbridge.cli import (
     doctor,
     kafka,
     operations,
+    purge,
     relay,
     resolve_all,
     rocketmq,
@@ -88,5 +89,6 @@ _COMMANDS = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=SOURCES)(_command)
-# It takes none of the options about the cluster.
+# These take none of the options about the cluster.
+app.command("purge")(purge.purge)
 app.command("demo")(demo.demo)

@@ -30,7 +30,9 @@ _BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
 #: Id of the row whose state is the identity of the table. It is in the table itself, so that a table whose rows are
 #: deleted loses its identity with them.
 BARRIER_ROW = "barrier"
-#: `created_at` of that row (ms): no purge reaches it.
+#: Id of the row whose state is the mark of the purge (ms): rows of messages born before it may be gone.
+PURGED_ROW = "purged"
+#: `created_at` of these two rows (ms): no purge reaches them.
 NEVER_PURGED = 2**63 - 1
 #: Seconds between two log lines about the same foreign table. Every check of its messages meets it.
 _REPORT_EVERY_S = 60.0
@@ -44,9 +46,19 @@ class Rollback(Exception):  # noqa: N818  it is a decision, not an error
     """Raised by the application's function to roll its transaction back, and with it the message."""
 
 
-def creation_time(row_id: str) -> int:
-    """The value of `created_at` for a row that is written now."""
-    return NEVER_PURGED if row_id == BARRIER_ROW else now_ms()
+class PurgedError(Exception):
+    """The row of the transaction may have been there, and may have been deleted by a purge."""
+
+
+def refuse_purged(born: int | None, mark: str | None) -> None:
+    """Raise PurgedError if the row of a message of this birth (ms) may be gone. `mark` is the state of PURGED_ROW."""
+    if mark is not None and (born is None or born < int(mark)):
+        raise PurgedError
+
+
+def creation_time(born: int | None) -> int:
+    """The value of `created_at`: the birth of the message (ms), or now if the worker has not sent it."""
+    return now_ms() if born is None else born
 
 
 def new_barrier_id() -> str:
@@ -138,6 +150,20 @@ class Barrier:
             hint="this process has another table txbridge_transactions than the sender: give all processes of the "
             "producer group the same database, or each service a group of its own",
         )
+
+
+def report_purged(message: MessageExt) -> None:
+    """Log a check that is answered with unknown because a purge may have deleted its row."""
+    report(
+        logging.ERROR,
+        "check_after_purge",
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        check_times=message.check_times,
+        next="answered unknown; it stays undecided",
+        hint="a purge of txbridge_transactions has deleted rows of messages as old as this one: look for the data of "
+        "the transaction, and decide by hand (txbridge resolve)",
+    )
 
 
 def report_lost(message: MessageExt, reason: Exception) -> None:

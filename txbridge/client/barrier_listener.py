@@ -11,10 +11,12 @@ from txbridge.client.barrier import (
     BARRIER_ROW,
     ROLLED_BACK,
     Barrier,
+    PurgedError,
     Rollback,
     is_busy,
     report_busy,
     report_lost,
+    report_purged,
 )
 from txbridge.client.listener import LocalTransactionState, TransactionListener
 from txbridge.client.message import MessageExt
@@ -53,8 +55,12 @@ class BarrierListener(TransactionListener):
         """The states in the table by id. An id without a row is left out. Waits no longer than a check may."""
 
     @abstractmethod
-    def _write_state(self, row_id: str, state: str) -> None:
-        """Write a row. Raises RowDecidesError, from the database's own error, if it is there."""
+    def _write_state(self, row_id: str, state: str, born: int | None) -> None:
+        """Write a row. Raises RowDecidesError, from the database's own error, if it is there.
+
+        Raises PurgedError if it may have been there (`refuse_purged`). The mark is read after the row is written, in
+        the same transaction: client/barrier_purge.py.
+        """
 
     def barrier_id(self) -> str | None:
         """Identity of the table, which half messages carry. Read once, and made where the table has none."""
@@ -89,8 +95,8 @@ class BarrierListener(TransactionListener):
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.
 
         The answer is "unknown" while the transaction still runs in some process, while it may still begin (`patience`),
-        and if the sender uses another database. If the database cannot be asked, its exception is raised. The client
-        logs it and counts it as unknown, too.
+        if the sender uses another database, and if a purge may have deleted the row. If the database cannot be asked,
+        its exception is raised. The client logs it and counts it as unknown, too.
         """
         try:
             self._verify_once()
@@ -109,17 +115,21 @@ class BarrierListener(TransactionListener):
         self.barrier_id()
 
     def _decision_of(self, message: MessageExt) -> LocalTransactionState:
-        """Return the decision in the table. If there is none, write a rollback first."""
-        return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK)]
+        """Return the decision in the table. If there is none, write a rollback first, unless a purge was there."""
+        try:
+            return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK, message.born_timestamp)]
+        except PurgedError:
+            report_purged(message)
+            return LocalTransactionState.UNKNOW
 
-    def _state_or_new(self, row_id: str, new: str) -> str:
+    def _state_or_new(self, row_id: str, new: str, born: int | None) -> str:
         """Return the state of a row. If there is none, write it with this state."""
         # Usually the row is there, and reading needs no lock.
         found = self._read_states(row_id)
         if not found:
             # Of two inserts of one id, one fails on the primary key, at any isolation level.
             try:
-                self._write_state(row_id, new)
+                self._write_state(row_id, new, born)
             except RowDecidesError as error:
                 # Read in a new transaction, whose snapshot has the row that the insert collided with.
                 found = self._read_states(row_id)

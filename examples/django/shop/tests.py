@@ -58,10 +58,10 @@ class LocalTransactions(TransactionTestCase):
             return executor.submit(see).result()
 
     def test_data_and_answer_are_committed_together(self):
-        before = time.time_ns() // 1_000_000
         self.assertIs(self.execute(), COMMIT)
         self.assertEqual(self.stored(), (["A1"], [(ID, "committed")]))
-        self.assertLessEqual(before, Transaction.objects.get().created_at)
+        # The row is as old as its message.
+        self.assertEqual(Transaction.objects.get().created_at, 2)
         self.assertIs(self.check(), COMMIT)
         # A second call does not execute it again.
         self.assertIs(self.execute(arg="A2"), COMMIT)
@@ -299,22 +299,38 @@ class LocalTransactions(TransactionTestCase):
         self.assertIn("barrier_of_message=another barrier_here=" + its, logged.output[0])
         # The purge leaves the identity, and an emptied table has lost it with its rows.
         call_command("txbridge_purge", "--days=1", stdout=StringIO())
-        self.assertEqual(Transaction.objects.get().state, its)
+        self.assertEqual(Transaction.objects.get(id="barrier").state, its)
         Transaction.objects.all().delete()
         self.assertIs(self.listener.check_local_transaction(self.asked(its)), UNKNOWN)
         self.assertNotEqual(self.listener.barrier_id(), its)
 
     def test_purge(self):
-        now = time.time_ns() // 1_000_000
-        for number, days in enumerate((1, 35, 37, 100)):
-            Transaction.objects.create(id=f"{number}", state="committed", created_at=now - days * 86_400_000)
+        now, day = time.time_ns() // 1_000_000, 86_400_000
+        for number, (state, days) in enumerate(
+            (("committed", 1), ("committed", 7), ("committed", 9), ("rolled back", 9), ("rolled back", 37))
+        ):
+            Transaction.objects.create(id=f"{number}", state=state, created_at=now - days * day)
         out = StringIO()
+        call_command("txbridge_purge", "--dry-run", stdout=out)
+        self.assertEqual(Transaction.objects.count(), 5)
         call_command("txbridge_purge", stdout=out)
-        self.assertEqual(out.getvalue(), "2 rows deleted\n")
-        call_command("txbridge_purge", "--days=30", stdout=out)
-        self.assertEqual(list(Transaction.objects.values_list("id", flat=True)), ["0"])
+        self.assertEqual(out.getvalue(), "2 rows would be deleted\n2 rows deleted\n")
+        call_command("txbridge_purge", "--days=6", stdout=out)
+        left = Transaction.objects.exclude(id="purged").order_by("id")
+        self.assertEqual(list(left.values_list("id", flat=True)), ["0", "3"])
         with self.assertRaises(CommandError):
             call_command("txbridge_purge", "--days=0")
+
+    def test_a_check_after_a_purge_rolls_nothing_back_that_may_have_been_committed(self):
+        its = self.listener.barrier_id()
+        self.assertIs(self.execute(), COMMIT)
+        self.assertEqual(Transaction.objects.get(id=ID).created_at, 2)
+        call_command("txbridge_purge", "--days=1", stdout=StringIO())
+        self.assertFalse(Transaction.objects.filter(id=ID).exists())
+        with self.assertLogs("txbridge.client", "ERROR") as logged:
+            self.assertIs(self.listener.check_local_transaction(self.asked(its, 600)), UNKNOWN)
+        self.assertIn("check_after_purge", logged.output[0])
+        self.assertFalse(Transaction.objects.filter(id=ID).exists())
 
     def test_a_send_within_a_transaction_is_refused_before_anything_is_sent(self):
         def send(*_):

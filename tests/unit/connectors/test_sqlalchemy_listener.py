@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 from sqlalchemy import create_engine, event, insert, select, text
@@ -21,7 +20,6 @@ from txbridge_sqlalchemy import (
     SqlTransactionListener,
     create_table,
     ddl,
-    purge,
     transactions,
 )
 
@@ -99,14 +97,13 @@ def make(request, url, engine):
 
 
 def test_data_and_answer_are_committed_together(engine, make, listener):
-    before = time.time_ns() // 1_000_000
     service = make()
     assert service.execute_local_transaction(MESSAGE, 1) is COMMIT
     assert rows(engine) == [(1, ID)]
     (identity, (transaction_id, state, created_at)) = sorted(rows(engine, transactions), reverse=True)
     assert (identity.id, identity.created_at) == ("barrier", 2**63 - 1)
-    assert (transaction_id, state) == (ID, "committed")
-    assert before <= created_at <= time.time_ns() // 1_000_000
+    # The row is as old as its message.
+    assert (transaction_id, state, created_at) == (ID, "committed", MESSAGE.born_timestamp) == (ID, "committed", 2)
     assert service.check_local_transaction(MESSAGE) is COMMIT
     # All forms read the same table.
     assert listener.check_local_transaction(MESSAGE) is COMMIT
@@ -795,53 +792,6 @@ def test_waits_of_the_application_are_left_alone(url):
         assert connection.execute(text("SHOW lock_timeout")).scalar() == "0"
         assert connection.execute(text("SHOW statement_timeout")).scalar() == "0"
     one.dispose()
-
-
-# --- purge ------------------------------------------------------------------------------------------------------------
-
-
-def test_purge_deletes_what_is_old_in_batches(engine, listener):
-    now = time.time_ns() // 1_000_000
-    day = 86_400_000
-    ages = [37 * day] * 25 + [36 * day + 60_000] + [36 * day - 60_000, day, 0]
-    with engine.begin() as connection:
-        connection.execute(
-            insert(transactions),
-            [{"id": f"{n:032X}", "state": "committed", "created_at": now - age} for n, age in enumerate(ages)],
-        )
-    deletes = []
-
-    @event.listens_for(engine, "after_cursor_execute")
-    def remember(_connection, cursor, statement, *_):
-        if statement.startswith("DELETE"):
-            deletes.append(cursor.rowcount)
-
-    assert purge(engine, batch=10) == 26
-    assert deletes == [10, 10, 6]
-    assert [int(row.id, 16) for row in rows(engine, transactions)] == [26, 27, 28]
-    assert purge(engine) == 0
-    assert purge(engine, timedelta(hours=1)) == 2
-    assert listener.check_local_transaction(message(f"{28:032X}")) is COMMIT
-
-
-@pytest.mark.parametrize("arguments", [{"older_than": timedelta(0)}, {"older_than": timedelta(-1)}, {"batch": 0}])
-def test_purge_refuses_what_would_delete_everything_or_nothing(engine, arguments):
-    with pytest.raises(UsageError, match="must be positive"):
-        purge(engine, **arguments)
-
-
-def test_purge_goes_on_beside_a_transaction(url, engine):
-    """On SQLite it waits for the writer. On PostgreSQL the two do not conflict."""
-    with engine.begin() as connection:
-        connection.execute(insert(transactions).values(id="0" * 32, state="committed", created_at=1))
-    patient = create_engine(url.replace("timeout=0.3", "timeout=20"))
-    running = Running(engine)
-    with ThreadPoolExecutor(1) as pool:
-        purged = pool.submit(purge, patient)
-        time.sleep(0.2)
-        assert running.end() is COMMIT
-        assert purged.result(120) == 1
-    patient.dispose()
 
 
 def test_a_file_in_the_way_of_sqlite_is_not_a_lock(tmp_path, sqlite_url):

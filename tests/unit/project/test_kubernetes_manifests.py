@@ -72,6 +72,15 @@ def test_labels_and_ports_name_each_other_and_a_worker_has_time_to_end() -> None
     assert f"TXBRIDGE_METRICS_PORT={port['containerPort']}" in (ROOT / "compose/Dockerfile").read_text("utf-8")
 
 
+def test_the_purge_is_a_command_that_there_is() -> None:
+    [container] = manifests()["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    [variable] = container["env"]
+    # Its options are right, and the address is not.
+    done = CliRunner().invoke(app, container["args"], env={variable["name"]: "no address"})
+    assert isinstance(done.exception, UsageError), done.output
+    assert str(done.exception).startswith("--database-url cannot be used")
+
+
 def test_the_job_is_a_command_that_there_is() -> None:
     [container] = pods()[1]["containers"]
     # Without an address it gets no further than its options.

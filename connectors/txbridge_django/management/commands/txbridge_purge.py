@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db.models import QuerySet
 
+from txbridge.client.barrier import NEVER_PURGED, PURGED_ROW
+from txbridge.client.barrier_purge import PURGE_AFTER, PurgedBarrierTable, mark_of
 from txbridge.errors import UsageError
 from txbridge_django.conf import valid_options
 from txbridge_django.models import Transaction
 
-#: Twice `transaction_max_age` (72 h), plus the 30 days for which a discarded message can be resumed.
-DAYS = 36
-_BATCH = 1_000
-_DAY_MS = 86_400_000
-
 
 class Command(BaseCommand):
-    """Deletes rows that no check can need any more, in small transactions."""
+    """Deletes old rows in small transactions."""
 
-    help = "Delete rows of txbridge_transactions that no check can need any more. Run it once a day."
+    help = "Delete rows of txbridge_transactions for which no check comes any more. Run it once a day."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--days", type=int, default=DAYS, help=f"Older than so many days ({DAYS}).")
+        days = PURGE_AFTER.days
+        parser.add_argument("--days", type=int, default=days, help=f"Of messages older than so many days ({days}).")
+        parser.add_argument("--dry-run", action="store_true", help="Only count them.")
 
-    def handle(self, *_: Any, days: int, **__: Any) -> None:
+    def handle(self, *_: Any, days: int, dry_run: bool, **__: Any) -> None:
         if days < 1:
             raise CommandError("--days must be at least 1")
         try:
-            rows = Transaction.objects.using(valid_options().database)
+            table = _DjangoTable(Transaction.objects.using(valid_options().database))
         except UsageError as error:
             raise CommandError(str(error)) from None
-        before = time.time_ns() // 1_000_000 - days * _DAY_MS
-        deleted = 0
-        while True:
-            oldest = rows.filter(created_at__lt=before).order_by("created_at").values_list("id", flat=True)
-            ids = list(oldest[:_BATCH])
-            if not ids:
-                break
-            deleted += rows.filter(id__in=ids).delete()[0]
-        self.stdout.write(f"{deleted} rows deleted")
+        deleted = table.purge_rows(timedelta(days=days), dry_run=dry_run)
+        self.stdout.write(f"{deleted} rows {'would be ' if dry_run else ''}deleted")
+
+
+class _DjangoTable(PurgedBarrierTable):
+    def __init__(self, rows: QuerySet[Transaction]) -> None:
+        self._rows = rows
+
+    def find_time(self, start: int, before: int, skipped: int) -> int | None:
+        times = self._range(start, before, None).order_by("created_at").values_list("created_at", flat=True)
+        return next(iter(times[skipped : skipped + 1]), None)
+
+    def delete_rows(self, start: int, before: int, state: str | None) -> int:
+        deleted: int = self._range(start, before, state).delete()[0]
+        return deleted
+
+    def count_rows(self, start: int, before: int, state: str | None) -> int:
+        counted: int = self._range(start, before, state).count()
+        return counted
+
+    def raise_mark(self, before: int) -> None:
+        mark = mark_of(before)
+        self._rows.get_or_create(id=PURGED_ROW, defaults={"state": mark, "created_at": NEVER_PURGED})
+        self._rows.filter(id=PURGED_ROW, state__lt=mark).update(state=mark)
+
+    def _range(self, start: int, before: int, state: str | None) -> QuerySet[Transaction]:
+        within = self._rows.filter(created_at__gte=start, created_at__lt=before)
+        return within if state is None else within.filter(state=state)

@@ -1,0 +1,111 @@
+"""The purge of a barrier table: which rows may go, and why no check is answered wrongly without them.
+
+To a check, a row that is missing means "rolled back". So a purge leaves a *mark* in the table, a time: rows of messages
+born before it may be gone. A check that finds no row writes "rolled back" and reads the mark, in this order, in one
+database transaction. If its message was born before the mark, it takes the row back and answers "unknown".
+
+A check therefore never rolls back a message whose local transaction was committed, whatever the age that a purge is
+given. It does not matter how long a worker, a sender or a check pauses, or how many clusters and namespaces use the
+table:
+
+1. A row has the birth of its message as its time. Kafka's broker has set it, the sender has got it with the
+   acknowledgement, and a check names the same number. So no clocks are compared. (A half message that Kafka has stored
+   twice may be acknowledged with the later time, but is checked with the earlier one. The check then counts as older.)
+2. A purge deletes rows whose time is below its mark, and only after the mark is committed. Marks only rise.
+3. The check's INSERT succeeds only where no row is: it waits for a transaction that has inserted or deleted one. If a
+   purge has deleted the row, its mark was committed before. The check reads it after its INSERT, and finds its message
+   below it. (PostgreSQL's REPEATABLE READ reads as of the beginning of the INSERT. There a late sender, a purge and a
+   check would have to meet within this one statement.)
+
+A sender that has paused before its local transaction must still collide with the row "rolled back" of a check. These
+rows are few, and are kept for as long as anybody may be paused (`ROLLED_BACK_KEPT`).
+
+What the age decides is only how many messages are answered without a person. A check carries a copy of the half
+message. So the topics can ask about a message for as long as HALF has its body, also after a resume, and not at all
+once it is committed (held or delayed). This is the default, with a day more for requests under way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import timedelta
+
+from txbridge.client.barrier import COMMITTED
+from txbridge.client.message import now_ms
+from txbridge.errors import UsageError
+from txbridge.topics.spec import HALF_RETENTION_MS
+
+#: Age from which on a purge deletes rows, by default.
+PURGE_AFTER = timedelta(milliseconds=HALF_RETENTION_MS, days=1)
+#: Age until which no purge deletes a row "rolled back".
+ROLLED_BACK_KEPT = timedelta(days=36)
+#: Rows of one database transaction.
+PURGE_BATCH = 1_000
+#: A time (ms) before all rows.
+_BEGINNING = 0
+
+
+class PurgedTable(ABC):
+    """A table of txbridge from which old rows are deleted by their `created_at`."""
+
+    @abstractmethod
+    def find_time(self, start: int, before: int, skipped: int) -> int | None:
+        """`created_at` of the oldest row within [start, before) after `skipped` others; None if there is none."""
+
+    @abstractmethod
+    def delete_rows(self, start: int, before: int, state: str | None) -> int:
+        """Delete rows within [start, before), in one transaction; with `state` only rows in it. Returns how many."""
+
+    @abstractmethod
+    def count_rows(self, start: int, before: int, state: str | None) -> int:
+        """Number of rows that `delete_rows` would delete."""
+
+    def purge_rows(self, older_than: timedelta, batch: int = PURGE_BATCH, *, dry_run: bool = False) -> int:
+        """Delete rows older than that, oldest first; returns how many.
+
+        With `dry_run` it only counts them. Raises UsageError for an age or a batch that is not positive.
+        """
+        return self._purge_range(_BEGINNING, time_before(older_than, batch), None, batch, dry_run)
+
+    def _purge_range(self, start: int, before: int, state: str | None, batch: int, dry_run: bool) -> int:
+        if dry_run:
+            return self.count_rows(start, before, state)
+        deleted = 0
+        # Batches are ranges of time and not lists of keys: no database reads its index twice for them, and the number
+        # of parameters has no limit. A range that another purge has deleted has no rows.
+        first = self.find_time(start, before, 0)
+        while first is not None:
+            following = self.find_time(first, before, batch)
+            # Rows of one millisecond go together, however many they are.
+            end = before if following is None else max(following, first + 1)
+            deleted += self.delete_rows(first, end, state)
+            first = None if following is None else end
+        return deleted
+
+
+class PurgedBarrierTable(PurgedTable):
+    """A barrier table: a purge leaves its mark, and rows "rolled back" until ROLLED_BACK_KEPT."""
+
+    @abstractmethod
+    def raise_mark(self, before: int) -> None:
+        """Commit the mark of a purge, unless the table has a later one."""
+
+    def purge_rows(self, older_than: timedelta, batch: int = PURGE_BATCH, *, dry_run: bool = False) -> int:
+        before = time_before(older_than, batch)
+        all_before = time_before(max(older_than, ROLLED_BACK_KEPT), batch)
+        if not dry_run:
+            self.raise_mark(before)
+        deleted = self._purge_range(_BEGINNING, all_before, None, batch, dry_run)
+        return deleted + self._purge_range(all_before, before, COMMITTED, batch, dry_run)
+
+
+def mark_of(before: int) -> str:
+    """The state of PURGED_ROW: as many digits as it has room for, so that texts have the order of their times."""
+    return f"{before:016}"
+
+
+def time_before(older_than: timedelta, batch: int = PURGE_BATCH) -> int:
+    """The time (ms) before which rows are older than that. Raises UsageError unless both are positive."""
+    if older_than <= timedelta(0) or batch < 1:
+        raise UsageError(f"older_than and batch must be positive, not {older_than} and {batch}")
+    return max(_BEGINNING, now_ms() - older_than // timedelta(milliseconds=1))
