@@ -143,6 +143,11 @@ class FakeRuntime:
             raise UsageError("this producer is closed; create a new one")
         self.running.add(transaction_id)
 
+    local = 0
+
+    def note_stored(self, transaction_id):
+        assert transaction_id in self.running
+
     def finish_attempt(self, transaction_id):
         with self._condition:
             self.running.discard(transaction_id)
@@ -153,7 +158,7 @@ class FakeRuntime:
 
     # As HalfWriters, and as each HalfWriter.
 
-    def for_caller(self, running):
+    def for_caller(self, running, local):
         return self
 
     def for_many(self, *, waits):

@@ -53,18 +53,18 @@ def writers_of(made, go_on=None):
 
 
 def test_few_callers_wait_for_nobody_and_need_one_connection(made):
-    assert writers_of(made).for_caller(1).linger == 0
+    assert writers_of(made).for_caller(1, 0).linger == 0
     assert [(writer.thread, writer.log) for writer in made] == [("half", ["start"])]
 
 
 def test_where_five_would_be_on_their_way_the_next_one_is_taken_and_the_last_one_lingers(made):
     writers = writers_of(made)
     for _ in range(6):
-        writers.for_caller(1).on_their_way += 4
+        writers.for_caller(1, 0).on_their_way += 4
     assert [(writer.linger, writer.on_their_way) for writer in made] == [(0, 4)] * 4 + [(0.5, 8)]
     # The first one with room is chosen: few callers use few connections.
     made[1].on_their_way = 3
-    assert writers.for_caller(1) is made[1]
+    assert writers.for_caller(1, 0) is made[1]
     assert writers.for_many(waits=False).linger == 5
     assert [writer.thread for writer in made] == ["half", "half-2", "half-3", "half-4", "half-callers", "half-many"]
     assert all(writer.log == ["start"] for writer in made)
@@ -72,7 +72,15 @@ def test_where_five_would_be_on_their_way_the_next_one_is_taken_and_the_last_one
 
 def test_from_16_transactions_on_all_callers_share_the_one_that_lingers(made):
     writers = writers_of(made)
-    assert [writers.for_caller(running).linger for running in (15, 16, 32)] == [0, 0.5, 0.5]
+    assert [writers.for_caller(running, 0).linger for running in (15, 16, 32)] == [0, 0.5, 0.5]
+    assert [writer.thread for writer in made] == ["half", "half-callers"]
+
+
+def test_beside_four_local_transactions_up_to_four_callers_share_it_too(made):
+    """More would wait behind five, about which librdkafka asks without a pause."""
+    writers = writers_of(made)
+    numbers = ((7, 3), (8, 4), (9, 4), (11, 7), (15, 10))
+    assert [writers.for_caller(*one).linger for one in numbers] == [0, 0.5, 0, 0.5, 0]
     assert [writer.thread for writer in made] == ["half", "half-callers"]
 
 
@@ -91,7 +99,7 @@ def test_who_does_not_wait_gets_another_one_until_it_is_connected(made):
     writers = writers_of(made, connected)
     made[0].on_their_way = 4
     for _ in range(3):
-        assert writers.for_caller(1) is made[0]
+        assert writers.for_caller(1, 0) is made[0]
         assert writers.for_many(waits=False) is made[0]
     threading.Timer(0.05, connected.set).start()
     assert writers.for_many(waits=True).linger == 5
@@ -112,7 +120,7 @@ def test_where_no_other_can_be_made_any_more_the_first_one_serves_everybody(made
     writers.start()
     made[0].on_their_way = 4
     for _ in range(3):
-        assert writers.for_caller(1) is made[0]
+        assert writers.for_caller(1, 0) is made[0]
         assert writers.for_many(waits=True) is made[0]
     assert caplog.text.count("half_writer_not_made writer=half-2 ") == 1
     writers.close()
@@ -124,5 +132,5 @@ def test_close_ends_all_and_no_other_is_made_that_nobody_would_end(made):
     writers.close()
     assert [writer.log for writer in made] == [["start", "stop", "close"]] * 2
     made[0].on_their_way = 4
-    assert writers.for_caller(1) is made[0]
+    assert writers.for_caller(1, 0) is made[0]
     assert len(made) == 2

@@ -51,7 +51,9 @@ def _prepare(writers, ready):
     ready.wait()
     for number in range(_EACH):
         reports = SimpleQueue()
-        writers.for_caller(ready.parties).write_half(Message("real", b"value", b"%d" % number), "0" * 32, reports.put)
+        writers.for_caller(ready.parties, 0).write_half(
+            Message("real", b"value", b"%d" % number), "0" * 32, reports.put
+        )
         assert isinstance(reports.get(), Prepared)
 
 

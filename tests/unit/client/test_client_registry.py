@@ -49,6 +49,17 @@ def test_the_oldest_failures_are_forgotten():
     assert [attempts.verdict_of(transaction_id) for transaction_id in ids] == [None, None, *[Decision.ROLLBACK] * 3]
 
 
+def test_local_are_those_with_a_half_message_until_they_are_over():
+    attempts = Attempts()
+    first, second, _ = begun(attempts, 3)
+    attempts.note_stored(first)
+    attempts.note_stored(second)
+    assert (attempts.running, attempts.local) == (3, 2)
+    for _ in range(2):
+        attempts.finish_attempt(first)
+        assert (attempts.running, attempts.local) == (2, 1)
+
+
 def test_close_waits_for_those_that_run_and_allows_no_more():
     attempts = Attempts()
     first, second = begun(attempts, 2)

@@ -53,6 +53,8 @@ class Attempts:
         self._running: dict[str, threading.Lock] = {}
         #: Locks that `finish_attempt` releases.
         self._held: dict[str, threading.Lock] = {}
+        #: Those that have a half message and no decision.
+        self._stored: set[str] = set()
         self._given_up: OrderedDict[str, None] = OrderedDict()
         self._closed = False
 
@@ -60,6 +62,15 @@ class Attempts:
     def running(self) -> int:
         """Number of attempts that run, including those whose `finish_attempt` was interrupted."""
         return len(self._running)
+
+    @property
+    def local(self) -> int:
+        """Number of attempts whose local transactions run."""
+        return len(self._stored)
+
+    def note_stored(self, transaction_id: str) -> None:
+        """Note that the half message of an attempt is stored. Its local transaction comes next."""
+        self._stored.add(transaction_id)
 
     def begin_attempt(self, transaction_id: str, running: threading.Lock | None = None) -> None:
         """Begin an attempt. It runs while the caller holds `running`, or without that until `finish_attempt`.
@@ -86,6 +97,7 @@ class Attempts:
     def finish_attempt(self, transaction_id: str) -> None:
         """End an attempt in this process. It is decided, given up, or never begun."""
         self._running.pop(transaction_id, None)
+        self._stored.discard(transaction_id)
         held = self._held.pop(transaction_id, None)
         if held is not None and held.locked():
             held.release()

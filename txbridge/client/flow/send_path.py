@@ -130,7 +130,7 @@ class SendPath:
 
     def writer_for_caller(self) -> HalfWriter:
         """Return the writer for a half message that its caller waits for."""
-        return self.halves.for_caller(self.attempts.running)
+        return self.halves.for_caller(self.attempts.running, self.attempts.local)
 
     def hand_over(
         self,
@@ -176,6 +176,7 @@ class SendPath:
         if isinstance(result, PrepareError):
             self.attempts.give_up(transaction_id)
             raise result
+        self.attempts.note_stored(transaction_id)
         return result
 
     def send_decision(self, prepared: Prepared, outcome: ListenerOutcome) -> Ticket:
