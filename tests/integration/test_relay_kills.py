@@ -35,13 +35,15 @@ def engine(url):
 class Writers:
     """Threads that write rows at the same time, those of a key from one thread each."""
 
-    def __init__(self, url, topic, count):
+    def __init__(self, url, topic, count, seconds):
+        """All of it takes at least so many seconds."""
         self._url, self._topic, self._count = url, topic, count
+        self._pause = seconds * _WRITERS * 10 / count
         self._threads = [threading.Thread(target=self._write, args=[number]) for number in range(_WRITERS)]
 
     def _write(self, first):
         engine = create_engine(self._url)
-        add_rows(engine, self._topic, range(first, self._count, _WRITERS), keys=_WRITERS * 5)
+        add_rows(engine, self._topic, range(first, self._count, _WRITERS), keys=_WRITERS * 5, pause=self._pause)
         engine.dispose()
 
     def __enter__(self):
@@ -63,7 +65,7 @@ def test_p3_p14_two_relays_that_are_killed(bridge, url, engine, count, kills):
     topic = bridge.create_topic("orders", partitions=4)
     bridge.worker(transaction_check_max=100)
     chance = random.Random(7)
-    with ExitStack() as running, Writers(url, topic, count) as writers:
+    with ExitStack() as running, Writers(url, topic, count, kills * 2.5) as writers:
         relays = [running.enter_context(relaying(bridge, url)) for _ in range(2)]
         done = 0
         while done < kills and (writers.are_busy or rows_left(engine)):

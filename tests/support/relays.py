@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,13 +68,16 @@ def end_gently(process: subprocess.Popen[Any]) -> None:
     assert process.wait(60) == 0
 
 
-def add_rows(engine: Engine, topic: str, numbers: range, *, keys: int = 5, a_transaction: int = 10) -> None:
+def add_rows(
+    engine: Engine, topic: str, numbers: range, *, keys: int = 5, a_transaction: int = 10, pause: float = 0.0
+) -> None:
     """Rows with these numbers as values, of some keys, in transactions of several."""
     box = Outbox()
     for start in range(0, len(numbers), a_transaction):
         some = numbers[start : start + a_transaction]
         with engine.begin() as connection:
             box.add(connection, *(Message(topic, b"%d" % one, b"%d" % (one % keys)) for one in some))
+        time.sleep(pause)
 
 
 def rows_left(engine: Engine) -> int:
