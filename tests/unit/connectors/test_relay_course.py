@@ -66,13 +66,13 @@ def test_a_lane_that_is_emptied_begins_anew():
 def test_an_idle_lane_is_read_less_and_less_often():
     pace = Pace()
     pauses = [pace.next_pause(found=False, took=0.0) for _ in range(20)]
-    assert pauses[0] == 0.02
+    assert pauses[0] == 0.04
     assert pauses == sorted(pauses)
     assert pauses[-1] == 0.25
     assert sum(pauses[: pauses.index(0.25)]) < 1.5
-    assert pace.next_pause(found=True, took=0.005) == pytest.approx(0.015)
+    assert pace.next_pause(found=True, took=0.005) == pytest.approx(0.035)
     assert pace.next_pause(found=True, took=5.0) == 0.0
-    assert pace.next_pause(found=False, took=0.0) == 0.02
+    assert pace.next_pause(found=False, took=0.0) == 0.04
 
 
 def test_rows_without_a_time_go_together_in_order():

@@ -288,8 +288,10 @@ class Committer:
             self._topics.forget_answers()
             self._back_off("internal_topic_refused", error)
             return
-        self._failures += probe is None
-        if probe is None and self._failures >= _SUSPECT_AFTER:
+        # Where the discard topic or a check topic alone refuses, nothing speaks against the real topics.
+        by_real = probe is None and any(failure.kind is RecordKind.REAL for failure in error.failures)
+        self._failures += by_real
+        if by_real and self._failures >= _SUSPECT_AFTER:
             # Each attempt names the topics of a few batches. With many such topics the others would wait too long.
             for topic in sorted(draft.real_topics):
                 self._topics.quarantine.suspect_topic(
