@@ -85,11 +85,13 @@ def page(port, path):
 
 
 def test_rows_that_cannot_be_delivered_stop_nobody_else(bridge, topic, url, engine):
-    """A topic that does not exist, one with small records, and a row that no half message can hold."""
+    """A topic that does not exist, one with small records, a refused timestamp, and a row that nothing can hold."""
     small = bridge.create_topic("small", max_message_bytes="1000")
     missing = f"{bridge.namespace}.missing"
     box, port = Outbox(), free_port()
+    in_a_week = round((time.time() + 7 * 86_400) * 1_000)
     with engine.begin() as connection:
+        box.add(connection, Message(topic, b"late", b"k", timestamp=in_a_week))
         for number in range(20):
             box.add(
                 connection,
@@ -107,7 +109,7 @@ def test_rows_that_cannot_be_delivered_stop_nobody_else(bridge, topic, url, engi
         eventually(lambda: "txbridge_relay_rows_waiting 2.0" in page(port, "/metrics").text, 20)
         text = page(port, "/metrics").text
         assert "txbridge_relay_rows_refused 2.0" in text
-        assert "txbridge_relay_rows_sent_total 60.0" in text
+        assert "txbridge_relay_rows_sent_total 61.0" in text
         assert page(port, "/readyz").status == 200
         # The worker holds what is sent.
         bridge.create_topic("missing")

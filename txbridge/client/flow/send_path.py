@@ -144,9 +144,10 @@ class SendPath:
 
         Nothing to call comes after a None. All of it takes as long as an acknowledgement may. Raises PrepareError after
         that, and if HALF has changed since the start. Raises UsageError for a timestamp that the real topic refuses.
+        A relay, which names the half partition, sends such a message alone, for the worker to hold.
         """
         deadline = Deadline(self._prepare_timeout)
-        if any(one.timestamp is not None for one in message.messages):
+        if half_partition == BY_KEY and any(one.timestamp is not None for one in message.messages):
             if (look := self.real_topics.look_up(message, deadline.left)) is not None:
                 yield look
             self.real_topics.require_taken(message)
