@@ -14,17 +14,25 @@ from sqlalchemy import Connection, Engine, event
 #: relay that works is silent for a fraction of a second. So it was paused, or has lost the network, and another one
 #: goes on. As long as a worker may be silent in its group.
 SILENT_S = 10
+#: Seconds that a statement waits for a lock, be it of another relay whose session is about to end by SILENT_S. Beyond
+#: that somebody else's migration or open transaction is in the way. Few waits, so that a batch is over long before the
+#: worker discards its half message, which would lose the rows.
+LOCKED_S = 10
+_FOR_MYSQL = (
+    f"SET SESSION wait_timeout = {SILENT_S}, lock_wait_timeout = {LOCKED_S}, innodb_lock_wait_timeout = {LOCKED_S}"
+)
 #: The oldest PostgreSQL with idle_session_timeout. An older one keeps the lanes of a paused relay.
 _IDLE_SINCE = (14,)
 
 
 def limit_transactions(engine: Engine) -> None:
-    """Have the database end transactions of this engine in which nothing happens."""
+    """Have the database end transactions of this engine in which nothing happens, and long waits for locks."""
     statement = {
-        "postgresql": f"SET idle_in_transaction_session_timeout = {SILENT_S * 1000}",
+        "postgresql": f"SELECT set_config('idle_in_transaction_session_timeout', '{SILENT_S}s', false),"
+        f" set_config('lock_timeout', '{LOCKED_S}s', false)",
         # It also ends sessions that wait in the pool, which replaces them.
-        "mysql": f"SET SESSION wait_timeout = {SILENT_S}",
-        "mariadb": f"SET SESSION wait_timeout = {SILENT_S}",
+        "mysql": _FOR_MYSQL,
+        "mariadb": _FOR_MYSQL,
     }.get(engine.dialect.name)
     if statement is None:
         return
