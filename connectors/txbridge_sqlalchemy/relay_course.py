@@ -126,31 +126,31 @@ class Batch:
     message: Message
 
 
-def choose_batch(rows: deque[OutboxRow], most_bytes: int, trouble_of: Callable[[OutboxRow], Hashable]) -> Batch:
+def choose_batch(rows: deque[OutboxRow], most_bytes: int, fate_of: Callable[[OutboxRow], Hashable]) -> Batch:
     """Take the next batch from these rows, which have messages and are in order. At least one row.
 
-    The worker delivers or holds a batch as a whole, at one time. So a batch has rows of one time of delivery and one
-    trouble: None, or what the worker will hold them for. Others stay behind. That is no change of an order that holds:
-    delayed messages are ordered by their times, and one that is held lets the others pass.
+    The worker delivers or holds a batch as a whole, at one time. So a batch has rows of one fate: None for delivery
+    now, or the time of delivery and what the worker will hold them for. Those for delivery now come first, as of the
+    others each may need a batch. That is no change of an order that holds: delayed messages are ordered by their times,
+    and one that is held lets the others pass.
     """
     most_bytes = min(most_bytes, MOST_BYTES)
     ids: list[object] = []
     messages: list[Message] = []
     left: list[OutboxRow] = []
     topics: set[str] = set()
-    first_fate: tuple[int | None, Hashable] = (None, None)
+    fates = [fate_of(row) for row in rows]
+    chosen = None if None in fates else fates[0]
     size = 0
-    while rows and len(ids) < MOST_MESSAGES:
-        message = rows[0].message
-        assert message is not None
-        fate = (message.deliver_at, trouble_of(rows[0]))
-        if messages and fate != first_fate:
+    for fate in fates:
+        if fate != chosen:
             left.append(rows.popleft())
             continue
-        first_fate = fate
+        message = rows[0].message
+        assert message is not None
         size += frame_size(message)
         topics.add(message.topic)
-        if messages and (size > most_bytes or len(topics) > MOST_TOPICS):
+        if messages and (size > most_bytes or len(topics) > MOST_TOPICS or len(ids) == MOST_MESSAGES):
             break
         ids.append(rows.popleft().id)
         messages.append(message)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from txbridge.backoff import Backoff
 from txbridge.client.base.log import report
 from txbridge.client.lane_producer import LaneProducer
 from txbridge.client.listener import LocalTransactionState
-from txbridge.client.message import MessageExt, check_limits
+from txbridge.client.message import MessageExt, check_limits, now_ms
 from txbridge.core.message_frames import MOST_MESSAGES
 from txbridge.errors import UsageError
 from txbridge.failpoints import fault_point
@@ -31,6 +32,11 @@ from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 #: one is the longest delay after an outage of Kafka or the database.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+#: Seconds that a lane which is stopped tries to finish its batch. The client's end may take 15 s more, and
+#: docs/operations.md asks for 25 s between SIGTERM and SIGKILL.
+_FINISH_S = 8.0
+#: Seconds between two looks whether that time is over.
+_LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +98,12 @@ class LaneRelay:
         self._read: deque[OutboxRow] = deque()
         #: END of the last batch of this relay, until it was waited for.
         self._end: Future[None] | None = None
+        #: The last batch of the lane when one of this relay was rolled back without an error, in a tuple.
+        self._lost_after: tuple[LaneState | None] | None = None
         #: Why the last step has failed; empty if it has not.
         self.problem = ""
         self._stopping = threading.Event()
+        self._finish_by = math.inf
         #: Set when rows were committed since the last read began, and at the end.
         self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"txbridge-lane-{lane}", daemon=True)
@@ -104,6 +113,7 @@ class LaneRelay:
 
     def stop(self) -> None:
         """Let the thread end after its batch. Returns at once."""
+        self._finish_by = time.monotonic() + _FINISH_S
         self._stopping.set()
         self._news.set()
 
@@ -112,16 +122,27 @@ class LaneRelay:
         self._news.set()
 
     def join(self) -> None:
-        """Wait for the end of the thread, which comes when Kafka and the database have answered or failed."""
+        """Wait for the end of the thread, which comes when its batch is finished, or cannot be for some seconds."""
         self._thread.join()
 
     def _run(self) -> None:
         # A batch that is committed is finished, also at the end.
-        while not self._stopping.is_set() or self._end is not None:
+        while not self._stopping.is_set() or (self._is_unfinished() and time.monotonic() < self._finish_by):
             try:
                 self._do_next_step()
             except Exception as error:  # noqa: BLE001  whatever it is, the rows are still there, and it is tried again
                 self._begin_again(error)
+        if self._is_unfinished():
+            report(
+                logging.WARNING,
+                "relay_end_left",
+                lane=self._lane,
+                next="the next relay sends the END of its batch, if any",
+            )
+
+    def _is_unfinished(self) -> bool:
+        """Whether Kafka may lack the END of a batch."""
+        return self._course.next_step is not LaneStep.SEND_BATCH
 
     def _do_next_step(self) -> None:
         """Do what comes next, and rest if there is little to do."""
@@ -140,8 +161,10 @@ class LaneRelay:
         end, self._end = self._end, None
         if end is None:
             end = self._producer.send_commit_again(*last)
-        # Without a limit: it resolves when Kafka has the END, or when the client has given it up.
-        end.result()
+        # Without a limit until the lane is stopped: it resolves when Kafka has it, or when the client has given it up.
+        while not end.done() and time.monotonic() < self._finish_by:
+            wait([end], _LOOK_EVERY_S)
+        end.result(0)
         fault_point("relay.end_stored")
         self._course.note_end_stored()
 
@@ -153,7 +176,7 @@ class LaneRelay:
             fault_point("relay.read")
         found = bool(self._read)
         if found:
-            self._send(choose_batch(self._read, self._producer.limits.value, self._trouble_of))
+            self._send(choose_batch(self._read, self._producer.limits.value, self._fate_of))
         self._note_success()
         if not self._read:
             pause = self._pace.next_pause(found=found, took=time.monotonic() - began)
@@ -185,13 +208,17 @@ class LaneRelay:
             return str(error)
         return None
 
-    def _trouble_of(self, row: OutboxRow) -> Hashable:
-        """What the worker will hold the message for: its topic, or the message alone. None if it will deliver it."""
-        assert row.message is not None
+    def _fate_of(self, row: OutboxRow) -> Hashable:
+        """When the worker will deliver the message, and for what it will hold it: its topic, or itself. None: now."""
+        message = row.message
+        assert message is not None
+        due = message.deliver_at if message.deliver_at is not None and message.deliver_at > now_ms() else None
         topics = self._producer.real_topics
-        if topics.is_closed(row.message.topic):
-            return row.message.topic
-        return (row.id,) if topics.would_refuse(row.message) else None
+        if topics.is_closed(message.topic):
+            return due, message.topic
+        if topics.would_refuse(message):
+            return due, (row.id,)
+        return None if due is None else (due, None)
 
     def _send(self, batch: Batch) -> None:
         deletion = Deletion(self._rows, self._lane, self._course.state, batch.ids)
@@ -199,6 +226,7 @@ class LaneRelay:
         if result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE:
             self._course.note_state(LaneState(result.transaction_id, result.half_partition, result.half_offset))
             self._end = result.end
+            self._lost_after = None
             self._watcher.on_batch("committed", len(batch.ids))
         elif result.local_exception is not None:
             raise result.local_exception
@@ -206,6 +234,12 @@ class LaneRelay:
             # Another relay was faster, or a check has rolled the batch back while this process was paused.
             self._watcher.on_batch("rolled_back", len(batch.ids))
             report(logging.WARNING, "relay_batch_rolled_back", lane=self._lane, rows=len(batch.ids))
+            was_lost, self._lost_after = self._lost_after, (self._course.state,)
+            if was_lost == self._lost_after:
+                raise UsageError(
+                    f"{len(batch.ids)} rows cannot be deleted, and no other relay was faster: look for a trigger, "
+                    "row-level security, or an id that is not unique"
+                )
             self._forget()
 
     def _forget(self) -> None:
@@ -220,7 +254,8 @@ class LaneRelay:
         if not self.problem:
             report(logging.WARNING, "relay_lane_waits", lane=self._lane, reason=problem)
         self.problem = problem
-        self._stopping.wait(self._backoff.next())
+        if self._stopping.wait(self._backoff.next()):
+            time.sleep(_FIRST_PAUSE_S)
 
     def _note_success(self) -> None:
         self._backoff.reset()
