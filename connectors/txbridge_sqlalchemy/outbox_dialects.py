@@ -8,11 +8,15 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     ColumnElement,
+    Date,
+    DateTime,
+    Delete,
     Executable,
     Integer,
     LargeBinary,
     Table,
     bindparam,
+    case,
     cast,
     delete,
     func,
@@ -52,6 +56,10 @@ class OutboxDialect:
         """Bytes of a value of this column."""
         return func.octet_length(column)
 
+    def time_of(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """A column as it is, or a time in ms where the driver cannot read every one."""
+        return column
+
     def insertion_order(self, described: OutboxTable) -> list[ColumnElement[Any]]:
         """What rows are sorted by whose ids do not grow, ascending. Raises UsageError if the database cannot tell."""
         raise UsageError(
@@ -67,7 +75,7 @@ class OutboxDialect:
         """Unlock `:lane`."""
         raise NotImplementedError
 
-    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
+    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Delete:
         """Delete the rows whose ids are in the list `:ids`."""
         return delete(table).where(row_id.in_(bindparam("ids", expanding=True)))
 
@@ -93,10 +101,10 @@ _NOT_RUNNING: ColumnElement[bool] = literal_column(
 class _Postgres(OutboxDialect):
     """Reads a row once every transaction has ended that was running when the row's own one began to write.
 
-    xmin is the row's transaction, and a subtransaction's number is higher than that of its parent. A transaction that
-    is older than all running ones has ended, and so has every one that could still commit a row with a lower id, except
-    those that begin to write now. `age` compares numbers that wrap around. A row that is older than half their
-    range seems to come from the future, where no visible row can be: so only the numbers in between are left out.
+    xmin is the row's transaction, and a subtransaction's number is higher than that of its parent. Once all running
+    ones are younger, none can commit a row with a lower id, except one that began to write after the row's own did, and
+    still drew its id first (docs/outbox.md). `age` compares numbers that wrap around. A row that is older than half
+    their range seems to come from the future, where no visible row can be: so only the numbers in between are left out.
     """
 
     horizon = text("SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)")
@@ -108,6 +116,13 @@ class _Postgres(OutboxDialect):
         """By transaction, in the order in which they began to write; in each by its statements and the rows' places."""
         columns = ("-CAST(age(xmin) AS bigint)", "CAST(CAST(cmin AS text) AS bigint)", "ctid")
         return [literal_column(column) for column in columns]
+
+    def time_of(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        if not isinstance(column.type, Date | DateTime):
+            return column
+        # Python knows neither infinity, here -1, which no message takes, nor years after 9999.
+        ms = cast(func.round(func.date_part("epoch", column) * 1000), BigInteger)
+        return case((column.is_(None), None), (func.isfinite(column), ms), else_=-1)
 
     def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         text_of_it = (
@@ -128,7 +143,7 @@ class _Postgres(OutboxDialect):
             lanes.c.lane == bindparam("lane")
         )
 
-    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Executable:
+    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Delete:
         if isinstance(row_id.type, NullType):
             # A type that SQLAlchemy does not know: it cannot name the array's.
             return super().delete_rows(table, row_id)

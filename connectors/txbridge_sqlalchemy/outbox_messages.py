@@ -34,9 +34,9 @@ def row_reader(table: OutboxTable) -> Callable[[Sequence[Any]], OutboxRow]:
             pairs = () if headers is None else decode_headers(headers)
             if names:
                 pairs = [*pairs, *zip(names, row[headers_at:], strict=True)]
-            message = Message(topic, value, key, pairs, _ms(timestamp), partition, None, _ms(deliver_at))
+            message = Message(topic, value, key, pairs, ms_of(timestamp), partition, None, ms_of(deliver_at))
             check_for_outbox(message)
-        except UsageError as error:
+        except (UsageError, RecursionError) as error:  # of headers that are nested too deeply
             return OutboxRow(row_id, None, str(error))
         return OutboxRow(row_id, message)
 
@@ -51,7 +51,7 @@ def _fill_in(template: str, columns: list[str], values: Sequence[Any]) -> str:
     return IN_BRACES.sub(lambda found: by_column[found[1]], template)
 
 
-def _ms(time: Any) -> Any:
+def ms_of(time: Any) -> Any:
     """A time in ms. One without a zone counts as UTC. All else is checked by Message."""
     if not isinstance(time, datetime):
         return time

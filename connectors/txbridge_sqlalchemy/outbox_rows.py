@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from txbridge.client.message import now_ms
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_dialects import dialect_of
-from txbridge_sqlalchemy.outbox_messages import OutboxRow, row_reader
+from txbridge_sqlalchemy.outbox_messages import OutboxRow, ms_of, row_reader
 from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
 from txbridge_sqlalchemy.relay_sessions import limit_silence
@@ -43,12 +44,14 @@ class WaitingRows(NamedTuple):
     """The rows that wait in an outbox."""
 
     rows: int
-    #: Age of the oldest one in seconds, by the clock of this machine; None without a row or a column with its time.
+    #: Age of the oldest one in seconds, by the clock of this machine; None without a row or a column with its time, NaN
+    #: for a time that cannot be read.
     oldest: float | None
 
 
 class OutboxRows:
-    """The rows of one outbox for one relay. All methods belong to one thread, except `delete_batch`.
+    """The rows of one outbox for one relay. All methods belong to one thread, except `delete_batch` and
+    `count_waiting`.
 
     It has a session of its own at the database, with the locks of its lanes. When the session is lost, so are the
     lanes, at once for all other relays. Then a method raises the error of the database (`connection_invalidated`),
@@ -203,6 +206,8 @@ class OutboxRows:
     def lane_state(self, lane: int) -> LaneState | None:
         """The last batch of a lane; None if there was none."""
         found = self._ask(self._lanes.state, {"lane": lane}).mappings().first()
+        if found is None:  # somebody has deleted it
+            self._make_lanes()
         return None if found is None or found["transaction_id"] is None else LaneState(**found)
 
     def delete_batch(
@@ -221,11 +226,13 @@ class OutboxRows:
 
     def count_waiting(self) -> WaitingRows:
         """How many rows there are, and how old the oldest is. It reads the whole table."""
-        rows, since = tuple(self._ask(self._made_statements().waiting).one())
+        # Not in the relay's own session, which the database ends when a slow count is followed by a long pause.
+        with self._engine.connect() as connection:
+            rows, since = tuple(ask(connection, self._made_statements().waiting).one())
         if since is None:
             return WaitingRows(rows, None)
-        ms = since if isinstance(since, int) else since.timestamp() * 1000
-        return WaitingRows(rows, max(0.0, (now_ms() - ms) / 1000))
+        ms = ms_of(since)
+        return WaitingRows(rows, max(0.0, (now_ms() - ms) / 1000) if isinstance(ms, int) else math.nan)
 
     def close(self) -> None:
         """Give all lanes back, and end the session."""

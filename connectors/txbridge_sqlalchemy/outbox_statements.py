@@ -70,12 +70,13 @@ def outbox_statements(
         # PostgreSQL takes a CASE for true of every other row, and a comparison for true of one in 200. Then it would
         # rather sort all rows than follow the index: 630 instead of 5 ms for a batch out of 400,000 rows.
         conditions.append(case((is_of_lane, true()), else_=false()))
-    since = null() if described.created_at is None else func.min(table.c[described.created_at])
+    since = null() if described.created_at is None else dialect.time_of(func.min(table.c[described.created_at]))
     return OutboxStatements(
         _rows(described, table, dialect, conditions),
         _rows(described, table, dialect, [*conditions, row_id.not_in(bindparam("skipped", expanding=True))]),
         select(func.count(), since).select_from(table).where(*are_sent),
-        dialect.delete_rows(table, row_id),
+        # A row that the application has marked as sent since it was read is not deleted, and so not sent.
+        dialect.delete_rows(table, row_id).where(*are_sent),
     )
 
 
@@ -86,7 +87,7 @@ def _rows(
     bodies = (described.value, described.key, described.headers)
     parts = [_as_text_or_bytes(table, name) for name in bodies]
     numbers = [
-        null() if name is None else table.c[name]
+        null() if name is None else dialect.time_of(table.c[name])
         for name in (described.timestamp, described.partition, described.deliver_at)
     ]
     texts = [_as_text_or_bytes(table, name) for name in (*described.topic_columns, *described.header_columns.values())]

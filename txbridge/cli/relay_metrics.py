@@ -70,7 +70,7 @@ class RelayMetrics:
     def watch_relay(
         self, relay: Relay, rows: OutboxRows, why_not_ready: Callable[[], list[str]], ended: threading.Event
     ) -> None:
-        """Measure this relay until `ended` is set. `rows` is used by a thread of this object alone."""
+        """Measure this relay until `ended` is set, and count these rows."""
         self._lanes.set_function(lambda: relay.lanes)
         self._ready.set_function(lambda: not why_not_ready())
         threading.Thread(target=self._count_rows, args=(rows, ended), name="txbridge-count", daemon=True).start()
@@ -88,4 +88,3 @@ class RelayMetrics:
             self._waiting.set(waiting)
             self._oldest.set(oldest)
             ended.wait(max(_COUNT_EVERY_S, _RARELY * (time.monotonic() - began)))
-        rows.close()

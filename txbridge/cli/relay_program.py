@@ -84,7 +84,7 @@ def run(group: str, database_url: str, table_name: str, patience: float, setting
         # Until here there is nothing to clean up, and a start may wait long for a Kafka that does not answer.
         hand_over(lambda *_: ended.set())
         relay = Relay(rows, producer, metrics)
-        metrics.watch_relay(relay, _rows_of(engine, table, rows.lanes), why_not_ready, ended)
+        metrics.watch_relay(relay, rows, why_not_ready, ended)
         running.append(relay)
         listen_for_commits(engine, table.name, relay.wake_lanes, ended)
         _log.info("relay_started", group=group, table=table.name, lanes=rows.lanes, barrier=listener.barrier_id())

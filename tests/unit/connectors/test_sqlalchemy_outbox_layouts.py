@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -137,7 +140,7 @@ def test_a_column_that_grows_gives_the_order_of_transactions_that_wait_for_one_a
     assert [row.message.value for row in rows.read_rows(0)] == [b"2", b"1"]
 
 
-def test_rows_with_a_flag_a_constant_topic_and_json(engine, relay):
+def test_rows_with_a_flag_a_constant_topic_and_json(engine, relay, monkeypatch):
     """As many services have it: a row stays, and a column says whether it was sent."""
     execute(
         engine,
@@ -162,9 +165,16 @@ def test_rows_with_a_flag_a_constant_topic_and_json(engine, relay):
         Message("orders.events", '{"a":2}', "7", {"type": "placed"}),
         Message("orders.events", '{"a":3}', None, {"type": "paid"}),
     ]
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
     count, oldest = rows.count_waiting()
+    monkeypatch.undo()
+    time.tzset()
     assert count == 2
-    assert oldest > 6 * 365 * 86_400
+    assert oldest == pytest.approx(time.time() - 1_577_836_800, abs=600)
+    with engine.connect() as connection:
+        connection.execute(text("UPDATE outbox SET processed_at = created_at WHERE id = 3"))
+        assert not rows.delete_batch(connection, 0, None, FIRST, [2, 3])
     with engine.begin() as connection:
         assert rows.delete_batch(connection, 0, None, FIRST, [2, 3])
         assert connection.execute(text("SELECT id FROM outbox")).scalars().all() == [1]
@@ -252,6 +262,24 @@ def test_a_row_without_a_topic_or_with_a_wrong_type_says_why(postgres, relay):
         "partition must be a whole number or None, not str",
         Message("b.a", None),
     ]
+
+
+def test_values_that_python_cannot_read_stop_no_other_row(postgres, relay):
+    execute(
+        postgres,
+        "CREATE TABLE o (id serial PRIMARY KEY, body text, headers text, due timestamptz, made date)",
+        "INSERT INTO o (body, headers, due, made) VALUES ('a', NULL, 'infinity', '2020-01-01'),"
+        " ('b', NULL, '12000-01-01 00:00:00+00', NULL), ('c', repeat('[', 100000), NULL, NULL),"
+        " ('d', '{}', NULL, NULL)",
+    )
+    table = OutboxTable(name="o", topic="t", value="body", headers="headers", deliver_at="due", created_at="made")
+    rows = relay(postgres, table)
+    infinite, late, nested, plain = messages_of(rows.read_rows(0))
+    assert infinite.startswith("deliver_at must be between 0")
+    assert (late.deliver_at, plain.value) == (316_516_204_800_000, b"d")
+    assert "recursion" in nested
+    assert rows.count_waiting().oldest > 6 * 365 * 86_400
+    assert math.isnan(relay(postgres, replace(table, created_at="body")).count_waiting().oldest)
 
 
 def test_mistakes_in_a_mapping_are_told_before_the_first_row(engine):
