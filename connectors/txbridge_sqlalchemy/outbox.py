@@ -51,8 +51,7 @@ class Outbox:
 
         Raises:
             UsageError: no relay could send one of the messages, or the connection commits every statement by itself
-                (AUTOCOMMIT, which is not noticed on SQLite), so that the row would not depend on the transaction. No
-                row was written.
+                (AUTOCOMMIT; not on SQLite), so that the row would not depend on the transaction. No row was written.
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """

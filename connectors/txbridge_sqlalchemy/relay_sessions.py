@@ -14,9 +14,8 @@ from sqlalchemy import Connection, Engine, event
 #: relay that works is silent for a fraction of a second. So it was paused, or has lost the network, and another one
 #: goes on. As long as a worker may be silent in its group.
 SILENT_S = 10
-#: Seconds that a statement waits for a lock, be it of another relay whose session is about to end by SILENT_S. Beyond
-#: that somebody else's migration or open transaction is in the way. Few waits, so that a batch is over long before the
-#: worker discards its half message, which would lose the rows.
+#: Seconds that a statement waits for a lock: as long as another relay whose session is about to end may have it. So a
+#: batch is over long before the worker discards its half message, which would lose the rows.
 LOCKED_S = 10
 _FOR_MYSQL = (
     f"SET SESSION wait_timeout = {SILENT_S}, lock_wait_timeout = {LOCKED_S}, innodb_lock_wait_timeout = {LOCKED_S}"
