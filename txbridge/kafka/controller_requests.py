@@ -56,7 +56,7 @@ class ControllerRequests:
                     error = answer.exception(attempt.left)
                     if error is not None and _is_local(error):
                         # A new one: confluent-kafka keeps that of the future in a cycle, which would get this frame.
-                        raise KafkaException(*error.args) from None  # noqa: TRY301  another attempt is a loop's matter
+                        raise type(error)(*error.args) from None
             except (KafkaException, TimeoutError):
                 self._give_up(client)
                 if left == 0 or deadline.is_over:

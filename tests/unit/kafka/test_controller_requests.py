@@ -50,6 +50,14 @@ def test_a_refusal_of_a_broker_is_an_answer() -> None:
         found["orders"].result()
 
 
+def test_an_error_that_is_no_answer_of_kafka_keeps_its_type() -> None:
+    broken: Future[str] = Future()
+    broken.set_exception(ValueError("no such number"))
+    client: Any = requests(["first", "second", "third"])
+    with pytest.raises(ValueError, match="no such number"):
+        client.ask(lambda *_: {"orders": broken}, 10)
+
+
 def test_without_any_answer_it_ends_in_time() -> None:
     """Neither the brokers nor librdkafka itself end the requests."""
     asked: list[float] = []

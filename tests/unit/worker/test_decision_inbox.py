@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from txbridge.core.decision_record import DecisionEvent
-from txbridge.worker.ingest.decision_log import DecisionInbox
+from txbridge.core.names import Names
+from txbridge.kafka.environment import Outside
+from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 
 
 def event(offset: int) -> DecisionEvent:
@@ -58,3 +64,52 @@ def test_an_owner_that_waits_is_woken_when_faust_has_skipped_records() -> None:
     owner.join(30)
     assert not owner.is_alive()
     assert inbox.must_read
+
+
+def test_a_record_that_faust_has_skipped_is_read_although_it_follows_the_last_event() -> None:
+    """The owner reads END again, and its reader, which must connect first, has nothing yet."""
+    inbox = DecisionInbox(next_event=lambda: 6)
+    inbox.offer_event(event(4))
+    assert inbox.try_level(5, at_end=True)
+    inbox.unlevel()
+    assert not inbox.try_level(5, at_end=True)
+    assert inbox.must_read
+    assert inbox.try_level(6, at_end=True)
+    inbox.unlevel()
+    inbox.offer_event(event(6))
+    assert inbox.try_level(7, at_end=False)
+
+
+def test_an_owner_that_reads_end_itself_gathers_for_as_long_as_before() -> None:
+    outside = StoppedClock()
+    inbox = DecisionInbox(outside)
+    state: Any = SimpleNamespace(
+        queue=SimpleNamespace(next_end=5),
+        end_gaps=None,
+        partition=0,
+        checkpoint=SimpleNamespace(marks={}),
+        ends=SimpleNamespace(end_from=lambda *_: 5),
+        decision_reader=SimpleNamespace(
+            start=lambda _: None, poll=lambda *_: [], position=5, fetched_end=lambda: 5, stop=lambda: None
+        ),
+    )
+    log = DecisionLog(Names(), state, inbox, outside)
+    inbox.unlevel()
+    log.gather_events(0.2)
+    assert outside.now_s == 0
+    log.take_in_events(0)
+    assert inbox.must_read
+    log.gather_events(0.2)
+    assert outside.now_s == pytest.approx(0.2)
+
+
+class StoppedClock(Outside):
+    """Time passes only while somebody waits."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wait_for_change(self, condition: threading.Condition, seconds: float) -> None:
+        self.now_s += seconds

@@ -72,6 +72,8 @@ class DecisionInbox:
         self._last_offered: int | None = None
         self._level = False
         self._woken = False
+        # Whether Faust may have skipped what follows the last event that it has offered.
+        self._has_skipped = False
         # Whether the owner gathers events, and is not woken for each.
         self._gathers = False
 
@@ -80,6 +82,7 @@ class DecisionInbox:
         size = len(event.value or b"")
         with self._changed:
             self._last_offered = event.offset
+            self._has_skipped = False
             if not self._level or event.offset < self._expected:
                 return
             fits = len(self._events) < self._capacity and self._bytes + size <= CAPACITY_BYTES
@@ -105,7 +108,7 @@ class DecisionInbox:
             self._gathers = False
 
     def try_level(self, expected: int, *, at_end: bool) -> bool:
-        """Become level if the last event offered was the one before `expected`: then none is missed.
+        """Become level if the last event offered was the one before `expected`: then none is missed, unless by a skip.
 
         At the end of END it is also enough that Faust has not read as far as `expected`. Before the end, the owner
         reads faster than Faust. Returns whether the inbox is level.
@@ -114,7 +117,8 @@ class DecisionInbox:
         following = self._next_event() if at_end else None
         with self._changed:
             last = -1 if self._last_offered is None else self._last_offered
-            if last == expected - 1 or (following is not None and max(following, last + 1) <= expected):
+            is_next = last == expected - 1 and not self._has_skipped
+            if is_next or (following is not None and max(following, last + 1) <= expected):
                 self._expected = expected
                 self._level = True
             return self._level
@@ -128,6 +132,7 @@ class DecisionInbox:
         """Stop keeping events, and wake the owner: END holds a record without an event."""
         with self._changed:
             self._level = False
+            self._has_skipped = True
             self._woken = True
             self._changed.notify()
 
@@ -149,6 +154,11 @@ class DecisionInbox:
         with self._changed:
             self._woken = True
             self._changed.notify()
+
+    def forget_wake(self) -> None:
+        """Let the owner gather events again: it has woken up."""
+        with self._changed:
+            self._woken = False
 
     def take_events(self, limit: int, timeout: float) -> list[DecisionEvent]:
         """Up to `limit` events; waits at most `timeout` seconds for the first."""
@@ -269,6 +279,7 @@ class DecisionLog:
 
     def _read_records(self, room: int, timeout: float) -> None:
         """Read END without Faust, until Faust's events are level with it. Without events this is the only way."""
+        self._inbox.forget_wake()
         if not self._reading:
             self._reader.start(self.position)
             self._reading = True
