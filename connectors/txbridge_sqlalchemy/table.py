@@ -7,13 +7,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, insert, select, update
+from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, func, insert, select, update
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.util import greenlet_spawn
 
 from txbridge.client.barrier import NEVER_PURGED, PURGED_ROW, creation_time
-from txbridge.client.barrier_purge import PURGE_AFTER, PURGE_BATCH, PurgedBarrierTable, mark_of
+from txbridge.client.barrier_purge import PURGE_AFTER, PURGE_BATCH, PurgedBarrierTable, mark_of, require_least_age
 from txbridge_sqlalchemy.row import Row
 from txbridge_sqlalchemy.upkeep import SqlPurgedTable, ddl_of
 
@@ -58,17 +58,24 @@ class OutcomeTable(SqlPurgedTable, PurgedBarrierTable):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, transactions)
 
-    def raise_mark(self, before: int) -> None:
-        mark, ours = mark_of(before), transactions.c.id == PURGED_ROW
+    def find_newest(self) -> int | None:
+        newest = func.max(transactions.c.created_at)
         with self.engine.connect() as connection:
-            is_there = connection.execute(select(transactions.c.id).where(ours)).first() is not None
-        if not is_there:
+            return connection.execute(select(newest).where(transactions.c.created_at < NEVER_PURGED)).scalar()
+
+    def raise_mark(self, mark: int) -> None:
+        new, ours = mark_of(mark), transactions.c.id == PURGED_ROW
+        with self.engine.connect() as connection:
+            current = connection.execute(select(transactions.c.state).where(ours)).scalar()
+        if current is None:
             # Of two purges that find none, one fails, and has the row of the other.
             with suppress(IntegrityError), self.engine.begin() as connection:
-                values = {"id": PURGED_ROW, "state": mark, "created_at": NEVER_PURGED}
+                values = {"id": PURGED_ROW, "state": new, "created_at": NEVER_PURGED}
                 connection.execute(insert(transactions).values(values))
-        with self.engine.begin() as connection:
-            connection.execute(update(transactions).where(ours, transactions.c.state < mark).values(state=mark))
+                return
+        if current is None or current < new:
+            with self.engine.begin() as connection:
+                connection.execute(update(transactions).where(ours, transactions.c.state < new).values(state=new))
 
 
 def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = PURGE_BATCH) -> int:
@@ -76,19 +83,21 @@ def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = P
 
     It is safe at any time, and any number may run at once. A check of a message whose row may be deleted is answered
     "unknown" and not "rolled back". So no committed message is lost, but a person has to decide such a message.
-    txbridge/client/barrier_purge.py has the proof. Rows "rolled back" stay for 36 days at least.
+    txbridge/client/barrier_purge.py has the proof. Rows "rolled back" stay for 36 days at least. A process from
+    before the mark must not answer checks meanwhile (docs/upgrading.md).
 
     Args:
         engine: of the database with the table.
-        older_than: age of the messages. The default is the least retention of the half topic (7 days) and a day more:
-            later no check can come. Give more if the half topic keeps messages for longer.
+        older_than: age of the messages, an hour at least, counted from the newest row. By default the retention of the
+            half topic (7 days) and a day. From a quiet topic a message may be resumed for up to 14 days: docs.
         batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
             SQLite.
 
     Raises:
-        UsageError: `older_than` or `batch` is not positive.
+        UsageError: `older_than` is less than an hour, or `batch` is not positive.
 
     """
+    require_least_age(older_than)
     return OutcomeTable(engine).purge_rows(older_than, batch)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from txbridge.cli.options import DatabaseUrl, Format, OutputFormat, parse_age, require_database
-from txbridge.client.barrier_purge import PURGE_AFTER, PURGE_BATCH
+from txbridge.client.barrier_purge import LEAST_AGE, PURGE_AFTER, PURGE_BATCH
 from txbridge.errors import UsageError
 from txbridge.extras import needs
 from txbridge.text import counted
@@ -25,9 +25,9 @@ def purge(
         str,
         typer.Option(
             metavar="AGE",
-            help="Age of the messages whose rows of txbridge_transactions are deleted: 12h, 8d. No check comes after "
-            "the retention of the half topic and a day. A message whose row is gone before is never rolled back, but "
-            "waits for a person.",
+            help="Age of the messages whose rows of txbridge_transactions are deleted, 1h at least: 12h, 8d. It counts "
+            "from the newest row. A check that finds no row any more rolls nothing back: the message waits for a "
+            "person. After 8d that is only one that is resumed so late, from a quiet half topic.",
         ),
     ] = _OLDER,
     inbox_older_than: Annotated[
@@ -49,6 +49,8 @@ def purge(
     """
     url = require_database(database_url, "the table txbridge_transactions")
     ages = {"txbridge_transactions": _age_of(older_than, "--older-than")}
+    if ages["txbridge_transactions"] < LEAST_AGE:
+        raise UsageError(f"--older-than must be 1h at least, not {older_than}: checks still ask for younger rows")
     if inbox_older_than is not None:
         ages["txbridge_inbox"] = _age_of(inbox_older_than, "--inbox-older-than")
     # Only here: other commands need no database.

@@ -13,7 +13,6 @@ from txbridge_sqlalchemy.table import OutcomeTable
 from txbridge_sqlalchemy.upkeep import SqlPurgedTable
 
 from txbridge.cli.database import make_engine
-from txbridge.client.barrier_purge import time_before
 from txbridge.errors import LocalProblemError
 from txbridge.text import iso_time
 
@@ -28,7 +27,7 @@ def run(database_url: str, ages: dict[str, timedelta], batch: int, *, dry_run: b
         return [
             {
                 "table": table.table.name,
-                "before": iso_time(time_before(ages[table.table.name])),
+                "before": iso_time(table.time_before(ages[table.table.name])),
                 "rows": table.purge_rows(ages[table.table.name], batch, dry_run=dry_run),
             }
             for table in _tables(engine, ages)

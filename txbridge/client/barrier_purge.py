@@ -9,9 +9,10 @@ given. It does not matter how long a worker, a sender or a check pauses, or how 
 table:
 
 1. A row has the birth of its message as its time. Kafka's broker has set it, the sender has got it with the
-   acknowledgement, and a check names the same number. So no clocks are compared. (A half message that Kafka has stored
-   twice may be acknowledged with the later time, but is checked with the earlier one. The check then counts as older.)
-2. A purge deletes rows whose time is below its mark, and only after the mark is committed. Marks only rise.
+   acknowledgement, and a check names the same number. Two leaders may have stored a half message, each with its
+   clock. A row has the sender's clock if an earlier release has written it. So clocks may differ by `MARK_MARGIN`.
+2. A purge deletes rows whose time is more than `MARK_MARGIN` below its mark, and only after the mark is committed.
+   Marks only rise. A process of an earlier release does not read the mark: docs/upgrading.md.
 3. The check's INSERT succeeds only where no row is: it waits for a transaction that has inserted or deleted one. If a
    purge has deleted the row, its mark was committed before. The check reads it after its INSERT, and finds its message
    below it. (PostgreSQL's REPEATABLE READ reads as of the beginning of the INSERT. There a late sender, a purge and a
@@ -37,6 +38,10 @@ from txbridge.topics.spec import HALF_RETENTION_MS
 
 #: Age from which on a purge deletes rows, by default.
 PURGE_AFTER = timedelta(milliseconds=HALF_RETENTION_MS, days=1)
+#: How far (ms) the mark is above the rows that are deleted. Clocks that are synchronized differ by far less.
+MARK_MARGIN = 3_600_000
+#: Least age: with it the mark is never above now.
+LEAST_AGE = timedelta(milliseconds=MARK_MARGIN)
 #: Age until which no purge deletes a row "rolled back".
 ROLLED_BACK_KEPT = timedelta(days=36)
 #: Rows of one database transaction.
@@ -60,12 +65,17 @@ class PurgedTable(ABC):
     def count_rows(self, start: int, before: int, state: str | None) -> int:
         """Number of rows that `delete_rows` would delete."""
 
+    def time_before(self, older_than: timedelta) -> int:
+        """The time (ms) before which rows are older than that."""
+        return _before(now_ms(), older_than)
+
     def purge_rows(self, older_than: timedelta, batch: int = PURGE_BATCH, *, dry_run: bool = False) -> int:
         """Delete rows older than that, oldest first; returns how many.
 
         With `dry_run` it only counts them. Raises UsageError for an age or a batch that is not positive.
         """
-        return self._purge_range(_BEGINNING, time_before(older_than, batch), None, batch, dry_run)
+        _require_positive(older_than, batch)
+        return self._purge_range(_BEGINNING, self.time_before(older_than), None, batch, dry_run)
 
     def _purge_range(self, start: int, before: int, state: str | None, batch: int, dry_run: bool) -> int:
         if dry_run:
@@ -87,25 +97,48 @@ class PurgedBarrierTable(PurgedTable):
     """A barrier table: a purge leaves its mark, and rows "rolled back" until ROLLED_BACK_KEPT."""
 
     @abstractmethod
-    def raise_mark(self, before: int) -> None:
-        """Commit the mark of a purge, unless the table has a later one."""
+    def find_newest(self) -> int | None:
+        """`created_at` of the newest row below NEVER_PURGED; None if there is none."""
+
+    @abstractmethod
+    def raise_mark(self, mark: int) -> None:
+        """Commit the mark (ms) of a purge, unless the table has a later one."""
+
+    def time_before(self, older_than: timedelta) -> int:
+        return _before(self._latest(), older_than)
 
     def purge_rows(self, older_than: timedelta, batch: int = PURGE_BATCH, *, dry_run: bool = False) -> int:
-        before = time_before(older_than, batch)
-        all_before = time_before(max(older_than, ROLLED_BACK_KEPT), batch)
+        _require_positive(older_than, batch)
+        latest = self._latest()
+        before, all_before = _before(latest, older_than), _before(latest, max(older_than, ROLLED_BACK_KEPT))
+        if self.find_time(_BEGINNING, before, 0) is None:
+            return 0
         if not dry_run:
-            self.raise_mark(before)
+            self.raise_mark(before + MARK_MARGIN)
         deleted = self._purge_range(_BEGINNING, all_before, None, batch, dry_run)
         return deleted + self._purge_range(all_before, before, COMMITTED, batch, dry_run)
 
+    def _latest(self) -> int:
+        # A machine whose clock is ahead must not raise the mark above messages to come.
+        newest, now = self.find_newest(), now_ms()
+        return now if newest is None else min(newest, now)
 
-def mark_of(before: int) -> str:
+
+def mark_of(time: int) -> str:
     """The state of PURGED_ROW: as many digits as it has room for, so that texts have the order of their times."""
-    return f"{before:016}"
+    return f"{time:016}"
 
 
-def time_before(older_than: timedelta, batch: int = PURGE_BATCH) -> int:
-    """The time (ms) before which rows are older than that. Raises UsageError unless both are positive."""
+def require_least_age(older_than: timedelta) -> None:
+    """Raise UsageError for an age of a barrier table that is too short."""
+    if older_than < LEAST_AGE:
+        raise UsageError(f"older_than must be an hour at least, not {older_than}: checks still ask for younger rows")
+
+
+def _require_positive(older_than: timedelta, batch: int) -> None:
     if older_than <= timedelta(0) or batch < 1:
         raise UsageError(f"older_than and batch must be positive, not {older_than} and {batch}")
-    return max(_BEGINNING, now_ms() - older_than // timedelta(milliseconds=1))
+
+
+def _before(latest: int, older_than: timedelta) -> int:
+    return max(_BEGINNING, latest - older_than // timedelta(milliseconds=1))

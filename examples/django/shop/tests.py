@@ -307,7 +307,7 @@ class LocalTransactions(TransactionTestCase):
     def test_purge(self):
         now, day = time.time_ns() // 1_000_000, 86_400_000
         for number, (state, days) in enumerate(
-            (("committed", 1), ("committed", 7), ("committed", 9), ("rolled back", 9), ("rolled back", 37))
+            (("committed", 0), ("committed", 7), ("committed", 9), ("rolled back", 9), ("rolled back", 37))
         ):
             Transaction.objects.create(id=f"{number}", state=state, created_at=now - days * day)
         out = StringIO()
@@ -320,11 +320,18 @@ class LocalTransactions(TransactionTestCase):
         self.assertEqual(list(left.values_list("id", flat=True)), ["0", "3"])
         with self.assertRaises(CommandError):
             call_command("txbridge_purge", "--days=0")
+        # A project that only writes to the outbox.
+        with override_settings(TXBRIDGE={}):
+            call_command("txbridge_purge", "--days=6", stdout=out)
+        with override_settings(TXBRIDGE={"DATABASE": "x"}), self.assertRaisesRegex(CommandError, "names 'x'"):
+            call_command("txbridge_purge")
 
     def test_a_check_after_a_purge_rolls_nothing_back_that_may_have_been_committed(self):
         its = self.listener.barrier_id()
         self.assertIs(self.execute(), COMMIT)
         self.assertEqual(Transaction.objects.get(id=ID).created_at, 2)
+        # Ages count from the newest row.
+        Transaction.objects.create(id="young", state="committed", created_at=time.time_ns() // 1_000_000)
         call_command("txbridge_purge", "--days=1", stdout=StringIO())
         self.assertFalse(Transaction.objects.filter(id=ID).exists())
         with self.assertLogs("txbridge.client", "ERROR") as logged:

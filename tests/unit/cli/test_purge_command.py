@@ -20,14 +20,15 @@ DAY_MS = 86_400_000
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
-    """A database with txbridge's tables: rows of 40, 9 and 3 days, one of 40 days in the inbox."""
+    """A database with txbridge's tables: rows of 40, 9, 3 and 0 days, one of 40 days in the inbox."""
     made = f"sqlite:///{tmp_path}/app.db"
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres_url")
         made = sql_application.in_new_schema(server, f"p{time.time_ns()}")
     engine, now = sql_application.create(made), time.time_ns() // 1_000_000
     with engine.begin() as connection:
-        rows = [("A", "committed", 40), ("B", "committed", 9), ("C", "rolled back", 9), ("D", "committed", 3)]
+        young = ("E", "committed", 0)
+        rows = [("A", "committed", 40), ("B", "committed", 9), ("C", "rolled back", 9), ("D", "committed", 3), young]
         values = [{"id": name * 32, "state": state, "created_at": now - days * DAY_MS} for name, state, days in rows]
         connection.execute(insert(transactions), values)
         connection.execute(
@@ -63,7 +64,7 @@ def test_the_default_is_eight_days_and_leaves_the_inbox(url):
     done = run(TXBRIDGE_DATABASE_URL=url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("txbridge_transactions: 2 rows deleted, older than 20")
-    assert left(url) == ("CD", 1)
+    assert left(url) == ("CDE", 1)
     assert run("--database-url", url).stdout.startswith("txbridge_transactions: 0 rows deleted, ")
 
 
@@ -71,14 +72,14 @@ def test_both_tables_with_ages_as_json(url):
     words = ("--database-url", url, "--older-than", "2d", "--inbox-older-than", "39d", "--format", "json")
     counted = json.loads(run(*words, "--dry-run").stdout)
     assert counted["dry_run"] is True
-    assert left(url) == ("ABCD", 1)
+    assert left(url) == ("ABCDE", 1)
     deleted = json.loads(run(*words, "--batch", "1").stdout)
     assert [(one["table"], one["rows"]) for one in deleted["tables"]] == [
         ("txbridge_transactions", 3),
         ("txbridge_inbox", 1),
     ]
     assert [one["rows"] for one in counted["tables"]] == [3, 1]
-    assert left(url) == ("C", 0)
+    assert left(url) == ("CE", 0)
 
 
 def test_a_dry_run_leaves_no_mark(url):
@@ -110,6 +111,7 @@ def test_a_consumer_has_an_inbox_alone(tmp_path):
         (["--database-url", "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"], "could not be purged: "),
         (["--database-url", "sqlite:///{empty}", "--older-than", "8"], "--older-than takes a number and a unit"),
         (["--database-url", "sqlite:///{empty}", "--older-than", "0d"], "--older-than must be longer than 0d"),
+        (["--database-url", "sqlite:///{empty}", "--older-than", "59m"], "--older-than must be 1h at least, not 59m"),
         (["--database-url", "sqlite:///{empty}", "--older-than", "999999999d"], "has no table"),
         (["--database-url", "sqlite:///{empty}", "--inbox-older-than", "x"], "--inbox-older-than takes a number"),
         (["--database-url", "sqlite:///{half}", "--inbox-older-than", "9d"], "has no table txbridge_inbox"),

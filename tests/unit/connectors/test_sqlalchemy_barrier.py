@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 from sqlalchemy import create_engine, delete, event, insert, select, update
 from sqlalchemy.exc import IntegrityError
-from txbridge_sqlalchemy import SqlTransactionListener, purge, transactions
+from txbridge_sqlalchemy import SqlTransactionListener, transactions
 
 from tests.support import sql_application
 from tests.support.checked_message import ID, checked_message
-from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, create, message, place
+from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, create, message, place, purge_all
 from tests.support.sql_service import SqlService
 from txbridge import UsageError
 
@@ -169,7 +168,7 @@ def test_the_identity_outlives_every_purge(engine, service):
     before = service("connection").barrier_id()
     with engine.begin() as connection:
         connection.execute(insert(transactions).values(id=ID, state="committed", created_at=1))
-    assert purge(engine, timedelta(milliseconds=1)) == 1
+    assert purge_all(engine) == 1
     assert service("connection").barrier_id() == before
 
 

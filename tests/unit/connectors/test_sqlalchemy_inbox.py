@@ -400,6 +400,7 @@ def test_purge_takes_batches_of_any_size(postgresql_url, driver):
             text("INSERT INTO txbridge_transactions SELECT n, 'committed', n FROM generate_series(1, 100000) n")
         )
         connection.execute(text("INSERT INTO txbridge_inbox VALUES ('billing', 'young', 1, 9223372036854775807)"))
+        connection.execute(text("INSERT INTO txbridge_transactions VALUES ('young', 'committed', 9223372036854775806)"))
 
     async def on_loop():
         twin = async_twin(postgresql_url, driver)

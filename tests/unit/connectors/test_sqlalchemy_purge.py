@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import count
 
 import pytest
 from sqlalchemy import create_engine, event, insert, select
@@ -17,12 +18,13 @@ from txbridge_sqlalchemy import async_purge, purge, transactions
 
 from tests.support.async_engine import async_twin
 from tests.support.checked_message import ID, checked_message
-from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, place, state_of
+from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, place, purge_all, state_of
 from tests.support.sql_service import SqlService
 from txbridge import Message, MessageExt, UsageError
+from txbridge.client import barrier_purge
 
 FORMS = ("connection", "session", "asyncio", "asyncio-session")
-DAY_MS = 86_400_000
+DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 #: `created_at` of the rows that belong to the table itself.
 NEVER = 2**63 - 1
 #: Birth of the messages of `message`, and of those of `checked_message` (ms).
@@ -51,14 +53,19 @@ def write(engine, *rows):
 
 
 def ids(engine):
+    at = transactions.c.created_at
     with engine.connect() as connection:
-        query = select(transactions.c.id).where(transactions.c.created_at != NEVER).order_by(transactions.c.created_at)
-        return list(connection.execute(query).scalars())
+        return list(connection.execute(select(transactions.c.id).where(at < NEVER - 1).order_by(at)).scalars())
 
 
 def born_ago(ms):
     """A time of birth (ms)."""
     return time.time_ns() // 1_000_000 - ms
+
+
+def young():
+    """A row of now."""
+    return ("E" * 32, "committed", born_ago(0))
 
 
 def asked(born, transaction_id=ID):
@@ -97,25 +104,27 @@ def test_rows_of_rollbacks_stay_for_36_days(engine, service):
     sender, rolled_back = service(), born_ago(35 * DAY_MS)
     write(engine, ("A" * 32, "rolled back", rolled_back), ("B" * 32, "committed", rolled_back))
     write(engine, ("C" * 32, "rolled back", born_ago(37 * DAY_MS)))
-    assert purge(engine, timedelta(milliseconds=1)) == 2
+    assert purge_all(engine) == 2
     assert ids(engine) == ["A" * 32]
     assert sender.execute_local_transaction(message("A" * 32), 1) is ROLLBACK
 
 
 def test_a_longer_age_counts_for_rollbacks_too(engine):
     write(engine, ("A" * 32, "rolled back", born_ago(50 * DAY_MS)), ("B" * 32, "rolled back", born_ago(61 * DAY_MS)))
+    write(engine, young())
     assert purge(engine, timedelta(days=60)) == 1
-    assert ids(engine) == ["A" * 32]
+    assert ids(engine) == ["A" * 32, "E" * 32]
 
 
 def test_more_rows_of_one_millisecond_than_a_batch_go_together(engine):
-    write(engine, *((f"{n:032X}", "committed", 5 if n < 30 else 6) for n in range(40)))
+    write(engine, *((f"{n:032X}", "committed", 5 if n < 30 else 6) for n in range(40)), young())
     assert purge(engine, batch=10) == 40
 
 
-@pytest.mark.parametrize("arguments", [{"older_than": timedelta(0)}, {"older_than": timedelta(-1)}, {"batch": 0}])
+@pytest.mark.parametrize("arguments", [{"older_than": timedelta(minutes=n)} for n in (-1, 0, 59)] + [{"batch": 0}])
 def test_what_would_delete_everything_or_nothing_is_refused(engine, arguments):
-    with pytest.raises(UsageError, match="must be positive"):
+    write(engine, (ID, "committed", 1), young())
+    with pytest.raises(UsageError, match=r"must be (positive|an hour)"):
         purge(engine, **arguments)
     assert state_of(engine, "purged") is None
 
@@ -133,7 +142,8 @@ def test_asynchronous_engines_purge_in_the_same_way(request, driver):
         twin = async_twin(url, driver)
         async with twin.begin() as connection:
             await connection.run_sync(transactions.metadata.create_all)
-            await connection.execute(insert(transactions).values(id=ID, state="committed", created_at=1))
+            for row_id, born in ((ID, 1), ("E" * 32, born_ago(0))):
+                await connection.execute(insert(transactions).values(id=row_id, state="committed", created_at=born))
         deleted = await async_purge(twin), await async_purge(twin)
         await twin.dispose()
         return deleted
@@ -148,7 +158,7 @@ def test_asynchronous_engines_purge_in_the_same_way(request, driver):
 def test_p2_a_check_never_rolls_back_a_message_whose_row_a_purge_may_have_deleted(engine, service, form, caplog):
     one = service(form)
     assert one.execute_local_transaction(message(ID), 1) is COMMIT
-    assert purge(engine, timedelta(milliseconds=1)) == 1
+    assert purge_all(engine) == 1
     assert one.check_local_transaction(checked_message(600.0)) is UNKNOWN
     assert one.check_local_transaction(checked_message(660.0)) is UNKNOWN
     assert ids(engine) == []
@@ -160,8 +170,10 @@ def test_p2_a_check_never_rolls_back_a_message_whose_row_a_purge_may_have_delete
 
 @pytest.mark.parametrize("form", FORMS)
 def test_p4_a_crashed_attempt_that_is_younger_than_the_mark_is_rolled_back(engine, service, form):
-    one, mark = service(form), int(time.time() * 1000) - 10_000
-    purge(engine, timedelta(seconds=10))
+    one = service(form)
+    write(engine, ("D" * 32, "committed", 1), young())
+    assert purge(engine, timedelta(hours=2)) == 1
+    mark = int(state_of(engine, "purged"))
     assert one.check_local_transaction(asked(mark + 5_000)) is ROLLBACK
     assert one.check_local_transaction(asked(mark - 5_000, "B" * 32)) is UNKNOWN
     assert state_of(engine, ID) == "rolled back"
@@ -171,7 +183,7 @@ def test_p4_a_crashed_attempt_that_is_younger_than_the_mark_is_rolled_back(engin
 def test_rows_that_are_there_are_answered_after_a_purge_too(engine, service):
     one = service()
     write(engine, ("A" * 32, "rolled back", born_ago(DAY_MS)))
-    purge(engine, timedelta(milliseconds=1))
+    purge_all(engine)
     # This one was paused, and has begun after the purge.
     assert one.execute_local_transaction(message(ID), 1) is COMMIT
     assert one.check_local_transaction(checked_message(600.0)) is COMMIT
@@ -181,7 +193,8 @@ def test_rows_that_are_there_are_answered_after_a_purge_too(engine, service):
 def test_p2_a_worker_that_does_not_say_the_birth_gets_no_rollback_after_a_purge(engine, service):
     one = service()
     assert one.check_local_transaction(checked_message(transaction_id="A" * 32, has_birth=False)) is ROLLBACK
-    purge(engine)
+    write(engine, ("D" * 32, "committed", 1))
+    assert purge(engine) == 1
     assert one.check_local_transaction(checked_message(has_birth=False)) is UNKNOWN
 
 
@@ -197,7 +210,7 @@ def test_p2_a_failed_commit_that_was_none_is_not_rolled_back_after_a_purge(engin
     with pytest.raises(ZeroDivisionError):
         one.execute_local_transaction(message(ID), 1)
     assert state_of(engine, ID) == "committed"
-    purge(engine, timedelta(milliseconds=1))
+    purge_all(engine)
     assert one.check_local_transaction(checked_message(6.0)) is UNKNOWN
 
 
@@ -213,7 +226,7 @@ def test_p2_a_purge_between_the_steps_of_a_check(engine, url, service, level):
     def meanwhile(_connection, _cursor, statement, *_):
         if statement.startswith("INSERT") and not done:
             done.append(sender.execute_local_transaction(message(ID), 1))
-            assert purge(engine, timedelta(milliseconds=1)) == 1
+            assert purge_all(engine) == 1
 
     assert checking.check_local_transaction(checked_message(600.0)) is UNKNOWN
     assert done == [COMMIT]
@@ -236,20 +249,47 @@ def test_p2_a_check_answers_by_a_row_that_a_purge_is_deleting(engine, service):
 
 def test_the_mark_and_the_identity_outlive_every_purge_and_the_mark_only_rises(engine, service):
     identity = service().barrier_id()
+    write(engine, *((f"{n:032X}", "committed", born_ago(n * DAY_MS)) for n in (0, 2, 4, 10)))
     before = int(time.time() * 1000)
-    purge(engine, timedelta(milliseconds=1))
+    assert purge(engine, timedelta(days=3)) == 2
     mark = state_of(engine, "purged")
-    assert before - 1 <= int(mark) < time.time() * 1000
-    purge(engine, timedelta(days=8))
+    assert before - 3 * DAY_MS + HOUR_MS - 60_000 < int(mark) <= time.time() * 1000 - 3 * DAY_MS + HOUR_MS
+    write(engine, ("A" * 32, "committed", born_ago(9 * DAY_MS)))
+    assert purge(engine, timedelta(days=8)) == 1
     assert state_of(engine, "purged") == mark
-    purge(engine, timedelta(milliseconds=1))
-    assert int(state_of(engine, "purged")) >= int(mark)
+    assert purge(engine, timedelta(days=1)) == 1
+    assert int(state_of(engine, "purged")) > int(mark)
     assert state_of(engine, "barrier") == identity
+
+
+@pytest.mark.parametrize("days", [2, 40])
+def test_p2_a_row_and_a_check_may_have_times_of_different_clocks(engine, service, days):
+    """The row has that of its sender, as an earlier release wrote it, and the broker's clock was 59 minutes ahead."""
+    its = born_ago(days * DAY_MS + 60_000)
+    write(engine, (ID, "committed", its), young())
+    assert purge(engine, timedelta(days=days)) == 1
+    assert service().check_local_transaction(asked(its + HOUR_MS - 60_000)) is UNKNOWN
+
+
+def test_p2_no_row_above_the_mark_goes_when_the_clock_moves_meanwhile(engine, monkeypatch):
+    write(engine, *((f"{n:032X}", "committed", born_ago((n - 2) * DAY_MS)) for n in (0, 41, 43)))
+    readings = count(born_ago(-DAY_MS), 5 * DAY_MS)
+    monkeypatch.setattr(barrier_purge, "now_ms", lambda: next(readings))
+    assert purge(engine, timedelta(days=41)) == 1
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_p4_a_purge_whose_clock_is_ahead_leaves_crashed_attempts_to_checks(engine, service, monkeypatch, has_rows):
+    if has_rows:
+        write(engine, ("A" * 32, "committed", born_ago(9 * DAY_MS)), young())
+    monkeypatch.setattr(barrier_purge, "now_ms", lambda: born_ago(-400 * DAY_MS))
+    assert purge(engine) == int(has_rows)
+    assert service().check_local_transaction(asked(born_ago(60_000))) is ROLLBACK
 
 
 def test_the_mark_is_committed_before_the_first_row_goes(engine):
     """A purge that is killed between the two has lost nothing."""
-    write(engine, (ID, "committed", CHECKED_BORN))
+    write(engine, (ID, "committed", CHECKED_BORN), young())
 
     @event.listens_for(engine, "before_cursor_execute")
     def die(_connection, _cursor, statement, *_):
@@ -260,7 +300,7 @@ def test_the_mark_is_committed_before_the_first_row_goes(engine):
         purge(engine)
     event.remove(engine, "before_cursor_execute", die)
     assert int(state_of(engine, "purged")) > CHECKED_BORN
-    assert ids(engine) == [ID]
+    assert ids(engine) == [ID, "E" * 32]
     assert purge(engine) == 1
 
 
@@ -268,7 +308,7 @@ def test_the_mark_is_committed_before_the_first_row_goes(engine):
 
 
 def test_many_purges_at_once_delete_each_row_once(engine, url):
-    write(engine, *((f"{n:032X}", "committed", n) for n in range(3_000)))
+    write(engine, *((f"{n:032X}", "committed", n) for n in range(3_000)), young())
     engines = [create_engine(url.replace("timeout=0.3", "timeout=60")) for _ in range(4)]
     together = threading.Barrier(4)
 
@@ -278,7 +318,7 @@ def test_many_purges_at_once_delete_each_row_once(engine, url):
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(run, engines)) == 3_000
-    assert ids(engine) == []
+    assert ids(engine) == ["E" * 32]
     for one in engines:
         one.dispose()
 
@@ -292,7 +332,7 @@ def test_purge_goes_on_beside_a_transaction(url, engine, service):
         entered.set()
         assert end.wait(120)
 
-    write(engine, ("0" * 32, "committed", 1))
+    write(engine, ("0" * 32, "committed", 1), young())
     sender, patient = service(function=place_slowly), create_engine(url.replace("timeout=0.3", "timeout=20"))
     with ThreadPoolExecutor(2) as pool:
         placed = pool.submit(sender.execute_local_transaction, message(ID), 1)
@@ -313,7 +353,7 @@ def test_p2_senders_checks_and_purges_in_any_order_never_lose_a_commit(engine, u
 
     def keep_purging():
         while not ended.is_set():
-            purge(engine, timedelta(milliseconds=1))
+            purge_all(engine)
 
     def check(asked_about):
         try:

@@ -73,32 +73,20 @@ def test_a_record_that_faust_has_skipped_is_read_although_it_follows_the_last_ev
     assert inbox.try_level(5, at_end=True)
     inbox.unlevel()
     assert not inbox.try_level(5, at_end=True)
-    assert inbox.must_read
     assert inbox.try_level(6, at_end=True)
-    inbox.unlevel()
-    inbox.offer_event(event(6))
-    assert inbox.try_level(7, at_end=False)
 
 
 def test_an_owner_that_reads_end_itself_gathers_for_as_long_as_before() -> None:
     outside = StoppedClock()
     inbox = DecisionInbox(outside)
-    state: Any = SimpleNamespace(
-        queue=SimpleNamespace(next_end=5),
-        end_gaps=None,
-        partition=0,
-        checkpoint=SimpleNamespace(marks={}),
-        ends=SimpleNamespace(end_from=lambda *_: 5),
-        decision_reader=SimpleNamespace(
-            start=lambda _: None, poll=lambda *_: [], position=5, fetched_end=lambda: 5, stop=lambda: None
-        ),
-    )
+    reader = SimpleNamespace(start=lambda _: None, poll=lambda *_: [], position=5, fetched_end=lambda: 5)
+    state: Any = SimpleNamespace(queue=SimpleNamespace(next_end=5), end_gaps=None, partition=0, ends=None)
+    state.decision_reader, state.checkpoint = reader, SimpleNamespace(marks={})
     log = DecisionLog(Names(), state, inbox, outside)
     inbox.unlevel()
     log.gather_events(0.2)
     assert outside.now_s == 0
     log.take_in_events(0)
-    assert inbox.must_read
     log.gather_events(0.2)
     assert outside.now_s == pytest.approx(0.2)
 

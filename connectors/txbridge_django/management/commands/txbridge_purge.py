@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db.models import QuerySet
+from django.db import connections
+from django.db.models import Max, QuerySet
 
 from txbridge.client.barrier import NEVER_PURGED, PURGED_ROW
 from txbridge.client.barrier_purge import PURGE_AFTER, PurgedBarrierTable, mark_of
 from txbridge.errors import UsageError
-from txbridge_django.conf import valid_options
+from txbridge_django.conf import outbox_database
 from txbridge_django.models import Transaction
 
 
@@ -30,9 +31,12 @@ class Command(BaseCommand):
         if days < 1:
             raise CommandError("--days must be at least 1")
         try:
-            table = _DjangoTable(Transaction.objects.using(valid_options().database))
+            database = outbox_database()
         except UsageError as error:
             raise CommandError(str(error)) from None
+        if not connections[database].settings_dict["AUTOCOMMIT"]:
+            raise CommandError(f"DATABASES[{database!r}] has AUTOCOMMIT = False: no deletion would be committed")
+        table = _DjangoTable(Transaction.objects.using(database))
         deleted = table.purge_rows(timedelta(days=days), dry_run=dry_run)
         self.stdout.write(f"{deleted} rows {'would be ' if dry_run else ''}deleted")
 
@@ -53,10 +57,15 @@ class _DjangoTable(PurgedBarrierTable):
         counted: int = self._range(start, before, state).count()
         return counted
 
-    def raise_mark(self, before: int) -> None:
-        mark = mark_of(before)
-        self._rows.get_or_create(id=PURGED_ROW, defaults={"state": mark, "created_at": NEVER_PURGED})
-        self._rows.filter(id=PURGED_ROW, state__lt=mark).update(state=mark)
+    def find_newest(self) -> int | None:
+        newest: int | None = self._rows.filter(created_at__lt=NEVER_PURGED).aggregate(at=Max("created_at"))["at"]
+        return newest
+
+    def raise_mark(self, mark: int) -> None:
+        new = mark_of(mark)
+        row, is_ours = self._rows.get_or_create(id=PURGED_ROW, defaults={"state": new, "created_at": NEVER_PURGED})
+        if not is_ours and row.state < new:
+            self._rows.filter(id=PURGED_ROW, state__lt=new).update(state=new)
 
     def _range(self, start: int, before: int, state: str | None) -> QuerySet[Transaction]:
         within = self._rows.filter(created_at__gte=start, created_at__lt=before)
