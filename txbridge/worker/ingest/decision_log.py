@@ -39,7 +39,8 @@ _WAITING_BYTES = 16 * 1024 * 1024
 #: that END was cut, or that Faust is stuck: the owner is told when Faust skips records. A question costs Kafka and this
 #: process 2 ms of processor time. Asked every second, they were a tenth of what an idle worker and its Kafka take.
 _COMPARE_EVERY_S = 5.0
-#: The same after an answer that END has a record without an event. A Faust that is stuck has more of them.
+#: The same while something waits for a record, and after an answer that END has one without an event. A Faust that is
+#: stuck has more of them.
 _COMPARE_SOON_S = 1.0
 #: Longest wait for a record while the owner reads END itself: nothing else wakes it then, not even its end.
 _READ_S = 0.1
@@ -249,6 +250,10 @@ class DecisionLog:
         if self._outside.monotonic() - self._compared > self._compare_every and not self._waiting:
             self._compared = self._outside.monotonic()
             self._compare_ends()
+
+    def compare_soon(self) -> None:
+        """Do not wait long for an event that may never come."""
+        self._compare_every = _COMPARE_SOON_S
 
     def _compare_ends(self) -> None:
         end = self._ends.end_from(self._topic, self._partition, self.position, self._compare_every / 2)

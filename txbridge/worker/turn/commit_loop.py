@@ -143,6 +143,8 @@ class CommitLoop:
         as_of = self._round.as_of(choice.end)
         if as_of is not None or state.queue.must_park:
             self._half.enter_fresh(state.queue.fresh_until(clock.now()))
+        if as_of is None and self._round.is_waiting:
+            decision_log.compare_soon()
         due_round = None if as_of is None else self._round.prepare(as_of)
         self._look_up(choice.topics if due_round is None else choice.topics | due_round.topics)
         draft = planner.plan(
