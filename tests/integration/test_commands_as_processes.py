@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 import typer
 from sqlalchemy import create_engine
-from txbridge_sqlalchemy import create_table
+from txbridge_sqlalchemy import create_outbox, create_table
 
 from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import eventually
@@ -51,6 +51,8 @@ COMMANDS = {
     "resolve-all": ["commit", "--cause", "test", "--dry-run"],
     "acknowledge": ["0", "--reason", "test"],
     "answer-checks": ["--group", "orders", "--database-url", "sqlite:///{folder}/orders.db"],
+    "relay": ["--database-url", "sqlite:///{folder}/orders.db"],
+    "purge": ["--database-url", "sqlite:///{folder}/orders.db"],
     "rocketmq": ["--listen", "127.0.0.1:0"],
     "demo": ["--folder", "{folder}/demo", "--flights", "10"],
     "dev": ["--data-dir", "{folder}/dev", "--port", "0", "--metrics-port", "0"],
@@ -59,11 +61,11 @@ COMMANDS = {
     "kafka status": ["--data-dir", "{folder}/kafka"],
 }
 #: Commands that use a cluster, which the environment names.
-ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "dev", "kafka"}]
+ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "dev", "kafka", "purge"}]
 #: Commands that wait for the cluster without a limit.
 PATIENT = {"worker", "rocketmq"}
 #: Commands that serve until Ctrl-C ends them with exit code 0.
-SERVING = {"worker", "rocketmq", "answer-checks", "dev", "kafka start"}
+SERVING = {"worker", "rocketmq", "answer-checks", "relay", "dev", "kafka start"}
 #: One command for each way to wait for Kafka: serving, by requests, by the audit's requests, as an operator.
 WAITING = {"worker", "rocketmq", "answer-checks", "doctor", "audit", "resolve"}
 #: Commands that print a report for a namespace without messages.
@@ -90,9 +92,10 @@ def test_the_table_has_every_command() -> None:
 def arguments(command: str, folder: Path) -> list[str]:
     if command == JOB:
         return [sys.executable, "-m", *JOB.split()]
-    if command == "answer-checks":
+    if "--database-url" in COMMANDS[command]:
         engine = create_engine(f"sqlite:///{folder}/orders.db")
         create_table(engine)
+        create_outbox(engine)
         engine.dispose()
     words = [one.format(folder=folder) for one in COMMANDS[command]]
     return [*PROGRAM, *command.split(), *words]
