@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from sqlalchemy import (
@@ -36,7 +37,7 @@ _LOCK_SPACE = 0x7478 << 48
 _LANES_BITS = 16
 
 
-class OutboxDialect:
+class OutboxDialect(ABC):
     """The parts of a relay's statements that differ from database to database, as standard SQL says them."""
 
     #: Whether relays share the lanes. Where not, there is one lane.
@@ -48,9 +49,9 @@ class OutboxDialect:
         """Conditions of rows that no transaction which still runs could precede, as far as the database can say it."""
         return []
 
+    @abstractmethod
     def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """A number from 0 to 2**31 - 1 for a value of this column; NULL for NULL."""
-        raise NotImplementedError
 
     def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Bytes of a value of this column."""
@@ -67,13 +68,13 @@ class OutboxDialect:
             "were written: give `order` a column that does"
         )
 
+    @abstractmethod
     def try_lock(self, lanes: Table) -> Executable:
         """Lock `:lane` for this session if no other one has it; 1 or true if it was free."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unlock(self, lanes: Table) -> Executable:
         """Unlock `:lane`."""
-        raise NotImplementedError
 
     def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Delete:
         """Delete the rows whose ids are in the list `:ids`."""
@@ -182,10 +183,14 @@ class _SqLite(OutboxDialect):
     def insertion_order(self, _: OutboxTable) -> list[ColumnElement[Any]]:
         return [literal_column("rowid")]
 
+    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
+        return case((column.is_(None), None), else_=0)
+
     def try_lock(self, lanes: Table) -> Executable:
         return select(lanes.c.lane + 1).where(lanes.c.lane == bindparam("lane"))
 
-    unlock = try_lock
+    def unlock(self, lanes: Table) -> Executable:
+        return self.try_lock(lanes)
 
 
 _DIALECTS: dict[str, OutboxDialect] = {

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.options import ClusterOptions, DatabaseUrl, require_database, spread
+from txbridge.cli.options import ClusterOptions, DatabaseUrl, MetricsHost, MetricsPort, require_database, spread
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge.extras import needs
@@ -34,12 +34,8 @@ def answer_checks(
     threads: Annotated[
         int, typer.Option(metavar="N", min=1, help="Checks of a group that are looked up at the same time.")
     ] = 4,
-    metrics_port: Annotated[
-        str | None, typer.Option(metavar="N", help="Port for /metrics, /livez and /readyz (default 0: none).")
-    ] = None,
-    metrics_host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address on which it listens (default 127.0.0.1).")
-    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
 ) -> None:
     """Answer the checks of producer groups from their table txbridge_transactions, without the application.
 

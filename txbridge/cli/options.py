@@ -44,6 +44,12 @@ DatabaseUrl = Annotated[
         f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users cannot read.",
     ),
 ]
+MetricsPort = Annotated[
+    str | None, typer.Option(metavar="N", help="Port for /metrics, /livez and /readyz (default 0: none).")
+]
+MetricsHost = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address on which it listens (default 127.0.0.1).")
+]
 
 
 def require_database(url: str | None, table: str) -> str:

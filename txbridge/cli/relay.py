@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.options import ClusterOptions, DatabaseUrl, require_database, spread
+from txbridge.cli.options import ClusterOptions, DatabaseUrl, MetricsHost, MetricsPort, require_database, spread
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.extras import needs
 from txbridge.interrupts import end_at_hangup
@@ -46,12 +46,8 @@ def relay(
             "that. It must be longer than the lock time-outs of the database.",
         ),
     ] = DEFAULT_PATIENCE_S,
-    metrics_port: Annotated[
-        str | None, typer.Option(metavar="N", help="Port for /metrics, /livez and /readyz (default 0: none).")
-    ] = None,
-    metrics_host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address on which it listens (default 127.0.0.1).")
-    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
 ) -> None:
     """Send the rows of an outbox table as messages, each once and in order.
 

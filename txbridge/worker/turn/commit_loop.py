@@ -80,7 +80,7 @@ class CommitLoop:
     def rest(self) -> float:
         """Seconds to gather decisions before the next turn: what is left of `commit_interval`.
 
-        None while there is more work than one Kafka transaction holds. It ends when a topic in quarantine may be tried
+        0 while there is more work than one Kafka transaction holds. It ends when a topic in quarantine may be tried
         again.
         """
         if self._more:
