@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable
 
 from tests.chaos.relay_run import RelayRun
-from txbridge.failpoints import POINTS
+from tests.support.relays import RELAY_POINTS
 
 Fault = Callable[[RelayRun], None]
 
-#: Every step of a batch. After `relay.half_stored` comes the local transaction, whose DELETE ends at `relay.deleted`.
-RELAY_POINTS = [point for point in POINTS if point.startswith("relay.")]
 #: At which passage of a point a relay fails: other lanes are in the middle of their batches then.
 _PASSAGE = 5
 #: Longer than every session and check interval of the run, and than the client's time for a half message.

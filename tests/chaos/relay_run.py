@@ -14,7 +14,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import (
@@ -37,6 +36,7 @@ from tests.chaos.checker import unfinished
 from tests.support.harness import Bridge, eventually
 from tests.support.postgres import Postgres
 from tests.support.relays import make_outbox, relaying, rows_left
+from tests.support.stopped import is_stopped
 from txbridge import Message
 from txbridge.embedded import EmbeddedKafka
 
@@ -71,8 +71,7 @@ class RelayProcess(NamedTuple):
 
     @property
     def is_stopped(self) -> bool:
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return stat.rpartition(")")[2].split()[0] == "T"
+        return is_stopped(self.process)
 
     @property
     def is_killed(self) -> bool:

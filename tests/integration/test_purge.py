@@ -7,7 +7,6 @@ topics can still send is answered by its row.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,11 +15,13 @@ import pytest
 from sqlalchemy import create_engine, select
 from txbridge_sqlalchemy import purge, transactions
 
+from tests.bench.beside import beside
 from tests.integration.test_who_answers import service
 from tests.support import sql_application
 from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, in_new_schema, order_ids, purge_all, state_of
+from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
@@ -46,19 +47,16 @@ def engine(url):
 @contextmanager
 def purging(url, act):
     """Purge again and again, beside everything else."""
-    ended, own = threading.Event(), create_engine(url)
+    own = create_engine(url)
 
-    def run():
+    def work(ended):
         while not ended.wait(0.05):
             act(own)
 
-    thread = threading.Thread(target=run)
-    thread.start()
     try:
-        yield
+        with beside(work):
+            yield
     finally:
-        ended.set()
-        thread.join()
         own.dispose()
 
 
@@ -169,7 +167,7 @@ def test_p4_a_paused_sender_cannot_commit_what_a_check_has_rolled_back_before_a_
     topic = bridge.create_topic("orders")
     more = (bridge.bootstrap_servers, bridge.namespace, topic)
     with sql_application.running("produce", url, "insert", "STOP", *more) as process:
-        sql_application.wait_stopped(process)
+        wait_stopped(process)
         bridge.worker()
         with service(bridge, url, patience=0):
             eventually(lambda: list(bridge.outcomes().values()) == [["rollback"]], 60)

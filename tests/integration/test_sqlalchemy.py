@@ -18,6 +18,7 @@ from tests.support import sql_application
 from tests.support.async_engine import async_twin
 from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, order_ids, place, place_async
+from tests.support.stopped import wait_stopped
 from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
 
 #: In `make test` each guarantee is tested on one database; tests/unit/connectors tests the listener on both.
@@ -114,7 +115,7 @@ def test_p5_a_stopped_producer_can_not_commit_what_a_check_rolled_back(bridge, t
     url = engine.url.render_as_string(hide_password=False)
     more = (bridge.bootstrap_servers, bridge.namespace, topic)
     with sql_application.running("produce", url, "insert", "STOP", *more) as process:
-        sql_application.wait_stopped(process)
+        wait_stopped(process)
         bridge.worker(transaction_check_max=100)
         with producer_on(bridge, SqlTransactionListener(engine, place, patience=2)):
             eventually(lambda: list(bridge.outcomes().values()) == [["rollback"]], 60)

@@ -16,6 +16,7 @@ from tests.integration.test_answer_checks import answering
 from tests.support import sql_application
 from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, in_new_schema, orders, place
+from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.operations import Connection, Selection, list_pending
@@ -107,7 +108,7 @@ def test_p4_a_service_that_is_stopped_before_its_row_is_not_rolled_back(bridge, 
     topic = bridge.create_topic("orders")
     more = (bridge.bootstrap_servers, bridge.namespace, topic)
     with sql_application.running("produce", urls[0], "insert", "STOP", *more) as process:
-        sql_application.wait_stopped(process)
+        wait_stopped(process)
         bridge.worker(transaction_check_max=1_000)
         with service(bridge, urls[0]):
             eventually(lambda: answers(bridge) >= 3, 60)

@@ -23,6 +23,7 @@ from txbridge.failpoints import POINTS
 
 #: So that half messages without a transaction are rolled back within a test.
 PATIENCE = ("--patience", "2")
+#: Every step of a batch. After `relay.half_stored` comes the local transaction, whose DELETE ends at `relay.deleted`.
 RELAY_POINTS = [point for point in POINTS if point.startswith("relay.")]
 
 
@@ -52,15 +53,6 @@ def relaying(
         if process.poll() is None:
             process.kill()
         process.wait(60)
-
-
-def wait_stopped(process: subprocess.Popen[Any]) -> None:
-    """Wait until the process has sent itself SIGSTOP."""
-
-    def is_stopped() -> bool:
-        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-    eventually(is_stopped, 60, "the relay did not stop")
 
 
 def end_gently(process: subprocess.Popen[Any]) -> None:

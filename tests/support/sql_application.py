@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -159,16 +158,6 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-def wait_stopped(process: subprocess.Popen[str]) -> None:
-    """Wait until the process has sent itself SIGSTOP."""
-    from tests.support.harness import eventually  # Imported only here: the application starts faster without it.
-
-    def state() -> str:
-        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-    eventually(lambda: state() == "T", 30, "the application did not stop")
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from tests.support import sql_application
 from tests.support.harness import eventually
 from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, number, orders, place, state_of
 from tests.support.sql_service import SqlService
+from tests.support.stopped import wait_stopped
 from txbridge import UsageError
 from txbridge.client import listener as client
 
@@ -618,7 +619,7 @@ def test_processes_that_check_and_execute_agree(url, engine):
 @pytest.mark.parametrize("point", sql_application.POINTS)
 def test_a_process_that_stands_still_can_not_contradict_a_check(url, engine, listener, point):
     with sql_application.running("local", url, point, "STOP", ID) as process:
-        sql_application.wait_stopped(process)
+        wait_stopped(process)
         answer = listener.check_local_transaction(MESSAGE)
         process.send_signal(signal.SIGCONT)
         executed = process.communicate(timeout=300)[0].split()

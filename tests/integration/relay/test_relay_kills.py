@@ -12,24 +12,11 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import create_engine
 
-from tests.support import sql_application
 from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge, eventually
-from tests.support.relays import add_rows, make_outbox, relaying, require_exact, rows_left, wait_relayed
+from tests.support.relays import add_rows, relaying, require_exact, rows_left, wait_relayed
 
 _WRITERS = 4
-
-
-@pytest.fixture
-def url(postgres_url, tmp_path):
-    return sql_application.in_new_schema(postgres_url, f"k_{tmp_path.name}".lower())
-
-
-@pytest.fixture
-def engine(url):
-    made = make_outbox(url)
-    yield made
-    made.dispose()
 
 
 class Writers:

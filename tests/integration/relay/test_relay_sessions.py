@@ -9,7 +9,6 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import create_engine
 
-from tests.support import sql_application
 from tests.support.harness import eventually
 from tests.support.postgres import Postgres
 from tests.support.relays import (
@@ -23,30 +22,13 @@ from tests.support.relays import (
     rows_left,
     terminate,
     wait_relayed,
-    wait_stopped,
 )
+from tests.support.stopped import wait_stopped
 
 
 def named(url):
     """The URL for relays, whose sessions a test can tell from its own."""
     return f"{url}&application_name=relay"
-
-
-@pytest.fixture
-def url(postgres_url, tmp_path):
-    return sql_application.in_new_schema(postgres_url, f"s_{tmp_path.name}".lower())
-
-
-@pytest.fixture
-def engine(url):
-    made = make_outbox(url)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
-def topic(bridge):
-    return bridge.create_topic("orders")
 
 
 def test_p3_sessions_that_end_at_any_moment(bridge, topic, url, engine):
@@ -70,7 +52,7 @@ def test_p3_a_session_that_ends_within_the_transaction_of_a_batch(bridge, topic,
     add_rows(engine, topic, range(50))
     bridge.worker()
     with relaying(bridge, named(url), fault="relay.deleted/SIGSTOP") as relay:
-        wait_stopped(relay)
+        wait_stopped(relay, 60)
         assert terminate(engine, "state = 'idle in transaction'") >= 1
         relay.send_signal(signal.SIGCONT)
         wait_relayed(bridge, topic, 50, relay)
@@ -85,7 +67,7 @@ def test_p3_a_commit_that_is_not_answered(bridge, topic):
         add_rows(engine, topic, range(50))
         bridge.worker()
         with relaying(bridge, named(server.url), fault="relay.deleted/SIGSTOP") as relay:
-            wait_stopped(relay)
+            wait_stopped(relay, 60)
             settings = create_engine(server.url, isolation_level="AUTOCOMMIT")
             with settings.connect() as connection:
                 connection.exec_driver_sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
@@ -113,7 +95,7 @@ def test_p14_a_relay_that_is_paused_for_longer_than_every_time_out(bridge, topic
     bridge.worker(transaction_check_max=100)
     with ExitStack() as running:
         paused = running.enter_context(relaying(bridge, named(url), fault=f"{point}/SIGSTOP"))
-        wait_stopped(paused)
+        wait_stopped(paused, 60)
         other = running.enter_context(relaying(bridge, named(url)))
         add_rows(engine, topic, range(100, 200))
         wait_relayed(bridge, topic, 200, other)

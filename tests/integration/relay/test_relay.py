@@ -12,14 +12,13 @@ from sqlalchemy import insert
 from txbridge_sqlalchemy import Outbox, OutboxTable, create_outbox
 from txbridge_sqlalchemy.outbox_table import outbox
 
-from tests.support import http, sql_application
+from tests.support import http
 from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually
 from tests.support.relays import (
     RELAY_POINTS,
     add_rows,
     end_gently,
-    make_outbox,
     relaying,
     require_exact,
     rows_left,
@@ -27,23 +26,6 @@ from tests.support.relays import (
 )
 from txbridge import Message
 from txbridge.embedded.ports import free_port
-
-
-@pytest.fixture
-def url(postgres_url, tmp_path):
-    return sql_application.in_new_schema(postgres_url, f"r_{tmp_path.name}".lower())
-
-
-@pytest.fixture
-def engine(url):
-    made = make_outbox(url)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
-def topic(bridge):
-    return bridge.create_topic("orders")
 
 
 def test_p3_p14_rows_become_messages_once_and_in_order(bridge, topic, url, engine):
