@@ -50,9 +50,9 @@ COMMANDS = {
     "resume": ["0:1", "--reason", "test"],
     "resolve-all": ["commit", "--cause", "test", "--dry-run"],
     "acknowledge": ["0", "--reason", "test"],
-    "answer-checks": ["--group", "orders", "--database-url", "sqlite:///{folder}/orders.db"],
-    "relay": ["--database-url", "sqlite:///{folder}/orders.db"],
-    "purge": ["--database-url", "sqlite:///{folder}/orders.db"],
+    "answer-checks": ["--group", "orders", "--database-url", "sqlite:///{folder}/answer-checks.db"],
+    "relay": ["--database-url", "sqlite:///{folder}/relay.db"],
+    "purge": ["--database-url", "sqlite:///{folder}/purge.db"],
     "rocketmq": ["--listen", "127.0.0.1:0"],
     "demo": ["--folder", "{folder}/demo", "--flights", "10"],
     "dev": ["--data-dir", "{folder}/dev", "--port", "0", "--metrics-port", "0"],
@@ -93,7 +93,8 @@ def arguments(command: str, folder: Path) -> list[str]:
     if command == JOB:
         return [sys.executable, "-m", *JOB.split()]
     if "--database-url" in COMMANDS[command]:
-        engine = create_engine(f"sqlite:///{folder}/orders.db")
+        # Each has its own: commands of one test may begin at the same time.
+        engine = create_engine(f"sqlite:///{folder}/{command}.db")
         create_table(engine)
         create_outbox(engine)
         engine.dispose()
