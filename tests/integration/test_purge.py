@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, select
 from txbridge_sqlalchemy import purge, transactions
 
 from tests.bench.beside import beside
-from tests.integration.test_who_answers import service
+from tests.integration.test_who_answers import service, wait_members
 from tests.support import sql_application
 from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually
@@ -61,11 +61,12 @@ def purging(url, act):
 
 
 def commit_and_die(bridge, url, topic):
-    """A process that is killed between its COMMIT and its END."""
+    """A process that is killed between its COMMIT and its END. Kafka has forgotten it: nobody is asked in its place."""
     with sql_application.running(
         "produce", url, "committed", "KILL", bridge.bootstrap_servers, bridge.namespace, topic
     ) as process:
         assert process.wait(120) == -signal.SIGKILL
+    wait_members(bridge, 0)
 
 
 def purge_by_command(url):
@@ -130,13 +131,14 @@ def test_p2_a_discarded_message_that_is_resumed_is_committed_by_its_row(bridge, 
     """Its group could not answer until it was discarded."""
     topic = bridge.create_topic("orders")
     commit_and_die(bridge, url, topic)
-    bridge.worker(transaction_timeout=200, transaction_check_interval=300, transaction_check_max=2)
+    bridge.worker(transaction_timeout=200, transaction_check_interval=1_000, transaction_check_max=2)
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with TransactionProducer(GROUP, CannotSay(), settings, namespace=bridge.namespace):
         eventually(bridge.discarded, 60)
     assert len(list_discarded(connect(bridge), Selection()).messages) == 1
     assert purge_by_command(url).startswith("txbridge_transactions: 0 rows deleted")
     with service(bridge, url, patience=0):
+        wait_members(bridge, 1)
         resume_group(connect(bridge), GROUP, reason="test", operator="test", timeout_s=60)
         bridge.wait_visible(topic, [b"order"])
 
@@ -168,6 +170,7 @@ def test_p4_a_paused_sender_cannot_commit_what_a_check_has_rolled_back_before_a_
     more = (bridge.bootstrap_servers, bridge.namespace, topic)
     with sql_application.running("produce", url, "insert", "STOP", *more) as process:
         wait_stopped(process)
+        wait_members(bridge, 0)
         bridge.worker()
         with service(bridge, url, patience=0):
             eventually(lambda: list(bridge.outcomes().values()) == [["rollback"]], 60)
