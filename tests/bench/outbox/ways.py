@@ -75,7 +75,7 @@ WAYS = {
     POLLED: Way("row", relays.polled("poll"), (*ALL, "20/s"), restarts=True),
     OUTBOX: Way("outbox", relay, (*ALL, "20/s"), restarts=True),
     OUTBOX_NOTIFY: Way("outbox, notify", relay, restarts=True),
-    "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify"), restarts=True),
+    "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify")),
     "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
     "faststream-outbox": Way("faststream", faststream, ("asyncio 100", "200/s"), api="asyncio", restarts=True),
     "Debezium": Way("row", connect(exactly_once=False), restarts=True, postgres=LOGICAL, warm_up=5_000),
