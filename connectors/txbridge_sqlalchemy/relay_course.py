@@ -5,8 +5,8 @@ relay.py carries them out, and says why they lose, repeat and reorder nothing.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections import defaultdict, deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -126,36 +126,46 @@ class Batch:
     message: Message
 
 
-def choose_batch(rows: deque[OutboxRow], most_bytes: int, fate_of: Callable[[OutboxRow], Hashable]) -> Batch:
-    """Take the next batch from these rows, which have messages and are in order. At least one row.
+class RowsByFate:
+    """Rows that are read and not sent yet.
 
     The worker delivers or holds a batch as a whole, at one time. So a batch has rows of one fate: None for delivery
     now, or the time of delivery and what the worker will hold them for. Those for delivery now come first, as of the
     others each may need a batch. That is no change of an order that holds: delayed messages are ordered by their times,
     and one that is held lets the others pass.
     """
-    most_bytes = min(most_bytes, MOST_BYTES)
-    ids: list[object] = []
-    messages: list[Message] = []
-    left: list[OutboxRow] = []
-    topics: set[str] = set()
-    fates = [fate_of(row) for row in rows]
-    chosen = None if None in fates else fates[0]
-    size = 0
-    for fate in fates:
-        if fate != chosen:
-            left.append(rows.popleft())
-            continue
-        message = rows[0].message
-        assert message is not None
-        size += frame_size(message)
-        topics.add(message.topic)
-        if messages and (size > most_bytes or len(topics) > MOST_TOPICS or len(ids) == MOST_MESSAGES):
-            break
-        ids.append(rows.popleft().id)
-        messages.append(message)
-    rows.extendleft(reversed(left))
-    return Batch(tuple(ids), _as_one(messages))
+
+    def __init__(self) -> None:
+        self._by_fate: defaultdict[Hashable, deque[OutboxRow]] = defaultdict(deque)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_fate)
+
+    def add_row(self, row: OutboxRow, fate: Hashable) -> None:
+        """Add a row that has a message. Those of one fate keep their order."""
+        self._by_fate[fate].append(row)
+
+    def take_batch(self, most_bytes: int) -> Batch:
+        """Take the next batch, of at least one row. There must be one."""
+        most_bytes = min(most_bytes, MOST_BYTES)
+        fate = None if None in self._by_fate else next(iter(self._by_fate))
+        rows = self._by_fate[fate]
+        ids: list[object] = []
+        messages: list[Message] = []
+        topics: set[str] = set()
+        size = 0
+        while rows:
+            message = rows[0].message
+            assert message is not None
+            size += frame_size(message)
+            topics.add(message.topic)
+            if messages and (size > most_bytes or len(topics) > MOST_TOPICS or len(ids) == MOST_MESSAGES):
+                break
+            ids.append(rows.popleft().id)
+            messages.append(message)
+        if not rows:
+            del self._by_fate[fate]
+        return Batch(tuple(ids), _as_one(messages))
 
 
 def _as_one(messages: list[Message]) -> Message:

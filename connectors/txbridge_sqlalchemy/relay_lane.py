@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Hashable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from txbridge.errors import UsageError
 from txbridge.failpoints import fault_point
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import LaneState, OutboxRows
-from txbridge_sqlalchemy.relay_course import MOST_BYTES, Batch, LaneCourse, LaneStep, Pace, choose_batch
+from txbridge_sqlalchemy.relay_course import MOST_BYTES, Batch, LaneCourse, LaneStep, Pace, RowsByFate
 from txbridge_sqlalchemy.row import first_line
 from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 
@@ -94,8 +93,7 @@ class LaneRelay:
         self._course = LaneCourse()
         self._pace = Pace()
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        #: Rows that are read and not sent yet, in order.
-        self._read: deque[OutboxRow] = deque()
+        self._read = RowsByFate()
         #: END of the last batch of this relay, until it was waited for.
         self._end: Future[None] | None = None
         #: The last batch of the lane when one of this relay was rolled back without an error, in a tuple.
@@ -176,7 +174,7 @@ class LaneRelay:
             fault_point("relay.read")
         found = bool(self._read)
         if found:
-            self._send(choose_batch(self._read, self._producer.limits.value, self._fate_of))
+            self._send(self._read.take_batch(self._producer.limits.value))
         self._note_success()
         if not self._read:
             pause = self._pace.next_pause(found=found, took=time.monotonic() - began)
@@ -191,7 +189,7 @@ class LaneRelay:
         for row in rows:
             reason = row.reason or self._reason_against(row)
             if reason is None:
-                self._read.append(row)
+                self._read.add_row(row, self._fate_of(row))
             else:
                 refused[row.id] = reason
         if refused:
@@ -243,7 +241,7 @@ class LaneRelay:
             self._forget()
 
     def _forget(self) -> None:
-        self._read.clear()
+        self._read = RowsByFate()
         self._end = None
         self._course.forget_state()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import pytest
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import LaneState
-from txbridge_sqlalchemy.relay_course import LaneCourse, LaneShare, LaneStep, Pace, choose_batch, frame_size
+from txbridge_sqlalchemy.relay_course import LaneCourse, LaneShare, LaneStep, Pace, RowsByFate, frame_size
 
 from txbridge import Message
 from txbridge.core.message_frames import encode_frames
@@ -15,12 +13,20 @@ from txbridge.core.message_frames import encode_frames
 ONE, TWO = LaneState("1" * 32, 0, 5), LaneState("2" * 32, 0, 6)
 
 
-def rows(*messages):
-    return deque(OutboxRow(number, message) for number, message in enumerate(messages, 1))
+def rows(*messages, fate_of=lambda _row: None):
+    """Rows that all are delivered now, unless they have a fate."""
+    made = RowsByFate()
+    for row in (OutboxRow(number, message) for number, message in enumerate(messages, 1)):
+        made.add_row(row, fate_of(row))
+    return made
 
 
-def fine(_row):
-    """Every row is delivered now."""
+def batches(waiting, most_bytes=1_000_000):
+    """The ids of all batches."""
+    found = []
+    while waiting:
+        found.append(waiting.take_batch(most_bytes).ids)
+    return found
 
 
 def test_a_lane_without_a_batch_begins_with_rows():
@@ -77,7 +83,7 @@ def test_an_idle_lane_is_read_less_and_less_often():
 
 def test_rows_without_a_time_go_together_in_order():
     waiting = rows(*(Message("orders", b"%d" % number, b"k") for number in range(3)))
-    batch = choose_batch(waiting, 1_000_000, fine)
+    batch = waiting.take_batch(1_000_000)
     assert batch.ids == (1, 2, 3)
     assert [one.value for one in batch.message.messages] == [b"0", b"1", b"2"]
     assert not waiting
@@ -85,28 +91,23 @@ def test_rows_without_a_time_go_together_in_order():
 
 def test_a_single_row_is_a_plain_message():
     message = Message("orders", b"x" * 900, b"k")
-    batch = choose_batch(rows(message), 900, fine)
-    assert batch.message is message
+    assert rows(message).take_batch(900).message is message
 
 
-@pytest.mark.parametrize("count", [1_000, 1_500])
-def test_at_most_a_thousand_rows_go_together(count):
-    waiting = rows(*(Message("orders", b"") for _ in range(count)))
-    assert len(choose_batch(waiting, 1_000_000, fine).ids) == 1_000
-    assert len(waiting) == count - 1_000
+@pytest.mark.parametrize(("count", "sizes"), [(1_000, [1_000]), (1_500, [1_000, 500])])
+def test_at_most_a_thousand_rows_go_together(count, sizes):
+    found = batches(rows(*(Message("orders", b"") for _ in range(count))))
+    assert [len(ids) for ids in found] == sizes
+    assert [one for ids in found for one in ids] == list(range(1, count + 1))
 
 
 def test_rows_that_are_too_large_together_follow():
-    waiting = rows(*(Message("orders", b"x" * 400) for _ in range(5)))
-    assert choose_batch(waiting, 1_000, fine).ids == (1, 2)
-    assert choose_batch(waiting, 1_000, fine).ids == (3, 4)
-    assert choose_batch(waiting, 1_000, fine).ids == (5,)
+    assert batches(rows(*(Message("orders", b"x" * 400) for _ in range(5))), 1_000) == [(1, 2), (3, 4), (5,)]
 
 
 def test_at_most_a_hundred_topics():
-    waiting = rows(*(Message(f"topic-{number}", b"") for number in range(150)))
-    assert len(choose_batch(waiting, 1_000_000, fine).ids) == 100
-    assert len(waiting) == 50
+    found = batches(rows(*(Message(f"topic-{number}", b"") for number in range(150))))
+    assert [len(ids) for ids in found] == [100, 50]
 
 
 def due(row):
@@ -120,25 +121,34 @@ def test_rows_of_one_time_go_together_after_those_without():
         Message("orders", b"3"),
         Message("orders", b"4", deliver_at=60),
         Message("orders", b"5", deliver_at=50),
+        fate_of=due,
     )
-    first = choose_batch(waiting, 1_000_000, due)
+    first = waiting.take_batch(1_000_000)
     assert (first.ids, first.message.deliver_at) == ((2, 3), None)
-    second = choose_batch(waiting, 1_000_000, due)
+    second = waiting.take_batch(1_000_000)
     assert (second.ids, second.message.deliver_at) == ((1, 5), 50)
-    third = choose_batch(waiting, 1_000_000, due)
+    third = waiting.take_batch(1_000_000)
     assert (third.ids, third.message.deliver_at) == ((4,), 60)
 
 
-def test_rows_in_trouble_stop_nobody_else():
-    waiting = rows(*(Message(topic, b"") for topic in ("gone", "orders", "gone", "large", "orders", "large")))
+def test_rows_of_as_many_times_are_as_many_batches_in_order():
+    times = [(number * 7) % 1_000 for number in range(1_000)]
+    found = batches(rows(*(Message("orders", b"", deliver_at=time) for time in times), fate_of=due))
+    assert found == [(number,) for number in range(1, 1_001)]
 
+
+def test_rows_of_one_time_that_are_too_large_together_follow_one_another():
+    sizes = [(50, 400), (60, 400), (50, 400), (50, 400), (60, 400)]
+    waiting = rows(*(Message("orders", b"x" * size, deliver_at=time) for time, size in sizes), fate_of=due)
+    assert batches(waiting, 1_000) == [(1, 3), (4,), (2, 5)]
+
+
+def test_rows_in_trouble_stop_nobody_else():
     def fate_of(row):
         return {"gone": "gone", "large": (row.id,)}.get(row.message.topic)
 
-    batches = []
-    while waiting:
-        batches.append(choose_batch(waiting, 1_000_000, fate_of).ids)
-    assert batches == [(2, 5), (1, 3), (4,), (6,)]
+    topics = ("gone", "orders", "gone", "large", "orders", "large")
+    assert batches(rows(*(Message(topic, b"") for topic in topics), fate_of=fate_of)) == [(2, 5), (1, 3), (4,), (6,)]
 
 
 def test_the_size_of_a_frame_is_never_too_small():
