@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from txbridge.backoff import Backoff
 from txbridge.client.base.log import report
@@ -38,7 +39,7 @@ _FINISH_S = 8.0
 _LOOK_EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deletion:
     """What the local transaction of a batch does."""
 
@@ -46,6 +47,8 @@ class Deletion:
     lane: int
     before: LaneState | None
     ids: tuple[object, ...]
+    #: Why its outcome is not known.
+    error: SQLAlchemyError | None = None
 
 
 class RelayListener(SqlTransactionListener):
@@ -56,9 +59,22 @@ class RelayListener(SqlTransactionListener):
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         fault_point("relay.half_stored")
-        state = super().execute_local_transaction(message, arg)
+        try:
+            state = super().execute_local_transaction(message, arg)
+        except SQLAlchemyError as error:
+            # The lane reports it, in one line for an outage. The client would log a trace.
+            arg.error = error
+            return LocalTransactionState.UNKNOW
         fault_point("relay.committed")
         return state
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        try:
+            return super().check_local_transaction(message)
+        except SQLAlchemyError as error:
+            # As above. `/readyz` has the reason, too.
+            report(logging.DEBUG, "relay_check_waits", reason=first_line(error))
+            return LocalTransactionState.UNKNOW
 
 
 def _delete_rows(connection: Connection, message: MessageExt, deletion: Deletion) -> bool:
@@ -226,8 +242,8 @@ class LaneRelay:
             self._end = result.end
             self._lost_after = None
             self._watcher.on_batch("committed", len(batch.ids))
-        elif result.local_exception is not None:
-            raise result.local_exception
+        elif (error := deletion.error or result.local_exception) is not None:
+            raise error
         else:
             # Another relay was faster, or a check has rolled the batch back while this process was paused.
             self._watcher.on_batch("rolled_back", len(batch.ids))

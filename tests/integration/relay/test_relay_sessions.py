@@ -31,7 +31,7 @@ def named(url):
     return f"{url}&application_name=relay"
 
 
-def test_p3_sessions_that_end_at_any_moment(bridge, topic, url, engine):
+def test_p3_sessions_that_end_at_any_moment(bridge, topic, url, engine, capfd):
     bridge.worker()
     with relaying(bridge, named(url)) as relay:
         add_rows(engine, topic, range(50))
@@ -44,6 +44,10 @@ def test_p3_sessions_that_end_at_any_moment(bridge, topic, url, engine):
         wait_relayed(bridge, topic, 1_000, relay)
         end_gently(relay)
     assert ended > 10
+    said = "".join(capfd.readouterr())
+    # Each outage is a line, and no trace.
+    assert "relay_lane_waits" in said
+    assert "raised" not in said
     require_exact(bridge, topic, 1_000)
     assert rows_left(engine) == 0
 
