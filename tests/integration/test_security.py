@@ -28,11 +28,12 @@ from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.engines.violations_topic import Alarms
 from txbridge_audit.report.entry import Entry
-from txbridge_sqlalchemy import create_table, transactions
+from txbridge_sqlalchemy import Outbox, create_table, transactions
 
 from tests.support import http
 from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, CheckMember, LocalOwner, WorkerProcess, eventually
+from tests.support.relays import make_outbox, rows_left
 from tests.support.secure_kafka import SecureKafka, User, documented, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
@@ -205,6 +206,37 @@ def test_answer_checks_with_its_documented_rights(scene: Scene, tmp_path: Path) 
     assert process.returncode == 0, said
     assert user.password not in said
     assert "AUTHORIZATION_FAILED" not in said
+
+
+def test_a_relay_with_its_documented_rights_and_without_the_one_on_real_topics(scene: Scene, tmp_path: Path) -> None:
+    """A row of a missing topic delays no other. Without the right to see that it is missing, the right is named."""
+    bridge, url, missing = scene.bridge, f"sqlite:///{tmp_path}/app.db", f"{scene.real}-missing"
+    engine = make_outbox(url)
+
+    def send_rows(user: User) -> str:
+        with engine.begin() as connection:
+            Outbox().add(connection, Message(missing, b"held"), Message(scene.real, b"value"))
+        environment = {**os.environ, **scene.environment(user), "TXBRIDGE_DATABASE_URL": url}
+        command = [*PROGRAM, "relay", "--group", GROUP]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                eventually(lambda: rows_left(engine) == 0, 60)
+                process.terminate()
+                return process.communicate(timeout=60)[1]
+            finally:
+                process.kill()
+
+    bridge.worker()
+    allowed = scene.user("relay")
+    lacking, right = deprived(scene, "relay", len(scene.rights("relay")) - 1, "DESCRIBE_CONFIGS")
+    for user in (allowed, lacking):
+        user.grant(replace(right, name=missing))
+    said = send_rows(allowed)
+    bridge.wait_visible(scene.real, [b"value"])
+    assert "real_topic_hidden" not in said
+    assert "AUTHORIZATION_FAILED" not in said
+    assert_named(send_rows(lacking), "DESCRIBE_CONFIGS", right)
+    engine.dispose()
 
 
 # --- what is missing -------------------------------------------------------------------------------------------------

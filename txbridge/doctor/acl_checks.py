@@ -41,9 +41,9 @@ def _wanted(view: ClusterView) -> list[Right]:
 def _not_examined(view: ClusterView) -> str:
     questions = view.questions
     parts = []
-    if (questions.door or questions.role in {Role.WORKER, Role.AUDIT}) and not questions.real_topics:
+    if (questions.door or questions.role in {Role.WORKER, Role.AUDIT, Role.RELAY}) and not questions.real_topics:
         parts.append("the real topics were not named (--real-topic)")
-    if questions.role in {Role.CLIENT, Role.ANSWERER} and not questions.groups:
+    if questions.role in {Role.CLIENT, Role.ANSWERER, Role.RELAY} and not questions.groups:
         parts.append("no producer group was named (--group)")
     return f"; {' and '.join(parts)}" if parts else ""
 

@@ -19,6 +19,8 @@ class Role(enum.Enum):
     CLIENT = "client"
     #: `txbridge answer-checks`.
     ANSWERER = "answerer"
+    #: `txbridge relay`.
+    RELAY = "relay"
     WORKER = "worker"
     #: A person who uses pending, resolve and resume.
     OPERATOR = "operator"
@@ -86,10 +88,13 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
         Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
     )
+    sending = [topic(names.half, "WRITE", "DESCRIBE_CONFIGS"), *answering]
     internal = (names.half, names.end, names.op, names.offset, names.discard)
     match role:
         case Role.CLIENT:
-            return [topic(names.half, "WRITE", "DESCRIBE_CONFIGS"), *answering]
+            return sending
+        case Role.RELAY:
+            return [*sending, topic(real_topic, "DESCRIBE_CONFIGS")]
         case Role.ANSWERER:
             return [topic(names.half, "DESCRIBE", "DESCRIBE_CONFIGS"), *answering]
         case Role.WORKER:

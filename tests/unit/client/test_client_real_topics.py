@@ -57,7 +57,7 @@ def test_a_message_without_a_timestamp_asks_nothing(limits):
     assert limits.look_up(Message("orders", b""), 60.0) is None
 
 
-def test_a_missing_topic_takes_no_message(admin, limits):
+def test_a_missing_topic_takes_no_message_and_a_hidden_one_is_named_once(admin, limits, caplog):
     admin.topics = {
         "missing": KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)),
         "hidden": KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
@@ -68,6 +68,8 @@ def test_a_missing_topic_takes_no_message(admin, limits):
     ]
     limits.look_up_all(["missing", "hidden", "orders"])
     assert admin.asked == [["hidden", "missing", "orders"]]
+    [line] = caplog.messages
+    assert line.startswith("real_topic_hidden topic=hidden hint=missing right DESCRIBE_CONFIGS on topic hidden: ")
 
 
 def test_a_topic_may_refuse_one_message_and_take_another(admin, limits):

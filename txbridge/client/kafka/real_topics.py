@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from txbridge.client.base.log import report
 from txbridge.client.kafka.admin import quiet_admin
 from txbridge.client.message import Message, now_ms
 from txbridge.errors import UsageError
@@ -41,6 +43,8 @@ class RealTopics:
     def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
         self._requests = ControllerRequests(lambda: quiet_admin(settings, factory))
         self._known: dict[str, tuple[float, TopicRules]] = {}
+        #: Topics whose rules this user may not see.
+        self._hidden: set[str] = set()
 
     # --- timestamps -------------------------------------------------------------------------------------------------
 
@@ -62,8 +66,16 @@ class RealTopics:
     # --- messages that the worker would hold ------------------------------------------------------------------------
 
     def look_up_all(self, topics: Iterable[str]) -> None:
-        """Ask Kafka for what is not known of these topics."""
+        """Ask Kafka for what is not known of these topics. Logs, once for each, that this user may not see it."""
+        hidden_before = self._hidden.copy()
         self._ask_kafka(self._unknown_of(topics), _REQUEST_S)
+        for topic in sorted(self._hidden - hidden_before):
+            report(
+                logging.WARNING,
+                "real_topic_hidden",
+                topic=topic,
+                hint=f"missing right DESCRIBE_CONFIGS on topic {topic}: if it takes no messages, others may wait, too",
+            )
 
     def is_closed(self, topic: str) -> bool:
         """Whether the topic takes no message at all, for example because it does not exist. False if not known."""
@@ -98,7 +110,7 @@ class RealTopics:
         if not topics:
             return
         if len(self._known) > _MOST_TOPICS:
-            self._known = {}
+            self._known, self._hidden = {}, set()
         known = dict.fromkeys(topics, _UNKNOWN)
         with suppress(KafkaException, TimeoutError):
             for topic, answer in self._requests.describe_configs(topics, min(timeout, _REQUEST_S)).items():
@@ -107,6 +119,8 @@ class RealTopics:
                 except KafkaException as failure:
                     if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                         known[topic] = _MISSING
+                    elif failure.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                        self._hidden.add(topic)
         now = time.monotonic()
         for topic, rules in known.items():
             self._known[topic] = (now + (_MISSING_FOR_S if rules is _MISSING else _GOOD_FOR_S), rules)
