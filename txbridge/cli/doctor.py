@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from txbridge.cli.options import ClusterOptions, spread
+from txbridge.cli.options import ClusterOptions, DatabaseUrl, OutboxName, require_database, spread
 from txbridge.cli.rocketmq import DoorPlace
 from txbridge.cli.terminal import console, print_json
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
-from txbridge.extras import needs
+from txbridge.extras import MissingExtraError, needs
 from txbridge.kafka.acl import Role
 from txbridge.subject import Subject
 from txbridge.text import plain
@@ -46,7 +46,9 @@ def doctor(
     ] = None,
     role: Annotated[
         Role | None,
-        typer.Option(help="The role whose rights this user should have. Default: worker; with --door, client."),
+        typer.Option(
+            help="The role whose rights this user should have. Default: worker; client with --door, relay with --relay."
+        ),
     ] = None,
     group: Annotated[
         list[str] | None, typer.Option(help="Check the rights on this producer group; may be repeated.")
@@ -59,25 +61,40 @@ def doctor(
     ] = False,
     *,
     place: DoorPlace,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="Also examine an outbox and its relays; give --database-url and --table.")
+    ] = False,
+    database_url: DatabaseUrl = None,
+    table: OutboxName = "txbridge_outbox",
     output_format: Annotated[
         FindingsFormat, typer.Option("--format", help="For people or for programs.")
     ] = FindingsFormat.TEXT,
     json_output: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Examine cluster, topics, rights, workers, producers, transactions and front door. Changes nothing.
+    """Examine cluster, topics, rights, workers, producers, transactions, front door and outbox. Changes nothing.
 
     Exit code 0: nothing to do; 1: warnings or problems; 2: not everything could be examined.
     """
-    # Faust and aiokafka take a second to import: --help must not wait for them.
-    with needs("worker", "the examination connects as a worker does, through aiokafka"):
-        from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
-        from txbridge.doctor.run import examine  # noqa: PLC0415
-
     settings = cluster.load_settings(app_id=app_id)
+    if relay:
+        url = require_database(database_url, "the outbox")
+        with needs("answer-checks", "an outbox is examined by SQLAlchemy"):
+            from txbridge.cli.relay_examination import OutboxExamination  # noqa: PLC0415
+        outbox = OutboxExamination(url, table)
     subject = Subject(settings.namespace, settings.bootstrap_servers)
     try:
-        whose = role or (Role.CLIENT if door else Role.WORKER)
+        # Faust and aiokafka take a second to import: --help must not wait for them.
+        with needs("worker", "the examination connects as a worker does, through aiokafka"):
+            from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
+            from txbridge.doctor.run import examine  # noqa: PLC0415
+        whose = role or (Role.RELAY if relay else Role.CLIENT if door else Role.WORKER)
         report = examine(settings, Questions(whose, tuple(group or ()), tuple(real_topic or ()), door))
+    except MissingExtraError as error:
+        if not relay:
+            raise
+        # As in a relay's image. What stands in the database is worth a look all the same.
+        do = "examine it where a worker is installed, without --relay"
+        report = Report(subject, [unknown(Check.CONNECTION, f"Kafka is not examined: {error}", do)])
     except EnvironmentProblemError as error:
         do = "correct --bootstrap-servers and --kafka, or repair what the text names"
         report = Report(subject, [unknown(Check.CONNECTION, str(error), do)])
@@ -86,6 +103,9 @@ def doctor(
             from txbridge_rocketmq.examination import examine_door  # noqa: PLC0415
 
         report = replace(report, findings=[*report.findings, *examine_door(asdict(place), real_topic or ())])
+    if relay:
+        more = outbox.list_findings(report.half, settings.timer_max_delay)
+        report = replace(report, findings=[*report.findings, *more])
     if json_output or output_format is FindingsFormat.JSON:
         findings = [one.as_record() for one in report.findings]
         print_json(report.subject, {"healthy": report.healthy, "complete": report.complete, "findings": findings})

@@ -52,6 +52,15 @@ MetricsHost = Annotated[
 ]
 
 
+OutboxName = Annotated[
+    str,
+    typer.Option(
+        metavar="TABLE",
+        help="The outbox, as [SCHEMA.]NAME; or MODULE:NAME, an OutboxTable in Python that describes another table.",
+    ),
+]
+
+
 def require_database(url: str | None, table: str) -> str:
     """The URL. Raises UsageError if there is none; `table` says which database is asked for."""
     if not url:

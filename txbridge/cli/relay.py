@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.options import ClusterOptions, DatabaseUrl, MetricsHost, MetricsPort, require_database, spread
+from txbridge.cli.options import (
+    ClusterOptions,
+    DatabaseUrl,
+    MetricsHost,
+    MetricsPort,
+    OutboxName,
+    require_database,
+    spread,
+)
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.extras import needs
 from txbridge.interrupts import end_at_hangup
@@ -21,13 +29,7 @@ def relay(
     *,
     cluster: ClusterOptions,
     database_url: DatabaseUrl = None,
-    table: Annotated[
-        str,
-        typer.Option(
-            metavar="TABLE",
-            help="The outbox, as [SCHEMA.]NAME; or MODULE:NAME, an OutboxTable in Python that describes another table.",
-        ),
-    ] = "txbridge_outbox",
+    table: OutboxName = "txbridge_outbox",
     ddl: Annotated[
         bool, typer.Option("--ddl", help="Print the statements that create what this database needs, and end.")
     ] = False,

@@ -108,10 +108,15 @@ class ClusterView:
         return f"`txbridge topics apply{namespace and ' --namespace '}{namespace}{more}`"
 
     @property
+    def half(self) -> FoundTopic | None:
+        """HALF; None when it cannot be seen."""
+        half = self.seen.get(self.names.half)
+        return half if isinstance(half, FoundTopic) else None
+
+    @property
     def partitions(self) -> int:
         """The number of partitions of HALF; 0 when it cannot be seen."""
-        half = self.seen.get(self.names.half)
-        return half.partitions if isinstance(half, FoundTopic) else 0
+        return 0 if self.half is None else self.half.partitions
 
     def broker_config(self, broker: int) -> dict[str, str]:
         """The configuration of one broker, which only that broker reports. Raises KafkaException."""

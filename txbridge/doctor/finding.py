@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from txbridge.kafka.admin import FoundTopic
 from txbridge.subject import Subject
 
 
@@ -41,6 +42,8 @@ class Check(Enum):
     TRANSACTIONS = "transactions"
     #: The front door for RocketMQ clients, only on request.
     DOOR = "door"
+    #: An outbox and its relays, only on request.
+    RELAY = "relay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Report:
 
     subject: Subject
     findings: Sequence[Finding]
+    #: HALF, if it can be seen.
+    half: FoundTopic | None = None
 
     @property
     def complete(self) -> bool:

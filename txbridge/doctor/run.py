@@ -36,7 +36,7 @@ def examine(settings: WorkerSettings, questions: Questions | None = None) -> Rep
     answers = ask_brokers(settings.librdkafka, ids)
     groups = view.describe_groups([settings.app_id, READER_GROUP, *map(view.names.check, view.groups)])
     now = brokers_now(answers, time.time_ns() // 1_000_000)
-    return Report(subject, list(_findings(view, answers, groups, now)))
+    return Report(subject, list(_findings(view, answers, groups, now)), view.half)
 
 
 def brokers_now(answers: Answers, own: int) -> int:

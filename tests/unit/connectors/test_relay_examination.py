@@ -1,0 +1,180 @@
+"""`txbridge doctor --relay` on SQLite and a real PostgreSQL: each finding, after its cause was made."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, insert
+from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
+from txbridge_sqlalchemy.outbox_table import outbox
+
+from tests.support.postgres import Postgres
+from txbridge import Message, UsageError
+from txbridge.cli import relay_examination
+from txbridge.cli.relay_examination import OutboxExamination
+from txbridge.kafka.admin import FoundTopic
+
+HALF = FoundTopic("RMQ_SYS_TRANS_HALF_TOPIC", "id", 2, 1, 0, {"max.message.bytes": "1048576"})
+NOBODY = ("problem", "no relay works on txbridge_outbox (nobody holds a lane): its rows are not sent")
+HELD = ("ok", "relays hold 2 lanes of txbridge_outbox, which are all")
+EMPTY = ("ok", "no row waits in txbridge_outbox")
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    monkeypatch.setattr(relay_examination, "_LOOK_AGAIN_S", 0.1)
+
+
+@pytest.fixture
+def engine(url):
+    made = create_engine(url)
+    create_outbox(made)
+    yield made
+    made.dispose()
+
+
+def found(engine, half=HALF, table="txbridge_outbox"):
+    """Levels and texts. Each finding that is not good says what to do."""
+    address = engine if isinstance(engine, str) else engine.url.render_as_string(hide_password=False)
+    findings = list(OutboxExamination(address, table).list_findings(half, 1_000))
+    assert all(one.do or one.level.value == "ok" for one in findings)
+    return [(one.level.value, one.text) for one in findings]
+
+
+@pytest.fixture
+def postgres(postgresql_url):
+    made = create_engine(postgresql_url)
+    create_outbox(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def lanes(postgres):
+    """A relay that holds all lanes, and sends nothing."""
+    rows = OutboxRows(postgres, lanes=2)
+    rows.take_lanes(2)
+    yield rows
+    rows.close()
+
+
+def add(engine, *messages):
+    with engine.begin() as connection:
+        Outbox().add(connection, *messages)
+
+
+def test_relays_that_work_and_those_that_are_not_there(postgres, lanes):
+    assert found(postgres) == [HELD, EMPTY]
+    assert found(postgres, half=None) == [HELD, EMPTY]
+    lanes.give_lanes_back([1])
+    assert found(postgres) == [("problem", "nobody holds the lanes 1 of 2 of txbridge_outbox"), EMPTY]
+    lanes.close()
+    assert found(postgres) == [NOBODY, EMPTY]
+    # The examination has held no lane back.
+    assert lanes.take_lanes(2) == {0, 1}
+
+
+def test_lanes_that_relays_do_not_know_yet(postgres, lanes):
+    """HALF has got partitions since they were started."""
+    assert found(postgres, replace(HALF, partitions=3)) == [
+        ("problem", "nobody holds the lanes 2 of 3 of txbridge_outbox"),
+        EMPTY,
+    ]
+
+
+def test_a_row_that_nobody_sends(engine):
+    add(engine, Message("t", b"1"), Message("t", b"2"))
+    *_, (level, text) = found(engine)
+    assert level == "problem"
+    assert text.startswith("rows that wait in txbridge_outbox: 2, the oldest for 0s; row 1 was not sent within 0s")
+
+
+def test_rows_that_are_sent_meanwhile(postgres, lanes, monkeypatch):
+    add(postgres, Message("t", b"1"), Message("t", b"2"))
+    statement = outbox.delete().where(outbox.c.id == 1)
+
+    def send_one(_seconds):
+        with postgres.begin() as connection:
+            connection.execute(statement)
+
+    monkeypatch.setattr(relay_examination, "time", SimpleNamespace(sleep=send_one))
+    assert found(postgres)[1:] == [("ok", "rows that wait in txbridge_outbox: 1, the oldest for 0s; they are sent")]
+
+
+def test_rows_that_cannot_be_sent_are_named_and_delay_no_other(engine):
+    add(engine, Message("t", b"x" * 1_040_000), Message("t", b"later", delay=3_600))
+    with engine.begin() as connection:
+        connection.execute(insert(outbox).values(topic="no topic", value=b"secret", created_at=1))
+    *_, (level, refused), rows = found(engine)
+    assert level == "warning"
+    assert refused.startswith("rows of txbridge_outbox that cannot be sent: 3, such as ")
+    assert "secret" not in refused
+    assert rows == ("ok", "no other row waits in txbridge_outbox")
+
+
+def test_a_transaction_that_holds_rows_up_is_named():
+    with Postgres(max_prepared_transactions="1") as server:
+        engine = create_engine(server.url)
+        create_outbox(engine)
+        lanes = OutboxRows(engine, lanes=2)
+        lanes.take_lanes(2)
+        with psycopg.connect(conninfo(server.url), application_name="report") as holding:
+            holding.execute("CREATE TABLE written (id int)")
+            add(engine, Message("t", b"1"))
+            *_, (level, text) = found(engine)
+            assert level == "warning"
+            assert text.startswith(
+                "rows that wait in txbridge_outbox: 1, the oldest for 0s; none can be sent before a transaction ends "
+                "that has written: process "
+            )
+            assert text.endswith("report, idle in transaction), open for 0s")
+            holding.execute("PREPARE TRANSACTION 'held up'")
+        *_, (_, text) = found(engine)
+        assert text.endswith("that has written: the prepared transaction held up, open for 0s")
+        with psycopg.connect(conninfo(server.url), autocommit=True) as holding:
+            holding.execute("ROLLBACK PREPARED 'held up'")
+        *_, (level, text) = found(engine)
+        assert level == "problem"
+        assert "; row 1 was not sent" in text
+        lanes.close()
+        engine.dispose()
+
+
+def conninfo(url):
+    return url.replace("+psycopg", "")
+
+
+def test_what_is_missing_or_wrong_gets_a_sentence(url, tmp_path):
+    [(level, text)] = found(url)
+    assert level == "problem"
+    assert "the outbox cannot be read" in text
+    nowhere = "postgresql+psycopg://me:s3cret@127.0.0.1:1/db"
+    [(level, text)] = found(nowhere)
+    assert level == "unknown"
+    assert text.startswith("the outbox in postgresql+psycopg://me:***@127.0.0.1:1/db cannot be examined: ")
+    with pytest.raises(UsageError, match="--database-url cannot be used"):
+        OutboxExamination("no url", "txbridge_outbox")
+    with pytest.raises(UsageError, match="is not found"):
+        OutboxExamination(f"sqlite:///{tmp_path}/x.db", "nowhere:TABLE")
+
+
+def test_the_outbox_is_examined_where_no_worker_is_installed(sqlite_url):
+    """In the image of a relay there is no Faust and no aiokafka."""
+    engine = create_engine(sqlite_url)
+    create_outbox(engine)
+    engine.dispose()
+    program = "import sys; sys.modules['aiokafka'] = None; from txbridge.cli.app import app; app()"
+    flags = ("--bootstrap-servers", "127.0.0.1:1", "--relay", "--database-url", sqlite_url, "--json")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "doctor", *flags], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    found = [(one["check"], one["level"], one["text"]) for one in json.loads(done.stdout)["findings"]]
+    why = "the examination connects as a worker does, through aiokafka: pip install 'txbridge[worker]'"
+    assert found == [("connection", "unknown", f"Kafka is not examined: {why}"), ("relay", *EMPTY)]
