@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 import urllib.request
@@ -19,6 +20,7 @@ from tests.support.relays import (
     RELAY_POINTS,
     add_rows,
     end_gently,
+    make_outbox,
     relaying,
     require_exact,
     rows_left,
@@ -152,6 +154,64 @@ def test_a_notification_wakes_an_idle_relay(bridge, topic, url, engine):
         wait_relayed(bridge, topic, 5, relay)
         end_gently(relay)
     require_exact(bridge, topic, 5)
+
+
+def answers(bridge):
+    """Number of answers to checks in END."""
+    return sum(("SOURCE", b"check") in record.headers() for record in bridge.read(bridge.names.end))
+
+
+@pytest.mark.parametrize("point", ["relay.half_stored", "relay.committed"])
+def test_p2_p4_a_relay_of_another_database_in_the_same_group_decides_nothing(
+    bridge, topic, url, engine, tmp_path, capfd, point
+):
+    """A mistake: it is asked about a batch of a relay that was killed, for longer than its patience of 2 s."""
+    add_rows(engine, topic, range(20))
+    bridge.worker(transaction_check_max=100)
+    with relaying(bridge, url, fault=f"{point}@1") as relay:
+        assert relay.wait(60) == -signal.SIGKILL
+    other = f"sqlite:///{tmp_path}/other.db"
+    make_outbox(other).dispose()
+    with relaying(bridge, other) as relay:
+        begun = time.monotonic()
+        eventually(lambda: answers(bridge) >= 3 and time.monotonic() - begun > 5, 60)
+        assert list(bridge.outcomes().values()) == []
+        end_gently(relay)
+    assert "check_for_another_database" in "".join(capfd.readouterr())
+    with relaying(bridge, url) as relay:
+        wait_relayed(bridge, topic, 20, relay)
+        eventually(lambda: len(bridge.outcomes()) == len(bridge.read(bridge.names.half)), 60)
+        end_gently(relay)
+    assert {tuple(one) for one in bridge.outcomes().values()} <= {("commit",), ("rollback",)}
+    require_exact(bridge, topic, 20)
+    assert rows_left(engine) == 0
+
+
+def test_the_doctor_knows_relays(bridge, topic, url, engine):
+    flags = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
+    flags += ("--relay", "--database-url", url, "--group", "relay", "--real-topic", topic, "--json")
+
+    def examined():
+        findings = json.loads(run_txbridge("doctor", *flags).stdout)["findings"]
+        return [(one["level"], one["text"]) for one in findings if one["check"] in {"relay", "rights"}]
+
+    bridge.worker()
+    has_rights = ("ok", "this user has the rights of the role relay")
+    with relaying(bridge, url) as relay:
+        add_rows(engine, topic, range(10))
+        wait_relayed(bridge, topic, 10, relay)
+        held, empty = "relays hold 2 lanes of txbridge_outbox, which are all", "no row waits in txbridge_outbox"
+        assert examined() == [has_rights, ("ok", held), ("ok", empty)]
+        end_gently(relay)
+    add_rows(engine, topic, range(10, 13))
+    rights, lanes, (level, rows) = examined()
+    assert (rights, lanes) == (
+        has_rights,
+        ("problem", "no relay works on txbridge_outbox (nobody holds a lane): its rows are not sent"),
+    )
+    assert level == "problem"
+    assert rows.startswith("rows that wait in txbridge_outbox: 3, the oldest for ")
+    assert rows.endswith(" was not sent within 3s")
 
 
 def test_another_table_is_described_in_python(bridge, topic, url, engine, tmp_path):
