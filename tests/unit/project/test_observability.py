@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from tests.support.partition_builder import COMMIT, Partition, end, entry
 from tests.support.source import ROOT
 from tests.unit.project.test_documents import anchors
+from txbridge.cli.relay_metrics import RelayMetrics
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 from txbridge.client.metrics import ClientMetrics
@@ -33,8 +34,8 @@ TARGET = {"job", "instance"}
 
 
 def registries() -> list[CollectorRegistry]:
-    """The registries of worker and client, with each label used once."""
-    worker, client = WorkerMetrics(), CollectorRegistry()
+    """The registries of worker, client and relay, with each label used once."""
+    worker, client, relay = WorkerMetrics(), CollectorRegistry(), CollectorRegistry()
     partition = Partition().prepare(0, 1)
     draft = partition.step(7_000, end(0, entry(0, COMMIT)))
     assert draft.checks
@@ -47,7 +48,8 @@ def registries() -> list[CollectorRegistry]:
     ticket = Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
     outcome = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
     ClientMetrics(client).of_group("orders").watch_answer(None, outcome, ticket)
-    return [worker.registry, client]
+    RelayMetrics(relay)
+    return [worker.registry, client, relay]
 
 
 @cache
@@ -75,10 +77,9 @@ def samples() -> dict[str, set[str]]:
     return found
 
 
-def test_the_page_lists_every_metric_as_it_is():
-    rows = re.findall(
-        r"^\| `(txbridge_\w+)` \| (\w+) \|(.*?)\|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
-    )
+def test_the_pages_list_every_metric_as_it_is():
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("metrics.md", "relay.md"))
+    rows = re.findall(r"^\| `(txbridge_\w+)` \| (\w+) \|(.*?)\|", pages, re.MULTILINE)
     documented = {name: (kind, frozenset(re.findall(r"\w+", labels))) for name, kind, labels in rows}
     assert len(documented) == len(rows)
     assert documented == families()
