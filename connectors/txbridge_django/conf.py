@@ -27,6 +27,8 @@ class Options:
     namespace: str = ""
     #: The alias of the database whose transactions are the local ones.
     database: str = "default"
+    #: Wake the relay at each commit with messages in the outbox (PostgreSQL).
+    outbox_notify: bool = False
     #: Seconds that a check waits for a transaction that still runs, before it answers "unknown" (PostgreSQL).
     check_wait: float = 3.0
     #: Age of a message in seconds from which on a check that finds no row rolls it back.
@@ -45,7 +47,7 @@ _MISSING = (
     "only writes to the outbox"
 )
 #: What a project sets that writes to the outbox and has no producer.
-_OF_THE_OUTBOX = {"DATABASE"}
+_OF_THE_OUTBOX = {"DATABASE", "OUTBOX_NOTIFY"}
 
 
 def problems() -> list[str]:
@@ -84,9 +86,18 @@ def outbox_database() -> str:
     return database
 
 
+def outbox_notifies() -> bool:
+    """Whether `outbox.add` wakes the relay."""
+    return bool(_given().get("OUTBOX_NOTIFY"))
+
+
 def _named_database() -> str:
+    return str(_given().get("DATABASE", "default"))
+
+
+def _given() -> dict[str, Any]:
     given = getattr(settings, "TXBRIDGE", None)
-    return str(given.get("DATABASE", "default")) if isinstance(given, dict) else "default"
+    return given if isinstance(given, dict) else {}
 
 
 def _unknown(database: str) -> str:

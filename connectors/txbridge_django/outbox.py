@@ -8,7 +8,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from txbridge import Message
 from txbridge.client.outbox_values import row_of_message
 from txbridge.errors import UsageError
-from txbridge_django.conf import outbox_database
+from txbridge_django.conf import outbox_database, outbox_notifies
 
 #: The model is not used: it takes 1.5 times as long for one message, and twice as long for ten.
 _TABLE = "txbridge_outbox"
@@ -36,6 +36,9 @@ def add(message: Message, *more: Message) -> None:
     rows = [row_of_message(one) for one in (message, *more)]
     with connection.cursor() as cursor:
         cursor.executemany(_insert_into(connection, list(rows[0])), [list(row.values()) for row in rows])
+        if outbox_notifies() and connection.vendor == "postgresql":
+            # PostgreSQL sends it at the commit, and several of one transaction once.
+            cursor.execute("SELECT pg_notify(%s, '')", [_TABLE])
 
 
 def _insert_into(connection: BaseDatabaseWrapper, columns: list[str]) -> str:

@@ -7,6 +7,7 @@ from io import StringIO
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import psycopg
 import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
@@ -84,6 +85,27 @@ def test_a_rollback_leaves_nothing(engine, outbox):
         outbox.add(Message("t", "after the savepoint"))
         assert waiting(engine) == []
     assert [message.value for message in waiting(engine)] == [b"after the savepoint"]
+
+
+def test_a_commit_wakes_the_relay_if_the_settings_say_so(engine, outbox):
+    def add(**setting):
+        with override_settings(TXBRIDGE=setting), transaction.atomic():
+            outbox.add(WHOLE)
+            outbox.add(WHOLE, WHOLE)
+
+    if connection.vendor == "sqlite":
+        add(OUTBOX_NOTIFY=True)
+    else:
+        address = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        with psycopg.connect(address, autocommit=True) as listening:
+            listening.execute("LISTEN txbridge_outbox")
+            add()
+            assert list(listening.notifies(timeout=0)) == []
+            add(OUTBOX_NOTIFY=True)
+            assert [one.channel for one in listening.notifies(timeout=10, stop_after=1)] == ["txbridge_outbox"]
+            assert list(listening.notifies(timeout=0)) == []
+            add()
+    assert waiting(engine) == [WHOLE] * (3 if connection.vendor == "sqlite" else 9)
 
 
 def test_outside_of_atomic_nothing_is_written(engine, outbox):
