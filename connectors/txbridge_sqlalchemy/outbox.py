@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from txbridge import Message
 from txbridge.client.outbox_values import row_of_message
 from txbridge.errors import UsageError
+from txbridge_sqlalchemy.hidden_transaction import is_in_transaction
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
 from txbridge_sqlalchemy.work import AUTOCOMMIT
 
@@ -51,7 +52,7 @@ class Outbox:
 
         Raises:
             UsageError: no relay could send one of the messages, or the connection commits every statement by itself
-                (AUTOCOMMIT; not on SQLite), so that the row would not depend on the transaction. No row was written.
+                (AUTOCOMMIT), so that the row would not depend on the transaction. No row was written.
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """
@@ -64,7 +65,7 @@ class Outbox:
             )
         if not rows:
             return
-        if getattr(connection.connection.dbapi_connection, "autocommit", None) is True:
+        if _commits_statements(connection):
             raise UsageError(AUTOCOMMIT)
         connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
         if self._notify is not None and connection.dialect.name == "postgresql":
@@ -75,3 +76,13 @@ class Outbox:
         if not hasattr(given, "run_sync"):
             raise UsageError(f"an AsyncConnection or an AsyncSession is needed, not {type(given).__name__}")
         await given.run_sync(self.add, *messages)
+
+
+def _commits_statements(connection: Connection) -> bool:
+    """Whether the driver commits each statement by itself."""
+    pooled = connection.connection
+    if connection.dialect.name != "sqlite":
+        return getattr(pooled.dbapi_connection, "autocommit", None) is True
+    # sqlite3 begins one by itself unless its isolation_level is None. Then the application may have done it.
+    begins = getattr(pooled.driver_connection, "isolation_level", "") is not None
+    return not begins and is_in_transaction(pooled.driver_connection) is False
