@@ -6,8 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from tests.bench.beside import beside
 from tests.bench.outbox import polled_relay
 from tests.support import sql_application
 from tests.support.command_line import run_txbridge
@@ -85,27 +85,23 @@ def polling(bridge, url):
 @contextmanager
 def writing(url, topic):
     """The application: a transaction for each row, in a thread of its own. Yields a function that ends it."""
-    ended, written = threading.Event(), []
+    written = []
 
-    def write():
+    def write(ended):
         with psycopg.connect(conninfo(url), autocommit=True) as connection:
             # Slowly, so that it lasts as long as the switch.
             while not ended.wait(0.005):
                 add_row(connection, topic, len(written))
                 written.append(len(written))
 
-    thread = threading.Thread(target=write)
+    with ExitStack() as running:
+        running.enter_context(beside(write))
 
-    def end():
-        ended.set()
-        thread.join()
-        return len(written)
+        def end():
+            running.close()
+            return len(written)
 
-    thread.start()
-    try:
         yield end
-    finally:
-        end()
 
 
 def add_row(connection, topic, number):
