@@ -14,6 +14,14 @@ FRESH_S = 6.0
 PROOF_EVERY_S = 2.0
 
 
+def rest_after(took: float) -> float:
+    """Seconds until the next question after one that took so long.
+
+    After a late answer it follows at once. The proof is as old as the question already: it would run out during a rest.
+    """
+    return max(0.0, PROOF_EVERY_S - took)
+
+
 class ProofOfLife:
     """Age of the last proof that something works: Kafka, a database, an event loop. Thread-safe."""
 

@@ -28,7 +28,7 @@ from txbridge.kafka.admin import Bounds, KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
-from txbridge.proof import PROOF_EVERY_S, ProofOfLife
+from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import WebServer
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
@@ -233,15 +233,16 @@ def _join(
 async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int | KafkaError]) -> None:
     """Watch HALF and Kafka. HALF must keep its partitions, because no worker reads new ones. Kafka must answer."""
     while True:
-        await asyncio.sleep(PROOF_EVERY_S)
+        asked = time.monotonic()
         try:
             found = await asyncio.to_thread(look)
         except KafkaException:
             kafka.check_answers()
-            continue
-        kafka.note_answer()
-        if isinstance(found, int):
-            watch.note_partitions(found)
+        else:
+            kafka.note_answer()
+            if isinstance(found, int):
+                watch.note_partitions(found)
+        await asyncio.sleep(rest_after(time.monotonic() - asked))
 
 
 async def _beat(alive: ProofOfLife) -> None:

@@ -23,30 +23,35 @@ from txbridge.embedded.ports import free_port
 
 @dataclass(frozen=True)
 class Program:
-    """A running program; a client has neither a port nor a process of its own."""
+    """A running program; a client has neither a port nor a process of its own.
 
-    is_ready: Callable[[], bool]
+    `why_not_ready` tells in one answer whether it is ready, which is empty then, and why it is not.
+    """
+
+    why_not_ready: Callable[[], str]
     port: int = 0
     pid: int = 0
+
+    def is_ready(self) -> bool:
+        return not self.why_not_ready()
 
     def status(self, path: str) -> int:
         """The status of a page, 0 if nobody answers within 10 s."""
         return http.ask_if_there(f"http://127.0.0.1:{self.port}{path}", 10).status
 
-    def why_not_ready(self) -> str:
-        """The answer to /readyz, empty if nobody answers within 10 s."""
-        return http.ask_if_there(f"http://127.0.0.1:{self.port}/readyz", 10).body.decode()
-
 
 def _on(port: int, pid: int) -> Program:
-    def is_ready() -> bool:
-        return http.ask_if_there(f"http://127.0.0.1:{port}/readyz", 10).status == 200
+    def why_not_ready() -> str:
+        answer = http.ask_if_there(f"http://127.0.0.1:{port}/readyz", 10)
+        return "" if answer.status == 200 else f"{answer.status} {answer.text}"
 
-    return Program(is_ready, port, pid)
+    return Program(why_not_ready, port, pid)
 
 
 @contextmanager
-def all_programs(bridge: Bridge, folder: Path, group: str = "sql") -> Iterator[dict[str, Program]]:
+def all_programs(
+    bridge: Bridge, folder: Path, group: str = "sql", session_timeout: int = 6_000
+) -> Iterator[dict[str, Program]]:
     """A worker, a door, `answer-checks` and an idle client, by name."""
     url, ports = f"sqlite:///{folder}/app.db?timeout=5", [free_port() for _ in range(3)]
     engine = create_engine(url)
@@ -57,7 +62,7 @@ def all_programs(bridge: Bridge, folder: Path, group: str = "sql") -> Iterator[d
     environment = {**os.environ, "TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with ExitStack() as at_last:
-        worker = bridge.worker(metrics_port=ports[0], status_page="read", session_timeout=6_000)
+        worker = bridge.worker(metrics_port=ports[0], status_page="read", session_timeout=session_timeout)
         door = at_last.enter_context(Door(bridge, metrics_port=ports[1]))
         log = at_last.enter_context((folder / "answer-checks.log").open("w"))
         answering = subprocess.Popen([*command, f"--metrics-port={ports[2]}"], env=environment, stderr=log)
@@ -68,5 +73,5 @@ def all_programs(bridge: Bridge, folder: Path, group: str = "sql") -> Iterator[d
             "worker": _on(ports[0], worker.pid),
             "door": _on(ports[1], door.pid),
             "answer-checks": _on(ports[2], answering.pid),
-            "client": Program(lambda: producer.is_connected),
+            "client": Program(lambda: "" if producer.is_connected else "not connected"),
         }

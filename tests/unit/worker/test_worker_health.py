@@ -143,6 +143,31 @@ def test_an_answer_counts_for_six_seconds(health, clock, error, text):
     assert text in reason
 
 
+def test_after_an_answer_that_came_late_it_stays_ready(health, clock, monkeypatch):
+    """The answer is as old as its question. It would run out if a rest followed."""
+    worker, delays, reasons = FakeWorker(FakeOwner(0)), [0, 4.9, 0.5, 0], []
+
+    def assignment():
+        clock.now += delays.pop(0)
+        reasons.append(health.not_ready())
+        return worker.answer
+
+    def rest(seconds):
+        clock.now += seconds
+        if not delays:
+            raise KeyboardInterrupt
+
+    worker.assignment = assignment
+    monkeypatch.setattr("txbridge.worker.http.health.time", SimpleNamespace(sleep=rest))
+    health.look_after(worker)
+    with pytest.raises(KeyboardInterrupt):
+        health._repeat(health.ask)
+    first, late, *others = reasons
+    assert first == ["the group's coordinator was not heard yet"]
+    assert late == ["the group's coordinator was not heard for 7 s: no answer"]
+    assert others == [[], []]
+
+
 def test_a_restarted_worker_is_not_ready_by_what_was_said_of_the_one_before(health):
     assert ready(health, FakeWorker(FakeOwner(0))) == []
     health.look_after(FakeWorker(FakeOwner(0)))

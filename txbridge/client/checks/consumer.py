@@ -152,7 +152,8 @@ class CheckConsumer:
             self._commit_offsets()
         if (self._connection.silent_for >= PROOF_EVERY_S or not self._assigned) and now >= self._next_probe:
             self._probe_kafka()
-            self._next_probe = time.monotonic() + PROOF_EVERY_S
+            # Counted from the question, so that an answer that is late, or lost, has a successor within FRESH_S.
+            self._next_probe = now + PROOF_EVERY_S
         self._connection.check_answers()
         if not self._connection.is_lost:
             # This thread has a connection and time. Threads that send have neither.

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 
 from txbridge.kafka.agreement import Agreement
 from txbridge.log import get_logger
-from txbridge.proof import PROOF_EVERY_S, ProofOfLife
+from txbridge.proof import ProofOfLife, rest_after
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partitions import Assignment, Worker
 
@@ -111,12 +111,12 @@ class Health:
         ):
             threading.Thread(target=self._repeat, args=steps, name=name, daemon=True).start()
 
-    @staticmethod
-    def _repeat(*steps: Callable[[], None]) -> None:
+    def _repeat(self, *steps: Callable[[], None]) -> None:
         while True:
+            began = self._clock()
             for step in steps:
                 step()
-            time.sleep(PROOF_EVERY_S)
+            time.sleep(rest_after(self._clock() - began))
 
     def look_at_topics(self) -> None:
         """Check from time to time whether partitions were added."""
