@@ -230,6 +230,11 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
                     DecisionEvent(message.offset, message.key, message.value, headers, appended),
                 )
 
+    @app.on_partitions_revoked.connect  # type: ignore[untyped-decorator]
+    async def revoked(_app: Any, _revoked: set[TP], **_kwargs: Any) -> None:
+        """Until the group has assigned partitions again, which may take seconds, Faust hands nothing over."""
+        app.miss_events()
+
     @app.on_partitions_assigned.connect  # type: ignore[untyped-decorator]
     async def assigned(_app: Any, assigned: set[TP], **_kwargs: Any) -> None:
         """Take the group's assignment: the signal names all partitions. Take-overs run in the owners' threads."""

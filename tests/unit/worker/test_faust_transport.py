@@ -1,4 +1,4 @@
-"""The number of requests of Faust's consumer."""
+"""Faust's consumer: the number of its requests, and what it and the app tell the owners."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from txbridge.config.worker import WorkerSettings
+from txbridge.worker.app import create_app
 from txbridge.worker.faust import transport
-from txbridge.worker.faust.transport import METADATA_PAUSE_S, pace_fetches, pace_metadata
+from txbridge.worker.faust.transport import METADATA_PAUSE_S, TolerantConsumer, pace_fetches, pace_metadata
 
 
 def test_between_two_questions_there_is_a_pause_also_after_one_that_failed() -> None:
@@ -65,3 +69,37 @@ def test_a_fetch_rests_after_an_answer_with_records_of_the_same_broker(monkeypat
     monkeypatch.setattr(transport.asyncio, "sleep", rest)
     asyncio.run(send_all())
     assert rests == [0.0, 0.0, 0.04, 0.04, 0.0]
+
+
+def test_while_the_group_rebalances_faust_reads_nothing_next() -> None:
+    partition, offsets = TopicPartition("END", 0), list[int | None]()
+
+    async def rebalance() -> None:
+        state = SubscriptionState()
+        reader: Any = SimpleNamespace(_thread=SimpleNamespace(_consumer=SimpleNamespace(_subscription=state)))
+
+        def note_next() -> None:
+            offsets.append(TolerantConsumer.next_offset(reader, partition))
+
+        note_next()
+        state.subscribe({"END"})
+        note_next()
+        for offset in (5, 7):
+            state.assign_from_subscribed({partition})
+            note_next()
+            state.seek(partition, offset)
+            note_next()
+            state.begin_reassignment()
+            note_next()
+
+    asyncio.run(rebalance())
+    assert offsets == [None, None, None, 5, None, None, 7, None]
+
+
+def test_when_a_rebalance_begins_the_owners_read_end_themselves() -> None:
+    missed: list[str] = []
+    app = create_app(WorkerSettings(bootstrap_servers="127.0.0.1:1"))
+    asyncio.run(app.on_partitions_revoked.send(set()))
+    app.worker = SimpleNamespace(miss_events=lambda: missed.append("owners"))  # type: ignore[assignment]
+    asyncio.run(app.on_partitions_revoked.send(set()))
+    assert missed == ["owners"]

@@ -151,11 +151,15 @@ class TolerantConsumer(Consumer):  # type: ignore[misc]
         return applied
 
     def next_offset(self, tp: TP) -> int | None:
-        """The offset that Faust reads next; None while it is not known. For any thread: it only reads attributes."""
+        """The offset that Faust reads next; None while it is not known, or while Faust rests in a rebalance.
+
+        For any thread: it only reads attributes.
+        """
         consumer = self._thread._consumer  # noqa: SLF001 - its own method waits for its event loop
         subscription = None if consumer is None else consumer._subscription.subscription  # noqa: SLF001
-        assignment = None if subscription is None else subscription.assignment
-        state = None if assignment is None else assignment.state_value(tp)
+        if subscription is None or subscription._reassignment_in_progress:  # noqa: SLF001
+            return None
+        state = None if subscription.assignment is None else subscription.assignment.state_value(tp)
         return None if state is None else state._position  # noqa: SLF001
 
     def _new_consumer_thread(self) -> TolerantConsumerThread:

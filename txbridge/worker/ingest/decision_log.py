@@ -117,9 +117,9 @@ class DecisionInbox:
         # It is read before the last event offered: what Faust reads meanwhile, it offers afterwards.
         following = self._next_event() if at_end else None
         with self._changed:
-            last = -1 if self._last_offered is None else self._last_offered
-            is_next = last == expected - 1 and not self._has_skipped
-            if is_next or (following is not None and max(following, last + 1) <= expected):
+            # Until its first event Faust may still begin anywhere, also behind the first record of END.
+            is_next = self._last_offered == expected - 1 and not self._has_skipped
+            if is_next or (following is not None and max(following, self.offered) <= expected):
                 self._expected = expected
                 self._level = True
             return self._level
