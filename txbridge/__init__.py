@@ -7,11 +7,11 @@ if TYPE_CHECKING:
     from txbridge.client.async_listener import AsyncTransactionListener
     from txbridge.client.async_producer import AsyncTransactionProducer
     from txbridge.client.errors import EndTransactionError, PrepareError
-    from txbridge.client.listener import LocalTransactionState, TransactionListener
+    from txbridge.client.listener import LocalTransactionState, SendStatus, TransactionListener
     from txbridge.client.message import Message, MessageExt
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.producer import TransactionProducer
-    from txbridge.client.result import AsyncTransactionSendResult, SendStatus, TransactionSendResult
+    from txbridge.client.result import AsyncTransactionSendResult, TransactionSendResult
     from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
     from txbridge.topics.verify import LayoutError
 
@@ -49,7 +49,7 @@ _HOMES = {
     "Message": "client.message",
     "MessageExt": "client.message",
     "PrepareError": "client.errors",
-    "SendStatus": "client.result",
+    "SendStatus": "client.listener",
     "TransactionListener": "client.listener",
     "TransactionProducer": "client.producer",
     "TransactionSendResult": "client.result",

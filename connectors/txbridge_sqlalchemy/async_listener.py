@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar, cast, overload
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.util import greenlet_spawn
 
-from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt
+from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt, SendStatus
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.async_work import async_opener, await_
+from txbridge_sqlalchemy.outbox import Outbox
 from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 from txbridge_sqlalchemy.work import Opener
 
@@ -32,6 +35,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
             return.
         check_wait: seconds, as in SqlTransactionListener.
         patience: seconds, as in SqlTransactionListener.
+        outbox: as in SqlTransactionListener.
 
     """
 
@@ -43,6 +47,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         *,
         check_wait: float = ...,
         patience: float = ...,
+        outbox: Outbox | None = ...,
     ) -> None: ...
 
     @overload
@@ -53,6 +58,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         *,
         check_wait: float = ...,
         patience: float = ...,
+        outbox: Outbox | None = ...,
     ) -> None: ...
 
     def __init__(
@@ -62,10 +68,16 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         *,
         check_wait: float = 3.0,
         patience: float = DEFAULT_PATIENCE_S,
+        outbox: Outbox | None = None,
     ) -> None:
         self._listener = _ListenerInGreenlet(
-            cast(Any, database), lambda *given: await_(execute(*given)), check_wait=check_wait, patience=patience
+            cast(Any, database),
+            lambda *given: await_(execute(*given)),
+            check_wait=check_wait,
+            patience=patience,
+            outbox=outbox,
         )
+        self.forwarding = self._listener.forwarding
 
     async def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.
@@ -78,7 +90,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         """Identity of the table, which half messages carry. Read once, and created if the table has none."""
         return await greenlet_spawn(self._listener.barrier_id)
 
-    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
         """Run the application's function and write the transaction's row, all or nothing.
 
         See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction.
@@ -98,3 +110,6 @@ class _ListenerInGreenlet(SqlTransactionListener):
 
     def _make_opener(self, database: Any) -> Opener:
         return async_opener(database, "a SqlTransactionListener")
+
+    def _wait_for(self, ends: Collection[Future[None]], seconds: float) -> None:
+        await_(asyncio.to_thread(wait, ends, seconds))

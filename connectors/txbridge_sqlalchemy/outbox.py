@@ -39,6 +39,7 @@ class Outbox:
                 f"an Outbox writes to a table with the columns of {OUR_OUTBOX.name}. Of another one, such as "
                 f"{table.name}, the application writes the rows itself"
             )
+        self.table = table
         self._table = table.rows
         # Inline: the new id is not asked for, which saves PostgreSQL's RETURNING and its row.
         self._insert = insert(self._table).inline()
@@ -63,8 +64,11 @@ class Outbox:
                 f"a Connection or a Session is needed, not {type(given).__name__} (`async_add` takes an "
                 "AsyncConnection or an AsyncSession)"
             )
-        if not rows:
-            return
+        if rows:
+            self.write_rows(connection, rows)
+
+    def write_rows(self, connection: Connection, rows: list[dict[str, object]]) -> None:
+        """Insert the rows of messages. Raises as `add`."""
         if _commits_statements(connection):
             raise UsageError(AUTOCOMMIT)
         connection.execute(self._insert, rows if len(rows) > 1 else rows[0])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from txbridge import Message
-from txbridge.client.outbox_values import check_for_outbox, decode_headers
+from txbridge.client.outbox_values import AFTER, EarlierEnd, check_for_outbox, decode_after, decode_headers
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_table import IN_BRACES, OutboxTable
 
@@ -19,6 +19,8 @@ class OutboxRow(NamedTuple):
     message: Message | None
     #: Never holds the body of the message.
     reason: str | None = None
+    #: ENDs that must be in Kafka before the message is sent.
+    after: tuple[EarlierEnd, ...] = ()
 
 
 def row_reader(table: OutboxTable) -> Callable[[Sequence[Any]], OutboxRow]:
@@ -31,14 +33,17 @@ def row_reader(table: OutboxTable) -> Callable[[Sequence[Any]], OutboxRow]:
         row_id, value, key, headers, timestamp, partition, deliver_at = row[:7]
         try:
             topic = row[7] if is_plain else _fill_in(table.topic, topic_columns, row[7:headers_at])
-            pairs = () if headers is None else decode_headers(headers)
+            pairs = [] if headers is None else decode_headers(headers)
+            after: tuple[EarlierEnd, ...] = ()
+            if pairs and pairs[0][0] == AFTER:
+                after = decode_after(pairs.pop(0)[1])
             if names:
                 pairs = [*pairs, *zip(names, row[headers_at:], strict=True)]
             message = Message(topic, value, key, pairs, ms_of(timestamp), partition, None, ms_of(deliver_at))
             check_for_outbox(message)
         except (UsageError, RecursionError) as error:  # of headers that are nested too deeply
             return OutboxRow(row_id, None, str(error))
-        return OutboxRow(row_id, message)
+        return OutboxRow(row_id, message, None, after)
 
     return read
 

@@ -17,8 +17,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from txbridge.backoff import Backoff
 from txbridge.client.base.log import report
 from txbridge.client.lane_producer import LaneProducer
-from txbridge.client.listener import LocalTransactionState
+from txbridge.client.listener import LocalTransactionState, SendStatus
 from txbridge.client.message import MessageExt, check_limits, now_ms
+from txbridge.client.outbox_values import EarlierEnd
 from txbridge.core.message_frames import MOST_MESSAGES
 from txbridge.errors import UsageError
 from txbridge.failpoints import fault_point
@@ -57,7 +58,7 @@ class RelayListener(SqlTransactionListener):
     def __init__(self, engine: Engine, patience: float) -> None:
         super().__init__(engine, _delete_rows, patience=patience)
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
         fault_point("relay.half_stored")
         try:
             state = super().execute_local_transaction(message, arg)
@@ -175,12 +176,15 @@ class LaneRelay:
         end, self._end = self._end, None
         if end is None:
             end = self._producer.send_commit_again(*last)
+        self._wait_for(end)
+        fault_point("relay.end_stored")
+        self._course.note_end_stored()
+
+    def _wait_for(self, end: Future[None]) -> None:
         # Without a limit until the lane is stopped: it resolves when Kafka has it, or when the client has given it up.
         while not end.done() and time.monotonic() < self._finish_by:
             wait([end], _LOOK_EVERY_S)
         end.result(0)
-        fault_point("relay.end_stored")
-        self._course.note_end_stored()
 
     def _send_batch(self) -> None:
         began = time.monotonic()
@@ -200,6 +204,7 @@ class LaneRelay:
     def _read_rows(self) -> None:
         with self._asking:
             rows = self._rows.read_rows(self._lane, MOST_MESSAGES, MOST_BYTES)
+        self._settle_senders(rows)
         self._producer.real_topics.look_up_all({row.message.topic for row in rows if row.message is not None})
         refused: dict[Any, str] = {}
         for row in rows:
@@ -213,6 +218,17 @@ class LaneRelay:
                 self._rows.skip_rows(self._lane, refused.keys())
             for row_id, reason in refused.items():
                 self._watcher.on_refusal(self._lane, row_id, reason)
+
+    def _settle_senders(self, rows: list[OutboxRow]) -> None:
+        """Make sure that Kafka has the ENDs that the senders of these rows could not send (forwarding.py)."""
+        ends: dict[EarlierEnd, None] = dict.fromkeys(end for row in rows for end in row.after)
+        if foreign := {end.group for end in ends if end.group != self._producer.group}:
+            raise UsageError(
+                f"rows were stored by a service of the group {', '.join(foreign)}: start the relays with --group "
+                f"{min(foreign)}, because only that group can decide what the service has sent before"
+            )
+        for sent in [self._producer.send_commit_again(*end[1:]) for end in ends]:
+            self._wait_for(sent)
 
     def _reason_against(self, row: OutboxRow) -> str | None:
         assert row.message is not None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from txbridge import MessageExt
+from txbridge import LocalTransactionState, MessageExt, SendStatus
 from txbridge.client.barrier import (
     BARRIER_ROW,
     COMMITTED,
@@ -21,6 +22,8 @@ from txbridge.client.barrier import (
 from txbridge.client.barrier_listener import BarrierListener, RowDecidesError, wants_commit
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
+from txbridge_sqlalchemy.forwarding import SqlForwarding, StoreInsteadError
+from txbridge_sqlalchemy.outbox import Outbox
 from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.row import ask
 from txbridge_sqlalchemy.table import row_of, transactions
@@ -55,6 +58,8 @@ class SqlTransactionListener(BarrierListener):
             answers "unknown", because the sender may still wait for a connection or a lock. So it must be longer than
             `pool_timeout` (30 s) and the lock time-outs of the database together. The worker's checks must go on for
             longer than that (docs/sqlalchemy.md). A lost commit is found at once, whatever the patience.
+        outbox: where messages are stored while Kafka is away, in the transaction of the function. A `txbridge relay` of
+            the same producer group sends them (docs/outbox.md).
 
     Raises:
         UsageError: an argument cannot work.
@@ -69,6 +74,7 @@ class SqlTransactionListener(BarrierListener):
         *,
         check_wait: float = ...,
         patience: float = ...,
+        outbox: Outbox | None = ...,
     ) -> None: ...
 
     @overload
@@ -79,6 +85,7 @@ class SqlTransactionListener(BarrierListener):
         *,
         check_wait: float = ...,
         patience: float = ...,
+        outbox: Outbox | None = ...,
     ) -> None: ...
 
     def __init__(
@@ -88,6 +95,7 @@ class SqlTransactionListener(BarrierListener):
         *,
         check_wait: float = 3.0,
         patience: float = DEFAULT_PATIENCE_S,
+        outbox: Outbox | None = None,
     ) -> None:
         super().__init__(patience)
         if check_wait <= 0:
@@ -95,6 +103,7 @@ class SqlTransactionListener(BarrierListener):
         self._open = self._make_opener(database)
         self._execute = execute
         self._wait_ms = max(1, round(check_wait * 1000))
+        self.forwarding: SqlForwarding | None = None if outbox is None else SqlForwarding(outbox, self._wait_for)
 
     def _make_opener(self, database: Any) -> Opener:
         return opener(database, "an AsyncSqlTransactionListener")
@@ -106,7 +115,8 @@ class SqlTransactionListener(BarrierListener):
 
         Raises:
             UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
-                transactions). Or they read uncommitted rows (READ UNCOMMITTED).
+                transactions). Or they read uncommitted rows (READ UNCOMMITTED). Or there is an outbox that this
+                database cannot serve.
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """
@@ -116,17 +126,34 @@ class SqlTransactionListener(BarrierListener):
                 "the isolation level is READ UNCOMMITTED: a check could see a transaction that is rolled back later. "
                 "Give the listener an engine with READ COMMITTED or more",
             )
+        if self.forwarding is not None:
+            with begin(self._open, transactions) as work:
+                self.forwarding.verify(work.connection)
         self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id(), NEVER_PURGED)
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
+        try:
+            return super().execute_local_transaction(message, arg)
+        except StoreInsteadError:
+            return super().execute_local_transaction(message.without_half(), arg)
 
     def _run(self, message: MessageExt, arg: Any) -> bool:
         with begin(self._open, transactions) as work:
             work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
+            if self.forwarding is not None and message.has_half:
+                self.forwarding.require_direct(work.connection, message)
             commits = wants_commit(self._execute, work.given, message, arg)
             if work.is_over():
                 raise RowDecidesError
             if not commits:
                 work.transaction.rollback()
+            elif self.forwarding is not None and not message.has_half:
+                # Last: of two transactions that wait for each other's locks, the later one gets the later row.
+                self.forwarding.store_message(work.connection, message)
         return commits
+
+    def _wait_for(self, ends: Collection[Future[None]], seconds: float) -> None:
+        wait(ends, seconds)
 
     def _write_state(self, row_id: str, state: str, born: int | None) -> None:
         with begin(self._open, transactions) as work:

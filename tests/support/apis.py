@@ -36,7 +36,7 @@ class _Coroutines(AsyncTransactionListener):
     """A blocking listener whose methods are called from coroutines."""
 
     def __init__(self, listener):
-        self._listener = listener
+        self._listener, self.forwarding = listener, listener.forwarding
 
     async def execute_local_transaction(self, message, arg):
         return await self._call(self._listener.execute_local_transaction, message, arg)

@@ -15,7 +15,7 @@ from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
-from txbridge.client.prepare.half_writer import Prepared
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.names import Names
 from txbridge.topics.verify import Layout
 

@@ -7,12 +7,15 @@ import contextvars
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from txbridge.client.listener import ListenerOutcome, LocalTransactionState, judged
+from txbridge.client.listener import ListenerOutcome, LocalTransactionState, SendStatus, judged
 from txbridge.client.message import MessageExt
 
-Answer = LocalTransactionState | None
+if TYPE_CHECKING:
+    from txbridge.client.forwarding import Forwarding
+
+Answer = LocalTransactionState | SendStatus | None
 
 
 class AsyncTransactionListener(ABC):
@@ -22,6 +25,9 @@ class AsyncTransactionListener(ABC):
     the loop's default executor with the context variables of the caller, so it never blocks the loop. Several calls may
     run at the same time.
     """
+
+    #: As in TransactionListener.
+    forwarding: Forwarding | None = None
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Awaitable[Answer] | Answer:

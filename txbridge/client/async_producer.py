@@ -14,6 +14,7 @@ from txbridge.client.async_listener import AsyncTransactionListener, ListenerMet
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import LoopChecks
+from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S, Turns
 from txbridge.client.flow.lifetime import Life
@@ -27,6 +28,7 @@ from txbridge.client.options import (
     ClientOptions,
     require_positive,
 )
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import AsyncTransactionSendResult
 from txbridge.client.several_messages import together
 from txbridge.deadline import Deadline
@@ -35,7 +37,6 @@ from txbridge.errors import UsageError
 if TYPE_CHECKING:
     from txbridge.client.flow.send_path import SendPath
     from txbridge.client.metrics import ClientMetrics
-    from txbridge.client.prepare.half_writer import Prepared
     from txbridge.client.runtime import Runtime
 
 _T = TypeVar("_T")
@@ -102,7 +103,15 @@ class AsyncTransactionProducer:
             )
         require_positive(check_concurrency=check_concurrency)
         self._options = ClientOptions(
-            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay, commit_interval
+            group,
+            settings,
+            namespace,
+            start_timeout,
+            check_request_hold_max,
+            metrics,
+            timer_max_delay,
+            commit_interval,
+            listener.forwarding,
         )
         self._listener = listener
         self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
@@ -127,7 +136,8 @@ class AsyncTransactionProducer:
 
     async def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the producer runs already."""
-        await self._ensure_started()
+        if (await self._ensure_started())[1] is None:
+            self._life.raise_start_error()
         return self
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
@@ -164,6 +174,8 @@ class AsyncTransactionProducer:
 
     async def _send_one(self, message: Message, execute: ListenerMethod, arg: Any) -> AsyncTransactionSendResult:
         hand_over, runtime = await self._ensure_started()
+        if runtime is None:
+            return await self._store_one(hand_over, message, execute, arg)
         sends = runtime.sends
         transaction_id = sends.admit_message(message)
         if execute is self._execute:
@@ -174,7 +186,12 @@ class AsyncTransactionProducer:
         left: list[asyncio.Future[Any]] = []
         try:
             sends.attempts.begin_attempt(transaction_id)
-            prepared = await self._prepare_half(hand_over, sends, message, transaction_id)
+            has_listener = execute is self._execute
+            if has_listener and sends.stores_at_once:
+                prepared = Prepared.without_half()
+            else:
+                reported = await self._prepare_half(hand_over, sends, message, transaction_id)
+                prepared = sends.require_stored(transaction_id, reported, has_listener=has_listener)
             given = prepared.for_listener(message)
             try:
                 with calling(self):
@@ -183,7 +200,7 @@ class AsyncTransactionProducer:
                 sends.send_unknown(prepared, given, error)
                 raise
             return AsyncTransactionSendResult.of_decision(
-                prepared, outcome, sends.send_decision(prepared, outcome), _hand_over=hand_over
+                prepared, outcome, sends.send_decision(prepared, outcome, message), _hand_over=hand_over
             )
         finally:
 
@@ -196,6 +213,19 @@ class AsyncTransactionProducer:
                 left[0].add_done_callback(over)
             else:
                 over()
+
+    async def _store_one(
+        self, hand_over: HandOver, message: Message, execute: ListenerMethod, arg: Any
+    ) -> AsyncTransactionSendResult:
+        """Run the local transaction, which stores the message. Kafka has not answered since the start."""
+        if execute is not self._execute:
+            raise PrepareError("Kafka has not answered since the start: check the brokers, then send again")
+        prepared = Prepared.without_half()
+        with calling(self):
+            outcome = await execute.call_listener(prepared.for_listener(message), arg, left_running=lambda _: None)
+        return AsyncTransactionSendResult.of_decision(
+            prepared, outcome, settled_ticket(prepared.entry_of(outcome)), _hand_over=hand_over
+        )
 
     async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one
         """Wait up to `timeout` seconds (None: 30 s for each END record) for the ENDs of all sends that have returned.
@@ -250,7 +280,8 @@ class AsyncTransactionProducer:
         if self._hand_over is not None:
             self._hand_over.require_this_loop()
 
-    async def _ensure_started(self) -> tuple[HandOver, Runtime]:
+    async def _ensure_started(self) -> tuple[HandOver, Runtime | None]:
+        """The started client. None: Kafka has not answered yet, and the listener stores what is sent."""
         if self._closing is not None:
             raise closed()
         self._require_ours()
@@ -263,13 +294,13 @@ class AsyncTransactionProducer:
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             # A cancelled send must not cancel the start for other sends.
             await asyncio.shield(self._starting)
-        assert self._life.runtime is not None
         assert self._hand_over is not None
         return self._hand_over, self._life.runtime
 
     async def _start(self) -> None:
         try:
-            await _in_thread(self._calls_in, self._life.ensure_started)
+            starts = self._life.ensure_started if self._listener.forwarding is None else self._life.start_soon
+            await _in_thread(self._calls_in, starts)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.
@@ -304,8 +335,8 @@ class AsyncTransactionProducer:
 
     async def _prepare_half(
         self, hand_over: HandOver, sends: SendPath, message: Message, transaction_id: str
-    ) -> Prepared:
-        """Do as SendPath.prepare_half, without blocking the loop."""
+    ) -> Prepared | PrepareError:
+        """Do as SendPath.prepare_half, without blocking the loop. Returns what became of the half message."""
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
             gathers = self._turns.number >= _GATHER_FROM
@@ -319,12 +350,13 @@ class AsyncTransactionProducer:
                 async with self._room:
                     for _ in looks:
                         await asyncio.sleep(PAUSE_S)
-            result = await reported
+            return await reported
+        except PrepareError as error:
+            return error
         except BaseException:
             # Cancelled. Kafka may still store the half message, but no local transaction will run.
             sends.attempts.give_up(transaction_id)
             raise
-        return sends.require_stored(transaction_id, result)
 
 
 def _do_nothing(_: float | None = None) -> None:

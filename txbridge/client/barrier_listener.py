@@ -18,7 +18,7 @@ from txbridge.client.barrier import (
     report_lost,
     report_purged,
 )
-from txbridge.client.listener import LocalTransactionState, TransactionListener
+from txbridge.client.listener import LocalTransactionState, SendStatus, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError
 
@@ -68,7 +68,7 @@ class BarrierListener(TransactionListener):
             self.verify()
         return self._barrier.id
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
         """Run the application's function and write the transaction's row, all or nothing.
 
         Exceptions of the function, except Rollback, and of the database are raised after the rollback. Then the client
@@ -77,19 +77,28 @@ class BarrierListener(TransactionListener):
         self._verify_once()
         try:
             if self._run(message, arg):
-                return LocalTransactionState.COMMIT_MESSAGE
+                if message.has_half or self.forwarding is None:
+                    return LocalTransactionState.COMMIT_MESSAGE
+                self.forwarding.count_stored()
+                return SendStatus.STORED
             # The rollback was too late if the function has sent COMMIT as text, or a statement that commits.
-            return ANSWERS[self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
+            answer = ANSWERS[self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
         except RowDecidesError:
             # A check was faster, or the application has called this method twice with one message. Or the function has
             # ended the transaction by itself.
-            pass
+            answer = self._decision_of(message)
         except LostTransactionError as error:
             report_lost(message, error)
+            answer = self._decision_of(message)
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
             raise
-        return self._decision_of(message)
+        if answer is LocalTransactionState.COMMIT_MESSAGE and not message.has_half:
+            raise UsageError(
+                "the function has committed by itself, before the message was added to the outbox: it is not sent. "
+                "Leave COMMIT to txbridge"
+            )
+        return answer
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.

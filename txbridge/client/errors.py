@@ -30,6 +30,22 @@ class PrepareError(TxBridgeError):
         #: The error from librdkafka or the broker; None if there is none.
         self.cause = cause
 
+    @property
+    def passes(self) -> bool:
+        """Whether Kafka may take the message later, without anybody's doing."""
+        return self.cause is not None and self.cause.code() not in _LASTING
+
+
+#: Codes of errors that stay until somebody changes a topic, a right or the message.
+_LASTING = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    UNKNOWN_TOPIC,
+    UNKNOWN_PARTITION,
+}
+
 
 def barrier_failed(error: Exception) -> TxBridgeError:
     """Return the error of a send whose listener cannot say which barrier table it writes to."""

@@ -6,9 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from txbridge.client.kafka.real_topics import RealTopics
-from txbridge.client.listener import COMMIT
 from txbridge.client.message import Message, MessageLimits
-from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.producer import TransactionProducer
 from txbridge.client.result import TransactionSendResult
 
@@ -40,12 +38,5 @@ class LaneProducer(TransactionProducer):
         return self._send_one(message, self._listener, arg, half_partition)
 
     def send_commit_again(self, transaction_id: str, half_partition: int, half_offset: int) -> Future[None]:
-        """Send the END of a transaction that is committed, as its process may have died before that.
-
-        It changes nothing if the END was sent already, because the first decision counts. The future resolves as that
-        of a TransactionSendResult.
-        """
-        sends = self._life.ensure_started().sends
-        end = sends.send_decision(Prepared(transaction_id, half_partition, half_offset, 0, 0), COMMIT)
-        end.leave_soon()
-        return end.as_future()
+        """See SendPath.send_commit_again."""
+        return self._life.ensure_started().sends.send_commit_again(transaction_id, half_partition, half_offset)

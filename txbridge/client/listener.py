@@ -6,12 +6,15 @@ import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txbridge.client.base.log import report
 from txbridge.client.message import MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.core.names import short_id
+
+if TYPE_CHECKING:
+    from txbridge.client.forwarding import Forwarding
 
 
 class LocalTransactionState(Enum):
@@ -27,11 +30,24 @@ class LocalTransactionState(Enum):
     UNKNOWN = UNKNOW
 
 
+class SendStatus(Enum):
+    """RocketMQ's SendStatus. Its other states (a late flush, a late replica) do not exist with acks=all."""
+
+    #: Kafka has stored the half message.
+    SEND_OK = "SEND_OK"
+    #: The message is in the outbox of the listener, committed with the local transaction. A relay sends it.
+    STORED = "STORED"
+
+
 class TransactionListener(ABC):
     """Your code: it runs local transactions and looks them up. Several threads may call it at the same time."""
 
+    #: How its messages are stored while Kafka is away; None if they are not. A listener that wraps one of txbridge's
+    #: passes its value on.
+    forwarding: Forwarding | None = None
+
     @abstractmethod
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus | None:
         """Run the local transaction. It is called when Kafka has stored the half message.
 
         It runs in the thread that sends. For a submitted message it runs in `execute_executor` or the producer's pool,
@@ -67,18 +83,21 @@ class ListenerOutcome:
     state: LocalTransactionState
     remark: str | None = None
     exception: Exception | None = None
+    send_status: SendStatus = SendStatus.SEND_OK
 
     @property
     def decision(self) -> Decision:
+        """What the worker is to do with the half message. The outbox has the message if it is stored there."""
         decision: Decision = self.state.value
-        return decision
+        return decision if self.send_status is SendStatus.SEND_OK else Decision.ROLLBACK
 
 
 #: The outcome of a commit.
 COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 _ROLLBACK = ListenerOutcome(LocalTransactionState.ROLLBACK_MESSAGE)
 UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOW)
-_OUTCOMES = {outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)}
+_OUTCOMES: dict[object, ListenerOutcome] = {outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)}
+_OUTCOMES[SendStatus.STORED] = ListenerOutcome(COMMIT.state, send_status=SendStatus.STORED)
 
 
 def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> ListenerOutcome:
@@ -129,7 +148,7 @@ def judged(returned: object, message: MessageExt, method: str) -> ListenerOutcom
 
     None is unknown, as in RocketMQ. Any other value that is no state is a mistake of the listener, and is unknown too.
     """
-    if isinstance(returned, LocalTransactionState):
+    if isinstance(returned, LocalTransactionState) or returned is SendStatus.STORED:
         return _OUTCOMES[returned]
     if returned is None:
         return UNKNOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ _LARGEST_PARTITION = 2**31 - 1
 _LARGEST_TIMESTAMP = 2**63 - 1
 #: Default of RocketMQ's timerMaxDelaySec, and of the worker's timer_max_delay (ms).
 DEFAULT_TIMER_MAX_DELAY_MS = 72 * 3_600_000
+
+
+#: Partition and offset of a half message that there is not.
+NO_HALF = -1
 
 
 @dataclass(frozen=True, init=False)
@@ -119,9 +124,9 @@ class MessageExt(Message):
     #: Name of the transaction, 32 characters. Anyone who knows it can decide the transaction, so keep it secret. Store
     #: it with the local transaction's data, so that a check can find them.
     transaction_id: str = field(repr=False)
-    #: Partition of the half message in HALF.
+    #: Partition of the half message in HALF; -1 for a message that goes into the outbox.
     half_partition: int
-    #: Offset of the half message in that partition.
+    #: Offset of the half message in that partition; -1 for a message that goes into the outbox.
     half_offset: int
     #: Time at which Kafka stored the half message, in ms since 1970-01-01 UTC. None in a check of a worker that does
     #: not send it.
@@ -141,6 +146,17 @@ class MessageExt(Message):
     def messages(self) -> tuple[Message, ...]:
         """All messages of the transaction, in the order of delivery."""
         return self._several or (self,)
+
+    @property
+    def has_half(self) -> bool:
+        """Whether there is a half message, and so an END to come."""
+        return self.half_offset != NO_HALF
+
+    def without_half(self) -> Self:
+        """Return the message for a local transaction that stores it, with an id that no half message has."""
+        return self._with_fields(
+            self.__dict__, transaction_id=new_transaction_id(), half_partition=NO_HALF, half_offset=NO_HALF
+        )
 
     @property
     def age(self) -> float | None:
@@ -291,6 +307,11 @@ def check_limits(message: Message, limits: MessageLimits) -> None:
                 f"{duration(limits.delay)} (timer_max_delay): name an earlier time, or give the producer and all "
                 f"workers a longer timer_max_delay"
             )
+
+
+def new_transaction_id() -> str:
+    """Return an id of 128 random bits. A client that sends makes many of them at once (TransactionIds)."""
+    return secrets.token_hex(16).upper()
 
 
 def now_ms() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message
-from txbridge.client.prepare.half_writer import Prepared, Report
+from txbridge.client.prepare.half_writer import Report
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.decision_record import Source
 from txbridge.extras import needs
 
@@ -50,12 +52,17 @@ class ClientMetrics:
         self._prepares = counter("prepares_total", "Half messages, by what became of them", "result")
         self._decisions = counter("decisions_total", "Decisions of local transactions and checks", "outcome", "source")
         self._ends = counter("ends_total", "END commands, by what became of them", "result")
+        self._outbox = counter("stored_in_outbox_total", "Transactions stored in the outbox instead of sent")
         self._prepare = histogram(
             "prepare_seconds", "Until Kafka has acknowledged the half message", buckets=_PREPARE_SECONDS
         )
         self._local = histogram(
             "local_transaction_seconds", "From the acknowledgement to the decision", buckets=_LOCAL_SECONDS
         )
+
+    def count_stored(self, group: str) -> Callable[[], object]:
+        """Return what counts a transaction of this group that is stored in its listener's outbox."""
+        return self._outbox.labels(group).inc
 
     def of_group(self, group: str) -> GroupMetrics:
         """Return the metrics of a producer of this group."""

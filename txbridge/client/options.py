@@ -13,6 +13,7 @@ from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 
 if TYPE_CHECKING:
+    from txbridge.client.forwarding import Forwarding
     from txbridge.client.metrics import ClientMetrics
 
 #: A broker restarts in 10 to 20 s. So a service that starts together with its Kafka succeeds, and one with a wrong
@@ -46,6 +47,8 @@ class ClientOptions:
     timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S
     #: Seconds.
     commit_interval: float = DEFAULT_COMMIT_INTERVAL_S
+    #: Of a listener with an outbox.
+    forwarding: Forwarding | None = None
 
     def __post_init__(self) -> None:
         _require_group(self.group, self.namespace)
@@ -58,6 +61,8 @@ class ClientOptions:
         kafka_config.user_config(self.settings)
         # A copy, so that what the application changes later has no effect.
         object.__setattr__(self, "settings", dict(self.settings))
+        if self.forwarding is not None and self.metrics is not None:
+            self.forwarding.count_stored = self.metrics.count_stored(self.group)
 
     @cached_property
     def names(self) -> Names:

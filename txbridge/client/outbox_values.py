@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import base64
 import json
+from typing import Any, NamedTuple
 
 from txbridge.client.message import Message, check_message, now_ms
-from txbridge.core.names import Headers, Names
+from txbridge.core.names import Headers, Names, is_group, is_transaction_id
 from txbridge.errors import UsageError
 
 #: Names of the environment do not matter to a message, which may go to no system topic of any namespace.
 _NAMES = Names()
 #: Key of a header's value that is not text: `{"base64": "..."}`.
 _BASE64 = "base64"
+
+#: The first header of a row that was stored because Kafka was away: what must be in Kafka before it. Never sent.
+AFTER = "TXB_AFTER"
+
+
+class EarlierEnd(NamedTuple):
+    """A transaction that was committed before a row was stored, and whose END its sender has not seen acknowledged."""
+
+    group: str
+    transaction_id: str
+    half_partition: int
+    half_offset: int
 
 
 def check_for_outbox(message: Message) -> None:
@@ -30,6 +43,10 @@ def row_of_message(message: Message) -> dict[str, object]:
     Raises UsageError for a message that no relay could send.
     """
     check_for_outbox(message)
+    return _row_of(message)
+
+
+def _row_of(message: Message) -> dict[str, object]:
     return {
         "topic": message.topic,
         "key": message.key,
@@ -40,6 +57,27 @@ def row_of_message(message: Message) -> dict[str, object]:
         "deliver_at": message.deliver_at,
         "created_at": now_ms(),
     }
+
+
+def row_after(message: Message, deliver_at: int | None, ends: list[EarlierEnd]) -> dict[str, object]:
+    """The row of a message that was meant for Kafka, to be sent after these ENDs. No check of it will come."""
+    row = _row_of(message) | {"deliver_at": deliver_at}
+    if ends:
+        row["headers"] = encode_headers(((AFTER, json.dumps(ends).encode()), *message.headers))
+    return row
+
+
+def decode_after(text: Any) -> tuple[EarlierEnd, ...]:
+    """The ENDs in a header `AFTER`. Raises UsageError for a text that `row_after` does not write."""
+    try:
+        ends = tuple(EarlierEnd(*end) for end in json.loads(text))
+    except (TypeError, ValueError):
+        ends = (EarlierEnd("", "", -1, -1),)
+    for group, transaction_id, *numbers in ends:
+        are_numbers = all(isinstance(number, int) and number >= 0 for number in numbers)
+        if not (is_group(str(group)) and is_transaction_id(str(transaction_id)) and are_numbers):
+            raise UsageError(f"the header {AFTER} is not as a listener with an outbox writes it")
+    return ends
 
 
 def encode_headers(headers: Headers) -> str | None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
+from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.kafka.producer import BY_KEY
-from txbridge.client.listener import LocalTransactionState, TransactionListener
+from txbridge.client.listener import LocalTransactionState, TransactionListener, execute
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
@@ -23,6 +24,7 @@ from txbridge.client.options import (
     ClientOptions,
     require_positive,
 )
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
 from txbridge.client.several_messages import together
 from txbridge.deadline import Deadline
@@ -30,6 +32,7 @@ from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.metrics import ClientMetrics
+    from txbridge.client.runtime import Runtime
 
 
 class _Commits(TransactionListener):
@@ -108,7 +111,15 @@ class TransactionProducer:
         )
         self._listener = listener
         self._options = ClientOptions(
-            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay, commit_interval
+            group,
+            settings,
+            namespace,
+            start_timeout,
+            check_request_hold_max,
+            metrics,
+            timer_max_delay,
+            commit_interval,
+            listener.forwarding,
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = ThreadChecks(listener, self, check_executor, check_thread_pool_max_size)
@@ -131,13 +142,17 @@ class TransactionProducer:
     def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the producer runs already.
 
+        If the listener has an outbox and Kafka does not answer within 5 s, the call returns, and the producer goes on
+        trying. Meanwhile messages are stored.
+
         Raises:
             LayoutError: The internal topics are not as the protocol needs them.
             EnvironmentProblemError: Kafka cannot be reached within `start_timeout`, or refuses a request.
             UsageError: librdkafka refuses a setting, the producer is closed, or it was started before a fork.
 
         """
-        self._life.ensure_started()
+        if self._ensure_started(self._listener) is None:
+            self._life.raise_start_error()
         return self
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
@@ -153,6 +168,9 @@ class TransactionProducer:
             UsageError: The message cannot be sent, or the producer is closed. Nothing was sent.
             PrepareError: Kafka did not acknowledge the half message. The local transaction was not run.
             LayoutError, EnvironmentProblemError: This call starts the producer, and the start fails as in `start`.
+
+        If the listener has an outbox, the message is stored there instead when Kafka is away (docs/outbox.md):
+        `send_status` of the result is STORED.
 
         """
         check_message(message, self._options.names)
@@ -195,7 +213,10 @@ class TransactionProducer:
     def _send_one(
         self, message: Message, listener: TransactionListener, arg: Any, half_partition: int = BY_KEY
     ) -> TransactionSendResult:
-        sends = (self._life.runtime or self._life.ensure_started()).sends
+        runtime = self._life.runtime or self._ensure_started(listener)
+        if runtime is None:
+            return self._store_one(message, arg)
+        sends = runtime.sends
         transaction_id = sends.admit_message(message)
         sends.ask_barrier(listener)
         # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait forever.
@@ -203,10 +224,23 @@ class TransactionProducer:
         try:
             with running:
                 sends.attempts.begin_attempt(transaction_id, running)
-                prepared = sends.prepare_half(message, transaction_id, half_partition)
+                prepared = sends.prepare_half(
+                    message, transaction_id, half_partition, has_listener=listener is not _COMMITS
+                )
                 return sends.run_local_transaction(listener, message, prepared, arg)
         finally:
             sends.finish_attempt(transaction_id)
+
+    def _ensure_started(self, listener: TransactionListener) -> Runtime | None:
+        """Return the started client. None: Kafka has not answered yet, and the listener stores what is sent."""
+        return self._life.ensure_started() if listener.forwarding is None else self._life.start_soon()
+
+    def _store_one(self, message: Message, arg: Any) -> TransactionSendResult:
+        """Run the local transaction, which stores the message. Kafka has not answered since the start."""
+        prepared = Prepared.without_half()
+        with calling(self):
+            outcome = execute(self._listener, prepared.for_listener(message), arg)
+        return TransactionSendResult.of_decision(prepared, outcome, settled_ticket(prepared.entry_of(outcome)))
 
     def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
         """Like `send_message_in_transaction`, in the background: one thread can have many transactions in flight.
@@ -234,8 +268,13 @@ class TransactionProducer:
         return self._submit_one(together(messages, self._options.names), arg)
 
     def _submit_one(self, message: Message, arg: Any) -> Future[TransactionSendResult]:
-        sends = (self._life.runtime or self._life.ensure_started()).sends
-        return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg)
+        runtime = self._life.runtime or self._ensure_started(self._listener)
+        if runtime is None:
+            # Here and not in a pool, which belongs to a started client.
+            stored: Future[TransactionSendResult] = Future()
+            stored.set_result(self._store_one(message, arg))
+            return stored
+        return self._pipeline.submit_transaction(runtime.sends, runtime.sends.admit_message(message), message, arg)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.

@@ -5,32 +5,25 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 from txbridge.client.base.loop_bridge import HandOver
-from txbridge.client.listener import ListenerOutcome, LocalTransactionState
+from txbridge.client.listener import ListenerOutcome, LocalTransactionState, SendStatus
 
 if TYPE_CHECKING:
     from txbridge.client.decide.decision_batcher import Ticket
-    from txbridge.client.prepare.half_writer import Prepared
-
-
-class SendStatus(Enum):
-    """RocketMQ's SendStatus. Its other states (a late flush, a late replica) do not exist with acks=all."""
-
-    SEND_OK = "SEND_OK"
+    from txbridge.client.prepare.prepared import Prepared
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A half message that is stored, with the outcome of its local transaction."""
+    """A half message, or a message in the outbox of the listener, with the outcome of its local transaction."""
 
     #: Name of the transaction, 32 characters. Anyone who knows it can decide the transaction, so keep it secret.
     transaction_id: str = field(repr=False)
-    #: Partition of the half message in HALF.
+    #: Partition of the half message in HALF; -1 if there is none.
     half_partition: int
-    #: Offset of the half message in that partition.
+    #: Offset of the half message in that partition; -1 if there is none.
     half_offset: int
     #: The answer of the listener.
     local_transaction_state: LocalTransactionState
@@ -51,14 +44,14 @@ class _Sent:
             local_transaction_state=outcome.state,
             local_exception=outcome.exception,
             _end=end,
-            send_status=SendStatus.SEND_OK,
+            send_status=outcome.send_status,
             **more,
         )
         return made
 
     @property
     def end(self) -> Future[None]:
-        """Future of the END. It resolves with None when Kafka has acknowledged the END.
+        """Future of the END. It resolves with None when Kafka has acknowledged the END; at once without a half message.
 
         It fails with EndTransactionError if the END was given up. Its callbacks run in the thread that sends all ENDs,
         so they must be quick and must not wait for other ENDs.

@@ -102,7 +102,11 @@ class Runtime:
             self._watch,
             RealTopics(settings),
             self._watchers,
+            options.forwarding,
+            lambda: self.is_connected,
         )
+        if options.forwarding is not None:
+            options.forwarding.connect(group, self.sends.send_commit_again)
         self._checks = CheckConsumer(
             check_config,
             connection,

@@ -15,7 +15,8 @@ from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message
-from txbridge.client.prepare.half_writer import Prepared, Report
+from txbridge.client.prepare.half_writer import Report
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.several_messages import Several, with_headers
 from txbridge.core.decision_record import Source
 from txbridge.core.names import short_id

@@ -22,7 +22,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from txbridge_sqlalchemy import AsyncSqlTransactionListener, Outbox, SqlTransactionListener, create_table
 
 from tests.support.listeners import Commits
-from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, MessageExt, TransactionProducer
+from txbridge import (
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    SendStatus,
+    TransactionProducer,
+)
 
 #: Places one order, announces it, and returns the time after its COMMIT (monotonic, s).
 Place = Callable[[int], float]
@@ -175,7 +182,7 @@ def _with_outbox(*, notify: bool) -> Callable[[Service], AbstractContextManager[
 class _Noting(SqlTransactionListener):
     """Notes when each transaction was committed."""
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
         state = super().execute_local_transaction(message, arg)
         self.committed[arg] = time.monotonic()
         return state
@@ -264,7 +271,7 @@ class _AsyncNoting(AsyncSqlTransactionListener):
 
     committed: dict[int, float]
 
-    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
         state = await super().execute_local_transaction(message, arg)
         self.committed[arg] = time.monotonic()
         return state

@@ -13,7 +13,8 @@ from tests.support.client_fakes import FakeRecord, FakeWire, refusal
 from tests.support.harness import eventually
 from txbridge import Message, PrepareError
 from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.prepare.half_writer import HalfWriter, Prepared
+from txbridge.client.prepare.half_writer import HalfWriter
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.names import Names
 
 ID = "0123456789ABCDEF" * 2

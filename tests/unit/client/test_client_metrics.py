@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from txbridge import ClientMetrics, LocalTransactionState, Message, PrepareError
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.listener import ListenerOutcome
-from txbridge.client.prepare.half_writer import Prepared
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.decision_record import Decision, DecisionEntry
 
 COMMITTED = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)

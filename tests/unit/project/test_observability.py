@@ -47,7 +47,9 @@ def registries() -> list[CollectorRegistry]:
     )
     ticket = Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
     outcome = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
-    ClientMetrics(client).of_group("orders").watch_answer(None, outcome, ticket)
+    metrics = ClientMetrics(client)
+    metrics.of_group("orders").watch_answer(None, outcome, ticket)
+    metrics.count_stored("orders")
     RelayMetrics(relay)
     return [worker.registry, client, relay]
 

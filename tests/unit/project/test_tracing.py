@@ -17,7 +17,7 @@ from txbridge import LocalTransactionState, Message, tracing
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.listener import ListenerOutcome
-from txbridge.client.prepare.half_writer import Prepared
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import read_plain

@@ -76,6 +76,13 @@ class Ticket:
         settle_all((self,), error)
 
 
+def settled_ticket(entry: DecisionEntry) -> Ticket:
+    """The ticket of a decision without a half message: nobody has to know of it."""
+    ticket = Ticket(entry, 0)
+    ticket.settle_with()
+    return ticket
+
+
 #: Lock for the futures of all tickets. It is held only for a moment.
 _FUTURES = process.lock()
 

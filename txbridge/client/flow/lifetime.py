@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,16 @@ from txbridge.client.base.log import report
 from txbridge.client.errors import closed, started_before_a_fork
 from txbridge.client.options import ClientOptions
 from txbridge.deadline import Deadline
-from txbridge.errors import UsageError
+from txbridge.errors import EnvironmentProblemError, UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.runtime import Ask, Runtime
+
+#: Seconds that calls wait for the first start, which takes a few tenths of a second. If Kafka is away, a service has
+#: to take orders soon, and librdkafka needs some seconds to give up a broker that does not answer.
+_START_SOON_S = 5.0
+#: Pause (s) before the next attempt to start when Kafka answers and something is wrong.
+_START_AGAIN_S = 5.0
 
 
 class Life:
@@ -32,6 +39,13 @@ class Life:
         self._process: int | None = None
         #: The started client; None until then.
         self.runtime: Runtime | None = None
+        #: Held while `start_soon` begins, and until when calls wait for it; 0 before.
+        self._begins = threading.RLock()
+        self._wait_until = 0.0
+        #: Set when an attempt of its thread has ended.
+        self._was_tried = threading.Event()
+        #: Why the last one has failed; None if it has not.
+        self.start_error: Exception | None = None
 
     def ensure_started(self) -> Runtime:
         """Return the Runtime, and start it if needed. Raises UsageError after close and a fork, else as `start`."""
@@ -54,6 +68,47 @@ class Life:
                     # has raised, a KeyboardInterrupt mostly, is the cause.
                     raise error.__cause__ or error from None
             return self.runtime
+
+    def start_soon(self) -> Runtime | None:
+        """Start in a thread that tries until Kafka answers, and wait some seconds for it. None: it goes on trying.
+
+        Raises UsageError, and what else is no fault of Kafka, if that can never work.
+        """
+        self._require_open()
+        if self.is_of_another_process():
+            raise started_before_a_fork()
+        with self._begins:
+            if not self._wait_until:
+                self._wait_until = time.monotonic() + _START_SOON_S
+                threading.Thread(target=self._keep_starting, name="txbridge-start", daemon=True).start()
+        self._was_tried.wait(max(0.0, self._wait_until - time.monotonic()))
+        if self.start_error is not None and not isinstance(self.start_error, EnvironmentProblemError):
+            raise self.start_error
+        return self.runtime
+
+    def raise_start_error(self) -> None:
+        """Raise why `start_soon` has failed, if Kafka has answered: what is wrong there has to be changed."""
+        # Imported here, because a program that never sends needs no admin client.
+        from txbridge.kafka.admin import KafkaUnreachableError  # noqa: PLC0415
+
+        error = self.start_error
+        if error is not None and not isinstance(error, KafkaUnreachableError):
+            raise error
+
+    def _keep_starting(self) -> None:
+        while self.runtime is None and not self._closed:
+            self.start_error = None
+            try:
+                self.ensure_started()
+            except EnvironmentProblemError as error:
+                self.start_error = error
+                self._was_tried.set()
+                report(logging.WARNING, "client_not_started", reason=error, next="messages go into the outbox")
+                time.sleep(_START_AGAIN_S)
+            except Exception as error:  # noqa: BLE001  `start_soon` raises it
+                self.start_error = error
+                break
+        self._was_tried.set()
 
     def is_of_another_process(self) -> bool:
         """Whether the start has begun before a fork. The client's threads do not exist in this process then."""

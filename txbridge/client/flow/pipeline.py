@@ -17,11 +17,11 @@ from txbridge.client.base.shared_future import LightFuture, SharedCondition
 from txbridge.client.errors import PrepareError, closed
 from txbridge.client.listener import TransactionListener
 from txbridge.client.message import Message
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
 
 if TYPE_CHECKING:
     from txbridge.client.flow.send_path import SendPath
-    from txbridge.client.prepare.half_writer import Prepared
 
 _CLOSED = (
     "the producer was closed before the local transaction was run, so it was not; should a check come, it is answered "
@@ -98,9 +98,13 @@ class Pipeline:
             self._enter_flight(attempt)
             sends.ask_barrier(self._listener)
             sends.attempts.begin_attempt(transaction_id)
-            writer = sends.halves.for_many(waits=True)
-            writer.after_reports = self._start_jobs
-            sends.write_half(writer, message, transaction_id, attempt)
+            if sends.stores_at_once:
+                attempt(Prepared.without_half())
+                self._start_jobs()
+            else:
+                writer = sends.halves.for_many(waits=True)
+                writer.after_reports = self._start_jobs
+                sends.write_half(writer, message, transaction_id, attempt)
         except PrepareError as error:
             with calling(self):
                 self._settle_attempt(attempt, error)
@@ -239,11 +243,10 @@ class Pipeline:
         try:
             if not future.set_running_or_notify_cancel():
                 sends.attempts.give_up(attempt.transaction_id)
-            elif isinstance(prepared, PrepareError):
-                sends.attempts.give_up(attempt.transaction_id)
-                future.set_exception(prepared)
             else:
                 try:
+                    if isinstance(prepared, PrepareError):
+                        prepared = sends.stand_in(attempt.transaction_id, prepared)
                     result = sends.run_local_transaction(self._listener, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)

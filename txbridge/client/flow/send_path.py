@@ -5,30 +5,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from confluent_kafka import KafkaError
+
 from txbridge.client.base import process
+from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
 from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.kafka.producer import BY_KEY
-from txbridge.client.listener import ListenerOutcome, TransactionListener, execute, execution_failed
-from txbridge.client.message import Message, MessageExt, MessageLimits, check_limits
+from txbridge.client.listener import COMMIT, ListenerOutcome, TransactionListener, execute, execution_failed
+from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits
 from txbridge.client.prepare.half_writer_pool import HalfWriters
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
-from txbridge.core.decision_record import DecisionEntry, Source
+from txbridge.core.decision_record import Decision, Source
 from txbridge.core.names import is_barrier_id
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
+from txbridge.kafka.errors import QUEUE_FULL
 
 if TYPE_CHECKING:
-    from txbridge.client.decide.decision_batcher import Ticket
     from txbridge.client.decide.decision_sender import DecisionSender
+    from txbridge.client.forwarding import Forwarding
     from txbridge.client.kafka.real_topics import RealTopics
     from txbridge.client.kafka.topic_watch import TopicWatch
     from txbridge.client.metrics import GroupMetrics
-    from txbridge.client.prepare.half_writer import HalfWriter, Prepared, Report
+    from txbridge.client.prepare.half_writer import HalfWriter, Report
     from txbridge.client.tracing import ClientTracing
 
     #: Measures or traces each transaction.
@@ -55,7 +61,8 @@ class SendPath:
     2. `ask_barrier` asks the listener for the barrier table that the half message names.
     3. `attempts.begin_attempt` notes that the transaction runs, so that a check finds it running.
     4. `halves` chooses the writer of the half message, and `hand_over` gives it the message.
-    5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up.
+    5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up. If the listener
+       has an outbox, the local transaction then stores the message; while Kafka is known to be away, at once.
     6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_unknown` does.
     7. `finish_attempt` ends the attempt in every case.
     """
@@ -70,6 +77,8 @@ class SendPath:
         watch: TopicWatch,
         real_topics: RealTopics,
         watchers: tuple[Watcher, ...],
+        forwarding: Forwarding | None = None,
+        is_connected: Callable[[], bool] = lambda: True,
     ) -> None:
         #: What these topics can take.
         self.limits = limits
@@ -84,6 +93,8 @@ class SendPath:
         #: What is known of real topics.
         self.real_topics = real_topics
         self._watchers = watchers
+        self._forwarding = forwarding
+        self._is_connected = is_connected
         self._ids = TransactionIds()
         #: Identity of the listener's barrier table, for every half message; None while the listener states none.
         self._barrier_id: str | None = None
@@ -151,9 +162,11 @@ class SendPath:
             if (look := self.real_topics.look_up(message, deadline.left)) is not None:
                 yield look
             self.real_topics.require_taken(message)
+        if half_partition == BY_KEY and self._forwarding is not None and message.key is not None:
+            half_partition = self._forwarding.lane_of(message.key, self._watch.partitions)
         while not self._ends.has_room:
             if deadline.is_over:
-                raise PrepareError(_NO_ROOM_FOR_ENDS)
+                raise PrepareError(_NO_ROOM_FOR_ENDS, KafkaError(QUEUE_FULL))
             yield None
         for one in message.messages:
             self._watch.note_topic(one.topic)
@@ -167,26 +180,56 @@ class SendPath:
                 writer.write_half(message, transaction_id, on_done, give_up_at, self._barrier_id, half_partition)
             except BufferError:
                 if deadline.is_over:
-                    raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES) from None
+                    raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES, KafkaError(QUEUE_FULL)) from None
                 yield None
             else:
                 return
 
-    def require_stored(self, transaction_id: str, result: Prepared | PrepareError) -> Prepared:
-        """Return the report of a stored half message. Otherwise give the attempt up and raise PrepareError."""
+    @property
+    def stores_at_once(self) -> bool:
+        """Whether a message goes into the listener's outbox without an attempt to send it: Kafka is away."""
+        return self._forwarding is not None and not self._is_connected()
+
+    def require_stored(
+        self, transaction_id: str, result: Prepared | PrepareError, *, has_listener: bool = True
+    ) -> Prepared:
+        """Return the report of a stored half message, or what stands for it when the listener will store the message.
+
+        Otherwise give the attempt up and raise PrepareError.
+        """
         if isinstance(result, PrepareError):
-            self.attempts.give_up(transaction_id)
-            raise result
+            result = self.stand_in(transaction_id, result, has_listener=has_listener)
         self.attempts.note_stored(transaction_id)
         return result
 
-    def send_decision(self, prepared: Prepared, outcome: ListenerOutcome) -> Ticket:
-        """Queue the decision of a local transaction."""
-        entry = DecisionEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
+    def stand_in(self, transaction_id: str, error: PrepareError, *, has_listener: bool = True) -> Prepared:
+        """Give up the half message. Raises the error unless the listener can store the message in an outbox."""
+        self.attempts.give_up(transaction_id)
+        if not (has_listener and self._forwarding is not None and error.passes):
+            raise error
+        return Prepared.without_half()
+
+    def send_decision(self, prepared: Prepared, outcome: ListenerOutcome, message: Message | None = None) -> Ticket:
+        """Queue the decision of a local transaction, whose `message` is needed if it may be a commit."""
+        entry = prepared.entry_of(outcome)
+        if prepared.offset == NO_HALF:
+            return settled_ticket(entry)
         end = self._ends.submit_command(prepared.partition, entry, Source.CLIENT, prepared.size)
+        if self._forwarding is not None and message is not None and entry.decision is Decision.COMMIT:
+            self._forwarding.note_commit(message, prepared[:3], end)
         for watcher in self._watchers:
             watcher.watch_decision(prepared, outcome, end)
         return end
+
+    def send_commit_again(self, transaction_id: str, half_partition: int, half_offset: int) -> Future[None]:
+        """Send the END of a transaction that is committed, as Kafka may not have it.
+
+        It changes nothing if the END was sent already, because the first decision counts. The future resolves as that
+        of a TransactionSendResult.
+        """
+        end = self.send_decision(Prepared(transaction_id, half_partition, half_offset, 0, 0), COMMIT)
+        end.leave_soon()
+        return end.as_future()
 
     def send_unknown(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
         """Queue unknown for the worker, while KeyboardInterrupt or the like is raised."""
@@ -218,19 +261,26 @@ class SendPath:
                 for _ in looks:
                     time.sleep(PAUSE_S)
 
-    def prepare_half(self, message: Message, transaction_id: str, half_partition: int = BY_KEY) -> Prepared:
-        """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""
+    def prepare_half(
+        self, message: Message, transaction_id: str, half_partition: int = BY_KEY, *, has_listener: bool = True
+    ) -> Prepared:
+        """Store the half message and wait for that, as `require_stored` says. `send_later` has no listener."""
+        if has_listener and self.stores_at_once:
+            return Prepared.without_half()
+        result: Prepared | PrepareError
         try:
             writer = self.writer_for_caller()
             reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
             self.write_half(writer, message, transaction_id, reports.put, half_partition)
             # Every record is reported, at the latest at its deadline.
             result = reports.get()
+        except PrepareError as error:
+            result = error
         except BaseException:
             # Interrupted. Kafka may still store the half message, but no local transaction will run.
             self.attempts.give_up(transaction_id)
             raise
-        return self.require_stored(transaction_id, result)
+        return self.require_stored(transaction_id, result, has_listener=has_listener)
 
     def run_local_transaction(
         self, listener: TransactionListener, message: Message, prepared: Prepared, arg: Any
@@ -242,4 +292,4 @@ class SendPath:
         except BaseException as error:
             self.send_unknown(prepared, given, error)
             raise
-        return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome))
+        return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome, message))

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
@@ -20,7 +20,8 @@ from txbridge.client.errors import PrepareError, explain
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import BY_KEY, Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
-from txbridge.client.message import Message, MessageExt
+from txbridge.client.message import Message
+from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.several_messages import Several
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
@@ -32,26 +33,6 @@ if TYPE_CHECKING:
 #: Longest wait (s) for a report. A report wakes the thread at once, so this only bounds the delay until a close or an
 #: overdue half message is noticed.
 _POLL_S = 0.2
-
-
-class Prepared(NamedTuple):
-    """A half message that Kafka has acknowledged."""
-
-    transaction_id: str
-    partition: int
-    offset: int
-    #: Kafka's append time (ms since 1970-01-01 UTC).
-    born: int
-    #: Bytes of the user's key, value and headers.
-    size: int
-
-    def for_listener(self, message: Message) -> MessageExt:
-        """Return the message for the listener."""
-        return MessageExt.for_execution(message, self.transaction_id, self.partition, self.offset, self.born)
-
-    def __repr__(self) -> str:
-        # Without the transaction id, because anyone who knows it may decide.
-        return f"Prepared(partition={self.partition}, offset={self.offset}, born={self.born}, size={self.size})"
 
 
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.

@@ -1,0 +1,141 @@
+"""Store and forward: a message takes the direct way by Kafka, or that of the outbox while Kafka is away.
+
+A listener with an outbox has these rules:
+
+1. If its client knows that Kafka is away, or Kafka does not acknowledge the half message, the local transaction runs
+   without a half message. It writes a row of `txbridge_transactions` with a *new* id, runs the function, and adds the
+   message to the outbox.
+2. If there is a half message, the local transaction asks first: does the outbox have rows of this key, and which batch
+   of a relay was the last one in the lane of this key? With a row, it begins anew as in 1, and the half message is
+   rolled back. The END of that batch may not be in Kafka, and neither are ENDs that this process has given up. So these
+   are sent again, unless they are known to be there. If they are not acknowledged soon, it begins anew as in 1.
+3. A row that is stored names the ENDs of its key that this process has sent, and has not seen acknowledged. A relay
+   sends these again, and waits for their acknowledgements, before it sends the row.
+
+Why nothing is lost or sent twice: of a message there may be a half message, a row in the outbox, or both. The half
+message becomes visible only if a row of `txbridge_transactions` with its id is committed. As the transaction of 1 has
+another id, such a row is never committed together with a row of the outbox, and each of the two only with the
+application's data.
+
+- The time for the half message is over, and Kafka has stored it: no row has its id, and none ever will. This process
+  answers its check with rollback; another one does, once it is older than `patience`.
+- The acknowledgement comes late: the attempt is given up, and nobody looks at it any more.
+- The process is killed before the COMMIT of 1: neither data nor row is there, and the caller has no answer. After it:
+  both are there, and a relay sends the row.
+- It is killed between the half message and the COMMIT in 2, or between that and the END: as without an outbox.
+
+Why the order is kept: let M1 and M2 have the same key, and let the transaction of M1 be committed before that of M2
+begins. The relay has a lane for each partition of HALF, and its batches go to the partition of their lane. The client
+chooses the half partition of a key by the same hash. So the decisions of both are in one partition of END, and the
+worker delivers them in their order there.
+
+- Both are stored: that is the order of the outbox.
+- M1 is stored, M2 goes directly: M2's question sees M1's row, unless a relay has committed the batch with M1. If that
+  batch is the lane's last one, its END is in Kafka before M2's transaction goes on, also if the relay was killed
+  between COMMIT and END. If it is an earlier one, a relay has seen its END acknowledged before it committed the next
+  one (relay.py).
+- M1 goes directly, M2 is stored: if M1's call has returned and was of this process, either its END was acknowledged,
+  or M2's row names it, and is sent after it. M1 of another process counts from the acknowledgement of its END.
+- Both go directly: as without an outbox, in the order in which their ENDs come to Kafka. One process sends those of a
+  half partition in order, and lets no message go directly while the END of an earlier one is given up.
+
+The question reads what is committed when its statement begins, at READ COMMITTED, or when the transaction's snapshot is
+made, by its first statement. Both come after the begin of M2's transaction. At SERIALIZABLE it may conflict with
+processes that store. Transactions that overlap have no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+
+from sqlalchemy import Connection, LargeBinary, bindparam, case, func, literal, select
+
+from txbridge import MessageExt
+from txbridge.client.forwarding import Forwarding, keys_of
+from txbridge.client.outbox_values import EarlierEnd, row_after
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.key_hash import hash_key
+from txbridge_sqlalchemy.outbox import Outbox
+from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.row import ask
+
+#: Rows that the question looks at. While more wait, each message is stored: relays need seconds for them.
+_MOST_ROWS = 1_000
+#: Seconds that a local transaction waits for an END that is sent again. Kafka takes some milliseconds; if it needs
+#: longer, it is about to be known as away.
+_SETTLE_S = 2.0
+#: Keys whose hashes are compared with those of the database: shorter and longer than a block of the function.
+_SAMPLES = (b"", b"\x00\xff", b"txbridge", b"0123456789 abcdefghijklmnopqrstuvwxyz")
+
+#: Waits for futures, up to so many seconds.
+WaitFor = Callable[[Collection[Future[None]], float], object]
+
+
+class StoreInsteadError(Exception):
+    """A message must not go directly, because an earlier one of its key may not have come to Kafka yet."""
+
+
+class SqlForwarding(Forwarding):
+    """The outbox of a listener, and the question whether a message may pass it by. Thread-safe."""
+
+    def __init__(self, outbox: Outbox, wait_for: WaitFor) -> None:
+        super().__init__()
+        self._outbox = outbox
+        self._wait_for = wait_for
+        #: Name of the database's dialect, once `verify` has compared its hash.
+        self._dialect = ""
+        rows, lanes = outbox.table.rows, outbox.table.lanes
+        # By the id: its index soon leaves out what relays have deleted, while the table keeps it until a VACUUM.
+        first = select(rows.c.key).order_by(rows.c.id).limit(_MOST_ROWS).subquery("first_ones")
+        of_key = func.max(case((first.c.key == bindparam("key"), 1), else_=0))
+        waiting = select(func.count().label("number"), func.coalesce(of_key, 0).label("of_key")).select_from(first)
+        found = waiting.subquery("waiting")
+        self._question = select(
+            found.c.number, found.c.of_key, lanes.c.transaction_id, lanes.c.half_partition, lanes.c.half_offset
+        ).select_from(found.outerjoin(lanes, lanes.c.lane == bindparam("lane")))
+
+    def verify(self, connection: Connection) -> None:
+        """Make sure that both tables are there, and that this database hashes keys as it should."""
+        dialect = dialect_of(connection.dialect)
+        ask(connection, self._question, {"key": b"", "lane": 0}).all()
+        name = "mysql" if connection.dialect.name == "mariadb" else connection.dialect.name
+        for sample in _SAMPLES:
+            found = connection.execute(select(dialect.hash_of(literal(sample, LargeBinary())))).scalar_one()
+            if found != hash_key(name, sample):
+                raise UsageError(
+                    "this release of the database hashes keys otherwise than txbridge expects, so messages could pass "
+                    "each other: leave out `outbox`, and report it"
+                )
+        self._dialect = name
+
+    def lane_of(self, key: bytes, lanes: int) -> int:
+        return hash_key(self._dialect, key) % lanes
+
+    def require_direct(self, connection: Connection, message: MessageExt) -> None:
+        """Return once the message may go directly. Raises StoreInsteadError if it has to be stored."""
+        if not self.group:
+            raise UsageError(
+                "the producer does not know of this listener's outbox: a listener that wraps it has to pass its "
+                "attribute `forwarding` on"
+            )
+        if not keys_of(message):
+            return
+        lane = message.half_partition
+        row = ask(connection, self._question, {"key": message.key, "lane": lane}).one()
+        number, of_key, *last = tuple(row)
+        if of_key or number == _MOST_ROWS or (number and len(message.messages) > 1):
+            raise StoreInsteadError
+        ends = self.settle_ends(lane, None if last[0] is None else (last[0], last[1], last[2]))
+        if ends:
+            self._wait_for(ends, _SETTLE_S)
+            if not all(end.done() and end.exception() is None for end in ends):
+                raise StoreInsteadError
+
+    def store_message(self, connection: Connection, message: MessageExt) -> None:
+        """Add the message, or all of a transaction with several, to the outbox. It has no half message."""
+        rows = []
+        for one in message.messages:
+            open_ends = [EarlierEnd(self.group, *half) for half in self.list_open(keys_of(one))]
+            rows.append(row_after(one, message.deliver_at, open_ends))
+        self._outbox.write_rows(connection, rows)

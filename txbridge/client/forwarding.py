@@ -1,0 +1,93 @@
+"""Store and forward, the client's part: which ENDs must be in Kafka before a message of a key goes there directly.
+
+txbridge_sqlalchemy/forwarding.py has the whole argument.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from txbridge.client.decide.decision_batcher import Ticket
+    from txbridge.client.message import Message
+
+#: A committed transaction whose END may be missing: its id, and the partition and offset of its half message.
+CommittedHalf: TypeAlias = tuple[str, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class _OpenEnd:
+    """A commit of this process whose END Kafka has not acknowledged."""
+
+    half: CommittedHalf
+    keys: frozenset[bytes]
+    is_given_up: bool = False
+
+
+class Forwarding(ABC):
+    """What a listener with an outbox and its producer know of each other. Thread-safe."""
+
+    def __init__(self) -> None:
+        #: The producer group, once the producer has reached Kafka.
+        self.group = ""
+        #: Called for each transaction that is stored.
+        self.count_stored: Callable[[], object] = lambda: None
+        self._send_again: Callable[[str, int, int], Future[None]] | None = None
+        #: By transaction id.
+        self._open: dict[str, _OpenEnd] = {}
+        #: By lane, the last batch of a relay that this process knows to be decided in Kafka.
+        self._settled: dict[int, CommittedHalf] = {}
+
+    @abstractmethod
+    def lane_of(self, key: bytes, lanes: int) -> int:
+        """The lane in which a relay sends rows with this key. Half messages with it go to the same half partition."""
+
+    def connect(self, group: str, send_again: Callable[[str, int, int], Future[None]]) -> None:
+        """Take the producer's way to send the END of a committed transaction once more."""
+        self.group, self._send_again = group, send_again
+
+    def note_commit(self, message: Message, half: CommittedHalf, end: Ticket) -> None:
+        """Remember that the END of a committed message is on its way, until Kafka has it."""
+        one = self._open[half[0]] = _OpenEnd(half, keys_of(message))
+        end.as_future().add_done_callback(partial(self._note_end, one))
+
+    def _note_end(self, one: _OpenEnd, end: Future[None]) -> None:
+        if end.exception() is None:
+            self._open.pop(one.half[0], None)
+        else:
+            one.is_given_up = True
+
+    def list_open(self, keys: Collection[bytes]) -> list[CommittedHalf]:
+        """Commits of messages with these keys that Kafka may not know of, in the order of their calls."""
+        return [one.half for one in tuple(self._open.values()) if not one.keys.isdisjoint(keys)]
+
+    def settle_ends(self, lane: int, last: CommittedHalf | None) -> list[Future[None]]:
+        """Send again the ENDs without which no message may go directly, and return their futures.
+
+        These are that of the relay's `last` batch in the lane, unless this process knows that Kafka has it, and those
+        that this process has given up.
+        """
+        assert self._send_again is not None, "no message has a half message before the producer has reached Kafka"
+        futures = []
+        if last is not None and self._settled.get(lane) != last:
+            futures.append(self._send_again(*last))
+            futures[-1].add_done_callback(partial(self._note_settled, lane, last))
+        for one in tuple(self._open.values()):
+            if one.is_given_up:
+                futures.append(self._send_again(*one.half))
+                futures[-1].add_done_callback(partial(self._note_end, one))
+        return futures
+
+    def _note_settled(self, lane: int, last: CommittedHalf, end: Future[None]) -> None:
+        if end.exception() is None:
+            self._settled[lane] = last
+
+
+def keys_of(message: Message) -> frozenset[bytes]:
+    """The keys of all messages of a transaction."""
+    return frozenset(one.key for one in message.messages if one.key is not None)
