@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 #: "<point>" or "<point>@<n>": die when the point is passed for the n-th time. With "/SIGSTOP" behind it: pause there.
 VARIABLE = "TXBRIDGE_FAULT_POINT"
@@ -44,4 +45,5 @@ def fault_point(name: str) -> None:
     if name == _point:
         _remaining -= 1
         if _remaining == 0:
-            os.kill(os.getpid(), _signal)
+            # To this thread: a signal to the process may reach another one first, and this one would go on meanwhile.
+            signal.pthread_kill(threading.get_ident(), _signal)
