@@ -1,4 +1,4 @@
-"""The parts of an outbox's statements that each database says its own way: readable rows, and locks of lanes."""
+"""The parts of an outbox's statements that each database says its own way: order of rows, and locks of lanes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    Column,
     ColumnElement,
     Date,
     DateTime,
@@ -42,11 +43,16 @@ class OutboxDialect(ABC):
 
     #: Whether relays share the lanes. Where not, there is one lane.
     has_locks = True
-    #: A number that changes before another row can be read than now; None if the database has none.
-    horizon: Executable | None = None
+
+    def gate(self, _place: Column[Any], _lanes: Table) -> Executable | None:
+        """A look of outbox_gate.py: the highest value of the column that gives the order, and who writes to its table.
+
+        None if the database cannot say it.
+        """
+        return None
 
     def readable(self) -> list[ColumnElement[bool]]:
-        """Conditions of rows that no transaction which still runs could precede, as far as the database can say it."""
+        """Conditions without a gate: rows that no running transaction could precede, as far as the database knows."""
         return []
 
     @abstractmethod
@@ -91,6 +97,18 @@ def dialect_of(dialect: Dialect) -> OutboxDialect:
     return _DIALECTS[dialect.name]
 
 
+# A relay's transaction writes to the table of lanes before it deletes the rows of a batch, and adds none. An INSERT
+# into a partition locks only that one.
+_WRITERS = """
+    ARRAY(
+        SELECT virtualtransaction FROM pg_locks
+        WHERE mode = 'RowExclusiveLock' AND granted
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        GROUP BY virtualtransaction
+        HAVING bool_or(CAST(:rows AS regclass) IN (relation, pg_partition_root(relation)))
+            AND NOT bool_or(relation = CAST(:lanes AS regclass))
+    )
+"""
 # In subqueries, which PostgreSQL evaluates once, and not for each row.
 _NOT_RUNNING: ColumnElement[bool] = literal_column(
     "NOT (age(xmin) <= (SELECT age(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)))"
@@ -100,17 +118,23 @@ _NOT_RUNNING: ColumnElement[bool] = literal_column(
 
 
 class _Postgres(OutboxDialect):
-    """Reads a row once every transaction has ended that was running when the row's own one began to write.
+    """Reads rows up to a gate, in the order of a column that grows."""
 
-    xmin is the row's transaction, and a subtransaction's number is higher than that of its parent. Once all running
-    ones are younger, none can commit a row with a lower id, except one that began to write after the row's own did, and
-    still drew its id first (docs/outbox.md). `age` compares numbers that wrap around. A row that is older than half
-    their range seems to come from the future, where no visible row can be: so only the numbers in between are left out.
-    """
-
-    horizon = text("SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)")
+    def gate(self, place: Column[Any], lanes: Table) -> Executable | None:
+        if place.nullable:  # no bound would hold for null
+            return None
+        name_of = postgresql.dialect().identifier_preparer.format_table  # type: ignore[no-untyped-call]
+        writers = text(_WRITERS).bindparams(rows=name_of(place.table), lanes=name_of(lanes))
+        # Not max(), which some types lack.
+        return select(place, writers).order_by(place.desc()).limit(1)
 
     def readable(self) -> list[ColumnElement[bool]]:
+        """A row waits until every transaction has ended that was running when the row's own one began to write.
+
+        xmin is the row's transaction, and a subtransaction's number is higher than that of its parent. `age` compares
+        numbers that wrap around. A row that is older than half their range seems to come from the future, where no
+        visible row can be: so only the numbers in between are left out.
+        """
         return [_NOT_RUNNING]
 
     def insertion_order(self, _: OutboxTable) -> list[ColumnElement[Any]]:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from txbridge.client.message import now_ms
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_gate import OutboxGate
 from txbridge_sqlalchemy.outbox_messages import OutboxRow, ms_of, row_reader
 from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
@@ -85,11 +86,9 @@ class OutboxRows:
         self._read_row = row_reader(table)
         self._statements: OutboxStatements | None = None
         self._lanes = _LaneStatements(table, self._dialect)
-        # A condition of the application may also depend on the time.
-        self._horizon = self._dialect.horizon if table.where is None else None
-        #: Lanes whose last read found no row, with the horizon before it. While that is the same, there is none. Else a
-        #: long transaction, which keeps rows from being read, would make each look for rows a scan of all of them.
-        self._read_up_to: dict[int, int | None] = {}
+        self._gate = OutboxGate()
+        #: The bound of the last read of each lane, and the number of rows that it found.
+        self._last_reads: dict[int, tuple[Any, int]] = {}
         self._skipped: dict[int, dict[Any, float]] = {lane: {} for lane in range(self.lanes)}
 
     def verify(self) -> None:
@@ -103,6 +102,7 @@ class OutboxRows:
         lane = next(iter(self._skipped))
         try:
             self._ask(self._made_statements().rows, self._values(lane, 1, 1)).all()
+            self._pass_gate(lane, 1)
             self._ask(self._lanes.state, {"lane": lane}).all()
         except (ProgrammingError, OperationalError) as error:
             if error.connection_invalidated or not self._answers():
@@ -167,13 +167,10 @@ class OutboxRows:
         Raises UsageError if so many rows cannot be sent that the lane stands still.
         """
         skipped = self._skipped_now(lane)
-        horizon = None
-        if lane in self._read_up_to and self._horizon is not None:
-            horizon = self._ask(self._horizon).scalar_one()
-            if horizon == self._read_up_to[lane]:
-                return []
-        values = self._values(lane, limit, most_bytes)
         statements = self._made_statements()
+        if not self._pass_gate(lane, limit):
+            return []
+        values = self._values(lane, limit, most_bytes)
         statement = statements.rows
         if skipped:
             if len(skipped) > MOST_SKIPPED:
@@ -183,12 +180,37 @@ class OutboxRows:
                 )
             statement, values["skipped"] = statements.rows_but_skipped, list(skipped)
         rows = [self._read_row(found) for found in self._ask(statement, values).all()]
-        if rows:
-            self._read_up_to.pop(lane, None)
-        else:
-            self._read_up_to[lane] = horizon
+        self._last_reads[lane] = self._gate.bound, len(rows)
         self.skip_rows(lane, [row.id for row in rows if row.message is None])
         return rows
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether rows wait only for transactions that have written to the outbox (outbox_gate.py)."""
+        return self._made_statements().gate is not None
+
+    @property
+    def is_gate_closed(self) -> bool:
+        """Whether the newest rows wait for transactions that could still add one before them."""
+        return self._gate.is_closed
+
+    def _pass_gate(self, lane: int, limit: int) -> bool:
+        """Whether rows of this lane could be read."""
+        gate = self._made_statements().gate
+        if gate is None:
+            return True
+        bound_before, found = self._last_reads.get(lane, (None, 0))
+        # A backlog needs no other bound.
+        if self._gate.bound is None or found < limit:
+            self._gate.note_look(*(self._ask(gate).first() or (None, ())))
+        bound = self._gate.bound
+        if bound is None or not self._gate.is_closed:
+            return bound is not None
+        if found:
+            # Most transactions end soon, and then more rows can be read at once.
+            del self._last_reads[lane]
+            return False
+        return bool(bound != bound_before)
 
     def skip_rows(self, lane: int, ids: Collection[Any]) -> None:
         """Leave these rows out for a minute: they cannot be sent, and must not make the others wait."""
@@ -200,7 +222,7 @@ class OutboxRows:
         if skipped and next(iter(skipped.values())) < time.monotonic():
             # All of them: their reasons belong together in a report.
             skipped.clear()
-            self._read_up_to.pop(lane, None)
+            self._last_reads.pop(lane, None)
         return skipped
 
     def lane_state(self, lane: int) -> LaneState | None:
@@ -242,7 +264,9 @@ class OutboxRows:
 
     def _drop_session(self) -> None:
         self.held.clear()
-        self._read_up_to.clear()
+        self._last_reads.clear()
+        # Another server may have other transactions of the same names.
+        self._gate = OutboxGate()
         self._is_waiting = False
         if self._session is not None:
             session, self._session = self._session, None
@@ -251,7 +275,7 @@ class OutboxRows:
             session.close()
 
     def _values(self, lane: int, limit: int, most_bytes: int) -> dict[str, Any]:
-        values = {"limit": limit, "most_bytes": most_bytes}
+        values = {"limit": limit, "most_bytes": most_bytes, "bound": self._gate.bound}
         return values | {"lane": lane} if self.lanes > 1 else values
 
     def _made_statements(self) -> OutboxStatements:

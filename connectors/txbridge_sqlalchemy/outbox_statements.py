@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    Column,
     ColumnElement,
     Connection,
     Enum,
@@ -48,6 +49,8 @@ class OutboxStatements:
     rows: Executable
     #: The same without the ids in the list `:skipped`.
     rows_but_skipped: Executable
+    #: The newest row's place in the order, and who writes. Then the rows are those up to `:bound`. None without a gate.
+    gate: Executable | None
     #: The number of rows, and the time of the oldest.
     waiting: Executable
     #: Delete the rows with the ids in the list `:ids`.
@@ -61,7 +64,10 @@ def outbox_statements(
     table = described.rows if described.is_ours else _reflect(described, connection)
     row_id = table.c[described.id]
     are_sent = [] if described.where is None else [literal_column(f"({described.where})", Boolean)]
-    conditions = [*dialect.readable(), *are_sent]
+    order = _order(described, table, dialect)
+    gate = dialect.gate(order[0], described.lanes) if isinstance(order[0], Column) else None
+    is_readable = dialect.readable() if gate is None else [order[0] <= bindparam("bound", type_=order[0].type)]
+    conditions = [*is_readable, *are_sent]
     if lanes > 1:
         # Rows without a key are spread by their id.
         keys = [row_id] if described.key is None else [table.c[described.key], row_id]
@@ -72,8 +78,9 @@ def outbox_statements(
         conditions.append(case((is_of_lane, true()), else_=false()))
     since = null() if described.created_at is None else dialect.time_of(func.min(table.c[described.created_at]))
     return OutboxStatements(
-        _rows(described, table, dialect, conditions),
-        _rows(described, table, dialect, [*conditions, row_id.not_in(bindparam("skipped", expanding=True))]),
+        _rows(described, table, dialect, order, conditions),
+        _rows(described, table, dialect, order, [*conditions, row_id.not_in(bindparam("skipped", expanding=True))]),
+        gate,
         select(func.count(), since).select_from(table).where(*are_sent),
         # A row that the application has marked as sent since it was read is not deleted, and so not sent.
         dialect.delete_rows(table, row_id).where(*are_sent),
@@ -81,7 +88,11 @@ def outbox_statements(
 
 
 def _rows(
-    described: OutboxTable, table: Table, dialect: OutboxDialect, conditions: list[ColumnElement[bool]]
+    described: OutboxTable,
+    table: Table,
+    dialect: OutboxDialect,
+    order: list[ColumnElement[Any]],
+    conditions: list[ColumnElement[bool]],
 ) -> Executable:
     """Select the next rows. The database cuts them off by their bytes: a thousand rows may hold a gigabyte."""
     bodies = (described.value, described.key, described.headers)
@@ -93,7 +104,6 @@ def _rows(
     texts = [_as_text_or_bytes(table, name) for name in (*described.topic_columns, *described.header_columns.values())]
     sizes = [func.coalesce(dialect.size_of(_as_text_or_bytes(table, name)), 0) for name in bodies if name]
     columns = [column.label(f"c{n}") for n, column in enumerate([table.c[described.id], *parts, *numbers, *texts])]
-    order = _order(described, table, dialect)
     keys = [key.label(f"k{n}") for n, key in enumerate(order)]
     one = (
         select(*columns, *keys, reduce(add, sizes).label("size"))

@@ -61,8 +61,8 @@ class OutboxTable:
         deliver_at: The column of the earliest time of delivery (ms, or a time), or None.
         created_at: The column of the time at which a row was written (ms, or a time), or None. Metrics show the age of
             the oldest row.
-        order: The column by whose values rows are delivered. It must grow from row to row, and should have an index.
-            None takes the id if it is a number. If not, docs/outbox.md has the order.
+        order: The column by whose values rows are delivered. It must grow from row to row, be NOT NULL, and should have
+            an index. None takes the id if it is a number. If not, docs/outbox.md has the order.
         where: A condition in SQL for the rows that are to be sent, such as `published_at IS NULL`; None for all.
 
     """

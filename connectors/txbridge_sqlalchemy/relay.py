@@ -5,7 +5,7 @@ repeats these steps for its next rows:
 
 1. It reads the lane's entry in the table of lanes, which names the last batch: transaction id, partition and offset.
 2. Unless this relay has seen it acknowledged, it sends the END of that batch again, and waits until Kafka has it.
-3. It reads the next rows. It leaves rows that a transaction which still runs could precede (outbox_dialects.py).
+3. It reads the next rows by their ids, up to the last one that no row can precede any more (outbox_gate.py).
 4. It sends them as one half message to the lane's partition, and waits until Kafka has it.
 5. One transaction of the database writes the transaction's row in `txbridge_transactions`, puts the new batch in the
    place of the old one in the lane's entry, and deletes the rows. If the entry does not name the old batch any more, or
@@ -16,11 +16,12 @@ Why no row is lost or sent twice: a half message becomes visible only if its row
 committed, as for any transaction of SqlTransactionListener. That commit also deletes the rows. So of all half messages
 that hold a row, from all relays, one at most can be committed. And a row is deleted only together with such a commit.
 
-Why the order is kept: the worker delivers what one partition of HALF holds in the order of the decisions in END. The
-commit of a batch requires in step 5 that the lane's entry names the batch before it, and a relay does step 5 only after
-Kafka has acknowledged the END of that one. So the END of each batch is in the log before the next batch can be
-committed, and so before any process can send the END of that next one. The first decision counts: one that is sent
-again changes nothing.
+Why the order is kept: the rows of 3 come in the order of their ids. As far as the database can say it, there will never
+be another row before the last of them. The worker delivers what one partition of HALF holds in the order of the
+decisions in END. The commit of a batch requires in step 5 that the lane's entry names the batch before it, and a relay
+does step 5 only after Kafka has acknowledged the END of that one. So the END of each batch is in the log before the
+next batch can be committed, and so before any process can send the END of that next one. The first decision counts: one
+that is sent again changes nothing.
 
 What each failure does:
 

@@ -111,6 +111,9 @@ class LaneRelay:
         self._pace = Pace()
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._read = RowsByFate()
+        self._is_gate_closed = False
+        #: When rows were first seen that still wait at the gate.
+        self._waited_since: float | None = None
         #: END of the last batch of this relay, until it was waited for.
         self._end: Future[None] | None = None
         #: The last batch of the lane when one of this relay was rolled back without an error, in a tuple.
@@ -187,7 +190,7 @@ class LaneRelay:
         end.result(0)
 
     def _send_batch(self) -> None:
-        began = time.monotonic()
+        began = self._waited_since or time.monotonic()
         if not self._read:
             self._news.clear()
             self._read_rows()
@@ -196,14 +199,17 @@ class LaneRelay:
         if found:
             self._send(self._read.take_batch(self._producer.limits.value))
         self._note_success()
+        self._waited_since = began if self._is_gate_closed and not found else None
         if not self._read:
-            pause = self._pace.next_pause(found=found, took=time.monotonic() - began)
+            took = time.monotonic() - began
+            pause = self._pace.next_pause(found=found, is_gate_closed=self._is_gate_closed, took=took)
             # After some rows others share the next batch, so news of them can wait.
             (self._stopping if found else self._news).wait(pause)
 
     def _read_rows(self) -> None:
         with self._asking:
             rows = self._rows.read_rows(self._lane, MOST_MESSAGES, MOST_BYTES)
+            self._is_gate_closed = self._rows.is_gate_closed
         self._settle_senders(rows)
         self._producer.real_topics.look_up_all({row.message.topic for row in rows if row.message is not None})
         refused: dict[Any, str] = {}

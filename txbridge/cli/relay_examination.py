@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Text, bindparam, func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from txbridge_sqlalchemy.outbox_dialects import dialect_of
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
@@ -32,16 +32,20 @@ _LOOK_AGAIN_S = 3.0
 #: Age (s) from which a transaction that holds rows up is a problem. A shorter one may be a long report of the
 #: application.
 _LONG_S = 60.0
-#: The oldest transaction of PostgreSQL that has written: rows that were written since it began wait for its end. Of
-#: another user's process everybody sees all but the state and the age.
+#: The oldest transaction of PostgreSQL that has written, to the outbox if it is given: rows that were written since it
+#: began wait for its end. Of another user's process everybody sees all but the state and the age.
 _OLDEST = text(
-    "SELECT xid, who, EXTRACT(epoch FROM clock_timestamp() - began) FROM ("
+    "WITH writers AS (SELECT pid, virtualtransaction FROM pg_locks WHERE mode = 'RowExclusiveLock'"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND CAST(:outbox AS regclass) IN (relation, pg_partition_root(relation)))"
+    " SELECT xid, who, EXTRACT(epoch FROM clock_timestamp() - began) FROM ("
     " SELECT CAST(backend_xid AS text) AS xid, age(backend_xid) AS age, xact_start AS began,"
     " concat('process ', pid, ' (', concat_ws(', ', datname, usename, NULLIF(application_name, ''), state), ')') AS who"
-    " FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
+    " FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND (:outbox IS NULL OR pid IN (SELECT pid FROM writers))"
     " UNION ALL SELECT CAST(transaction AS text), age(transaction), prepared, concat('the prepared transaction ', gid)"
-    " FROM pg_prepared_xacts) AS running ORDER BY age DESC LIMIT 1"
-)
+    " FROM pg_prepared_xacts WHERE :outbox IS NULL OR transaction IN (SELECT transactionid FROM pg_locks"
+    " JOIN writers USING (virtualtransaction))) AS running ORDER BY age DESC LIMIT 1"
+).bindparams(bindparam("outbox", type_=Text))
 
 
 class _OpenTransaction(NamedTuple):
@@ -119,7 +123,10 @@ class OutboxExamination:
         self._rows.skip_rows(0, self._refused)
         with self._engine.connect() as connection:
             is_postgres = connection.dialect.name == "postgresql"
-            oldest = connection.execute(_OLDEST).first() if is_postgres else None
+            quote = connection.dialect.identifier_preparer.quote
+            name = ".".join(quote(part) for part in (self._table.schema, self._table.name) if part)
+            outbox = {"outbox": name if self._rows.has_gate else None}
+            oldest = connection.execute(_OLDEST, outbox).first() if is_postgres else None
             return _Look(
                 self._rows.count_waiting(),
                 next_row,
@@ -196,10 +203,11 @@ class OutboxExamination:
         if both_none and holding is not None and first.oldest is not None and first.oldest.xid == holding.xid:
             seconds = holding.seconds
             since = "" if seconds is None else f", open for {duration(int(seconds * 1000))}"
+            where = " to it" if self._rows.has_gate else ""
             found = warning if seconds is not None and seconds < _LONG_S else problem
             return found(
                 Check.RELAY,
-                f"{text}; none can be sent before a transaction ends that has written: {holding.who}{since}",
+                f"{text}; none can be sent before a transaction ends that has written{where}: {holding.who}{since}",
                 "let it end, or end it (pg_terminate_backend, ROLLBACK PREPARED); docs/outbox.md says why they wait",
             )
         return ok(Check.RELAY, f"{text}; they are sent")

@@ -69,16 +69,17 @@ def test_a_lane_that_is_emptied_begins_anew():
     assert course.next_step is LaneStep.SEND_BATCH
 
 
-def test_an_idle_lane_is_read_less_and_less_often():
+@pytest.mark.parametrize(("is_gate_closed", "first", "sum_s"), [(False, 0.04, 1.5), (True, 0.004, 1.5)])
+def test_a_lane_without_rows_is_read_less_and_less_often(is_gate_closed, first, sum_s):
     pace = Pace()
-    pauses = [pace.next_pause(found=False, took=0.0) for _ in range(20)]
-    assert pauses[0] == 0.04
+    pauses = [pace.next_pause(found=False, is_gate_closed=is_gate_closed, took=0.0) for _ in range(30)]
+    assert pauses[0] == first
     assert pauses == sorted(pauses)
     assert pauses[-1] == 0.25
-    assert sum(pauses[: pauses.index(0.25)]) < 1.5
-    assert pace.next_pause(found=True, took=0.005) == pytest.approx(0.035)
-    assert pace.next_pause(found=True, took=5.0) == 0.0
-    assert pace.next_pause(found=False, took=0.0) == 0.04
+    assert sum(pauses[: pauses.index(0.25)]) < sum_s
+    assert pace.next_pause(found=True, is_gate_closed=is_gate_closed, took=0.005) == pytest.approx(0.035)
+    assert pace.next_pause(found=True, is_gate_closed=is_gate_closed, took=5.0) == 0.0
+    assert pace.next_pause(found=False, is_gate_closed=is_gate_closed, took=0.0) == first
 
 
 def test_rows_without_a_time_go_together_in_order():

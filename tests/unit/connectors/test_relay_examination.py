@@ -124,24 +124,28 @@ def test_a_transaction_that_holds_rows_up_is_named():
         create_outbox(engine)
         lanes = OutboxRows(engine, lanes=2)
         lanes.take_lanes(2)
-        with psycopg.connect(conninfo(server.url), application_name="report") as holding:
-            holding.execute("CREATE TABLE written (id int)")
+        with (
+            psycopg.connect(conninfo(server.url)) as elsewhere,
+            psycopg.connect(conninfo(server.url), application_name="report") as holding,
+        ):
+            elsewhere.execute("CREATE TABLE written (id int)")
+            holding.execute("INSERT INTO txbridge_outbox (topic, created_at) VALUES ('t', 1)")
             add(engine, Message("t", b"1"))
             *_, (level, text) = found(engine)
             assert level == "warning"
             assert text.startswith(
                 "rows that wait in txbridge_outbox: 1, the oldest for 0s; none can be sent before a transaction ends "
-                "that has written: process "
+                "that has written to it: process "
             )
             assert text.endswith("report, idle in transaction), open for 0s")
             holding.execute("PREPARE TRANSACTION 'held up'")
         *_, (_, text) = found(engine)
-        assert text.endswith("that has written: the prepared transaction held up, open for 0s")
+        assert text.endswith("that has written to it: the prepared transaction held up, open for 0s")
         with psycopg.connect(conninfo(server.url), autocommit=True) as holding:
             holding.execute("ROLLBACK PREPARED 'held up'")
         *_, (level, text) = found(engine)
         assert level == "problem"
-        assert "; row 1 was not sent" in text
+        assert "; row 2 was not sent" in text
         lanes.close()
         engine.dispose()
 

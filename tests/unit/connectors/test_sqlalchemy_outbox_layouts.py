@@ -248,6 +248,20 @@ def test_columns_of_cloudevents_become_headers_and_keys_keep_to_their_lanes(post
             assert [message.value[0] % 5 for message in lane if message.key == key] == [UUID(key.decode()).int] * 2
 
 
+def test_a_column_of_the_order_that_may_be_null_comes_last_and_has_the_order_of_transactions(postgres, relay):
+    execute(
+        postgres,
+        "CREATE TABLE items (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), body text, place int)",
+        "INSERT INTO items (body, place) VALUES ('3', NULL), ('2', 2), ('1', 1)",
+    )
+    rows = relay(postgres, OutboxTable(name="items", topic="t", value="body", order="place"))
+    assert [row.message.value for row in rows.read_rows(0)] == [b"1", b"2", b"3"]
+    with postgres.connect() as open_one:
+        open_one.execute(text("INSERT INTO items (body, place) VALUES ('4', 4)"))
+        execute(postgres, "INSERT INTO items (body, place) VALUES ('5', 5)")
+        assert [row.message.value for row in rows.read_rows(0)] == [b"1", b"2", b"3"]
+
+
 def test_a_row_without_a_topic_or_with_a_wrong_type_says_why(postgres, relay):
     execute(
         postgres,
@@ -310,7 +324,7 @@ def test_only_the_table_of_lanes_is_created_beside_a_table_of_the_application(en
 
 def test_a_second_outbox_of_our_layout_in_a_schema(postgres, relay):
     execute(postgres, "CREATE SCHEMA IF NOT EXISTS other")
-    table = OutboxTable.for_txbridge("orders_outbox", "other")
+    table = OutboxTable.for_txbridge("Order's outbox", "other")
     create_outbox(postgres, table)
     with postgres.begin() as connection:
         Outbox(table).add(connection, Message("t", b"v"))

@@ -18,6 +18,7 @@ from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 
 from tests.support import sql_application
 from tests.support.harness import eventually
+from tests.support.postgres import Postgres
 from txbridge import Message, UsageError
 
 FIRST = LaneState("A" * 32, 0, 1)
@@ -230,7 +231,8 @@ def test_tables_of_one_name_in_two_schemas_have_lanes_of_their_own(postgres, rel
 
 
 @pytest.mark.parametrize("began_first", [False, True])
-def test_a_row_that_commits_late_is_only_overtaken_by_one_that_began_to_write_first(postgres, relay, began_first):
+def test_a_row_that_commits_late_is_never_overtaken(postgres, relay, began_first):
+    """Neither by a transaction that began to write first, nor by one that began later."""
     rows = relay(postgres)
     with postgres.connect() as late, postgres.connect() as early:
         if began_first:
@@ -238,36 +240,108 @@ def test_a_row_that_commits_late_is_only_overtaken_by_one_that_began_to_write_fi
         add(late, "1")
         add(early, "2")
         early.commit()
-        assert values_of(rows.read_rows(0)) == (["2"] if began_first else [])
+        assert rows.read_rows(0) == []
+        assert rows.is_gate_closed
         late.commit()
     assert values_of(rows.read_rows(0)) == ["1", "2"]
+    assert not rows.is_gate_closed
 
 
-def test_a_row_of_a_savepoint_waits_for_the_transactions_before_its_own(postgres, relay):
+def test_rows_before_the_first_uncommitted_one_are_sent_meanwhile(postgres, relay):
+    rows = relay(postgres)
+    with postgres.connect() as late:
+        with postgres.begin() as connection:
+            add(connection, "1", "2", "3")
+        batch = rows.read_rows(0, limit=2)
+        add(late, "4")
+        with postgres.begin() as connection:
+            add(connection, "5")
+        assert delete(postgres, rows, 0, None, FIRST, ids_of(batch))
+        # It looks twice, as most transactions end soon.
+        assert [rows.read_rows(0), values_of(rows.read_rows(0))] == [[], ["3"]]
+        late.rollback()
+    assert values_of(rows.read_rows(0)) == ["3", "5"]
+
+
+def test_a_savepoint_holds_back_rows_until_it_is_rolled_back_or_committed(postgres, relay):
     rows = relay(postgres)
     with postgres.connect() as late, postgres.connect() as early:
-        with late.begin_nested():
-            add(late, "1")
-        with early.begin_nested():
-            add(early, "2")
-        early.commit()
-        assert rows.read_rows(0) == []
         with late.begin_nested() as savepoint:
             add(late, "dropped")
+            with early.begin_nested():
+                add(early, "1")
+            early.commit()
+            assert rows.read_rows(0) == []
             savepoint.rollback()
-        add(late, "3")
+        assert values_of(rows.read_rows(0)) == ["1"]
+        with late.begin_nested():
+            add(late, "2")
+        add(early, "3")
+        early.commit()
+        assert [rows.read_rows(0), values_of(rows.read_rows(0))] == [[], ["1"]]
         late.commit()
     assert values_of(rows.read_rows(0)) == ["1", "2", "3"]
 
 
-def test_a_transaction_that_only_reads_delays_nothing(postgres, relay):
-    rows = relay(postgres)
-    with postgres.connect() as reading:
+def test_a_transaction_that_is_prepared_for_two_phases_holds_rows_back_until_its_second_one(relay):
+    with Postgres(max_prepared_transactions="1") as server:
+        engine = create_engine(server.url)
+        create_outbox(engine)
+        rows = relay(engine)
+        with engine.connect() as late, engine.connect() as early:
+            add(late, "1")
+            add(early, "2")
+            early.commit()
+            assert rows.read_rows(0) == []
+            late.execute(text("PREPARE TRANSACTION 'late'"))
+            assert rows.read_rows(0) == []
+        # Its session has another transaction now.
+        with engine.begin() as connection:
+            add(connection, "3")
+        assert [rows.read_rows(0), rows.is_gate_closed] == [[], True]
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("COMMIT PREPARED 'late'"))
+        assert values_of(rows.read_rows(0)) == ["1", "2", "3"]
+        rows.close()
+        engine.dispose()
+
+
+def test_transactions_that_add_no_row_delay_nothing(postgres, relay):
+    """One that reads the outbox, one that writes elsewhere, and another relay's that deletes rows."""
+    rows, other = relay(postgres), relay(postgres)
+    with postgres.begin() as connection:
+        connection.execute(text("CREATE TABLE written (number int)"))
+        add(connection, "1")
+    batch = rows.read_rows(0)
+    with postgres.connect() as reading, postgres.connect() as writing, postgres.connect() as deleting:
         reading.execution_options(isolation_level="REPEATABLE READ")
         reading.execute(text("SELECT count(*) FROM txbridge_outbox")).all()
+        writing.execute(text("INSERT INTO written VALUES (1)"))
+        assert other.delete_batch(deleting, 0, None, FIRST, ids_of(batch))
         with postgres.begin() as connection:
-            add(connection, "1")
-        assert values_of(rows.read_rows(0)) == ["1"]
+            add(connection, "2")
+        assert values_of(rows.read_rows(0)) == ["1", "2"]
+        deleting.commit()
+
+
+def test_a_partition_that_is_written_directly_holds_its_table_back(postgres, relay):
+    with postgres.begin() as connection:
+        connection.execute(text("DROP TABLE txbridge_outbox"))
+        connection.execute(
+            text(
+                "CREATE TABLE txbridge_outbox (id bigserial, topic text, key bytea, value bytea, headers text,"
+                " partition int, timestamp bigint, deliver_at bigint, created_at bigint) PARTITION BY LIST (topic)"
+            )
+        )
+        connection.execute(text("CREATE TABLE of_t PARTITION OF txbridge_outbox FOR VALUES IN ('t')"))
+    rows = relay(postgres)
+    with postgres.connect() as late:
+        late.execute(text("INSERT INTO of_t (topic, value, created_at) VALUES ('t', '1', 1)"))
+        with postgres.begin() as connection:
+            add(connection, "2")
+        assert rows.read_rows(0) == []
+        late.commit()
+    assert values_of(rows.read_rows(0)) == ["1", "2"]
 
 
 def test_missing_tables_are_named_with_what_creates_them(url):
@@ -306,27 +380,6 @@ def test_a_batch_does_not_wait_long_for_a_lock_of_somebody_else(postgres, relay,
             delete(limited, rows, 0, None, FIRST, [1])
     assert rows.lane_state(0) is None
     limited.dispose()
-
-
-def test_a_transaction_in_another_database_of_the_server_delays_rows_too(request, postgres, relay):
-    """PostgreSQL counts transactions by server, and docs/outbox.md says so."""
-    url = request.getfixturevalue("postgres_url")
-    server = create_engine(url, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.execute(text("CREATE DATABASE another"))
-    another = create_engine(server.url.set(database="another"))
-    rows = relay(postgres)
-    with another.connect() as open_one:
-        open_one.execute(text("CREATE TABLE written (id int)"))
-        with postgres.begin() as connection:
-            add(connection, "1")
-        assert rows.read_rows(0) == []
-        open_one.rollback()
-    assert values_of(rows.read_rows(0)) == ["1"]
-    another.dispose()
-    with server.connect() as connection:
-        connection.execute(text("DROP DATABASE another"))
-    server.dispose()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -384,19 +437,36 @@ def test_order_by_key_is_that_of_the_commits_where_transactions_lock_their_key(p
         assert of_it == list(range(1, count + 1))
 
 
-def test_a_round_takes_three_statements(engine, relay):
+@pytest.fixture
+def statements(engine):
+    """The first word of each statement of the engine."""
+    found = []
+    event.listen(engine, "before_cursor_execute", lambda *given: found.append(given[2].split()[0]))
+    return found
+
+
+def test_a_round_takes_few_statements(engine, relay, statements):
     with engine.begin() as connection:
         add(connection, *map(str, range(100)))
-    rows = relay(engine)
-    rows.read_rows(0)
-    statements = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2].split()[0]))
-    assert delete(engine, rows, 0, None, FIRST, ids_of(rows.read_rows(0)))
-    assert statements == ["SELECT", "UPDATE", "DELETE"]
+    rows, old = relay(engine), None
+    batch = rows.read_rows(0, limit=40)
+    for state in (FIRST, SECOND):
+        statements.clear()
+        assert delete(engine, rows, 0, old, state, ids_of(batch))
+        batch, old = rows.read_rows(0, limit=40), state
+        # A backlog needs no look at the writers.
+        assert statements == ["UPDATE", "DELETE", "SELECT"]
+    assert delete(engine, rows, 0, old, OTHER, ids_of(batch))
+    statements.clear()
+    assert rows.read_rows(0) == []
+    assert statements == ["SELECT"]
 
 
 def test_rows_that_a_long_transaction_holds_back_are_not_looked_at_again_and_again(postgres, relay):
     rows = relay(postgres)
+    with postgres.begin() as connection:
+        add(connection, "0")
+    assert delete(postgres, rows, 0, None, FIRST, ids_of(rows.read_rows(0)))
     with postgres.connect() as late:
         add(late, "1")
         with postgres.begin() as connection:
@@ -406,10 +476,24 @@ def test_rows_that_a_long_transaction_holds_back_are_not_looked_at_again_and_aga
         event.listen(postgres, "before_cursor_execute", lambda *given: statements.append(given[2]))
         assert [rows.read_rows(0), rows.read_rows(0)] == [[], []]
         assert len(statements) == 2
-        assert not any("txbridge_outbox" in statement for statement in statements)
         late.commit()
     # What was read and not deleted is read again.
     assert values_of(rows.read_rows(0)) == values_of(rows.read_rows(0)) == ["1", "2"]
+
+
+def test_a_row_whose_id_was_drawn_long_ago_is_sent_out_of_order_but_at_once(postgres, relay):
+    """An application draws ids itself, before it inserts."""
+    rows = relay(postgres)
+    draw = text("SELECT nextval('txbridge_outbox_id_seq')")
+    with postgres.begin() as connection:
+        drawn = connection.execute(draw).scalar_one()
+        add(connection, "2")
+    batch = rows.read_rows(0)
+    assert delete(postgres, rows, 0, None, FIRST, ids_of(batch))
+    assert rows.read_rows(0) == []
+    with postgres.begin() as connection:
+        connection.execute(insert(outbox_table).values(id=drawn, topic="t", value=b"1", created_at=1))
+    assert values_of(rows.read_rows(0)) == ["1"]
 
 
 def test_a_row_that_somebody_has_repaired_is_sent_later(engine, relay, monkeypatch):
