@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from txbridge.client.base.loop_bridge import HandOver
+from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.listener import ListenerOutcome, LocalTransactionState, SendStatus
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class _Sent:
             half_offset=prepared.offset,
             local_transaction_state=outcome.state,
             local_exception=outcome.exception,
-            _end=end,
+            # A stored message is committed, whatever becomes of a half message that is rolled back.
+            _end=end if outcome.send_status is SendStatus.SEND_OK else settled_ticket(end.entry),
             send_status=outcome.send_status,
             **more,
         )
@@ -51,7 +53,7 @@ class _Sent:
 
     @property
     def end(self) -> Future[None]:
-        """Future of the END. It resolves with None when Kafka has acknowledged the END; at once without a half message.
+        """Future of the END. It resolves with None when Kafka has acknowledged the END; at once for a stored message.
 
         It fails with EndTransactionError if the END was given up. Its callbacks run in the thread that sends all ENDs,
         so they must be quick and must not wait for other ENDs.

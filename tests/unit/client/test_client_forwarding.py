@@ -136,6 +136,8 @@ def test_a_listener_may_store_a_message_that_has_a_half_message(producer, runtim
     runtime.acknowledge()
     assert (result().send_status, result().local_transaction_state) == (SendStatus.STORED, COMMIT)
     assert runtime.decisions() == ["ROLLBACK"]
+    # Nobody has to wait for that.
+    assert result().end.done()
 
 
 @pytest.mark.parametrize("code", [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED, None])
