@@ -96,6 +96,24 @@ def test_debezium_s_layout_makes_the_records_of_its_event_router(postgres, relay
     assert rows.count_waiting() == (0, None)
 
 
+def test_a_condition_comes_true_while_a_transaction_holds_later_rows_back(postgres, relay):
+    """The condition depends on another table here, as it may depend on the time."""
+    execute(
+        postgres,
+        "CREATE TABLE released (number int)",
+        "CREATE TABLE o (id bigserial PRIMARY KEY, topic text, body text)",
+        "INSERT INTO o (topic, body) VALUES ('t', '1')",
+    )
+    rows = relay(postgres, OutboxTable(name="o", topic="t", value="body", where="EXISTS (SELECT FROM released)"))
+    assert rows.read_rows(0) == []
+    with postgres.connect() as late:
+        late.execute(text("INSERT INTO o (topic, body) VALUES ('t', '2')"))
+        execute(postgres, "INSERT INTO o (topic, body) VALUES ('t', '3')")
+        assert [rows.read_rows(0), rows.is_gate_closed] == [[], True]
+        execute(postgres, "INSERT INTO released VALUES (1)")
+        assert messages_of(rows.read_rows(0)) == [Message("t", "1")]
+
+
 def test_ids_that_are_no_numbers_keep_the_order_of_transactions_and_of_their_statements(postgres, relay):
     execute(postgres, DEBEZIUM)
     insert = "INSERT INTO outboxevent VALUES (gen_random_uuid(), 'a', 'k', 't', '{number}')"
