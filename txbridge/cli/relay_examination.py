@@ -32,24 +32,32 @@ _LOOK_AGAIN_S = 3.0
 #: Age (s) from which a transaction that holds rows up is a problem. A shorter one may be a long report of the
 #: application.
 _LONG_S = 60.0
-#: The oldest transaction of PostgreSQL that has written, to the outbox if it is given: rows that were written since it
-#: began wait for its end. Of another user's process everybody sees all but the state and the age.
-_OLDEST = text(
-    "WITH writers AS (SELECT pid, virtualtransaction FROM pg_locks WHERE mode = 'RowExclusiveLock'"
+#: Looks of the examination at rows that wait for transactions, and the pause (s) between two: of an application at work
+#: there is always one, and each is over within that second.
+_GATE_LOOKS = 10
+_GATE_PAUSE_S = 0.1
+#: The transactions of PostgreSQL that have written, to the outbox if it is given, the oldest first: rows that were
+#: written since one began wait for its end. One that writes has no xid before it has found a row to delete. Of another
+#: user's process everybody sees all but the state and the age.
+_OPEN = text(
+    "WITH writers AS (SELECT DISTINCT pid, virtualtransaction FROM pg_locks WHERE mode = 'RowExclusiveLock'"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND CAST(:outbox AS regclass) IN (relation, pg_partition_root(relation)))"
-    " SELECT xid, who, EXTRACT(epoch FROM clock_timestamp() - began) FROM ("
-    " SELECT CAST(backend_xid AS text) AS xid, age(backend_xid) AS age, xact_start AS began,"
+    " SELECT number, who, EXTRACT(epoch FROM clock_timestamp() - began) FROM ("
+    " SELECT coalesce(virtualtransaction, CAST(backend_xid AS text)) AS number, age(backend_xid) AS age,"
+    " xact_start AS began,"
     " concat('process ', pid, ' (', concat_ws(', ', datname, usename, NULLIF(application_name, ''), state), ')') AS who"
-    " FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND (:outbox IS NULL OR pid IN (SELECT pid FROM writers))"
+    " FROM pg_stat_activity LEFT JOIN writers USING (pid)"
+    " WHERE CASE WHEN :outbox IS NULL THEN backend_xid IS NOT NULL ELSE virtualtransaction IS NOT NULL END"
     " UNION ALL SELECT CAST(transaction AS text), age(transaction), prepared, concat('the prepared transaction ', gid)"
     " FROM pg_prepared_xacts WHERE :outbox IS NULL OR transaction IN (SELECT transactionid FROM pg_locks"
-    " JOIN writers USING (virtualtransaction))) AS running ORDER BY age DESC LIMIT 1"
+    " JOIN writers USING (virtualtransaction))) AS running ORDER BY age DESC NULLS LAST"
 ).bindparams(bindparam("outbox", type_=Text))
 
 
 class _OpenTransaction(NamedTuple):
-    xid: str
+    #: No later transaction has it.
+    number: str
     who: str
     #: How long it has been open; None if this user may not see it.
     seconds: float | None
@@ -63,7 +71,8 @@ class _Look(NamedTuple):
     next_row: OutboxRow | None
     #: Lanes that no relay holds.
     free_lanes: frozenset[int]
-    oldest: _OpenTransaction | None
+    #: The oldest first.
+    open_ones: list[_OpenTransaction]
 
 
 class OutboxExamination:
@@ -114,7 +123,7 @@ class OutboxExamination:
 
     def _look(self) -> _Look:
         next_row = None
-        for row in self._rows.read_rows(0):
+        for row in self._read_rows():
             reason = self._reason_against(row)
             if reason is None:
                 next_row = next_row or row
@@ -126,13 +135,22 @@ class OutboxExamination:
             quote = connection.dialect.identifier_preparer.quote
             name = ".".join(quote(part) for part in (self._table.schema, self._table.name) if part)
             outbox = {"outbox": name if self._rows.has_gate else None}
-            oldest = connection.execute(_OLDEST, outbox).first() if is_postgres else None
+            open_ones = connection.execute(_OPEN, outbox).all() if is_postgres else []
             return _Look(
                 self._rows.count_waiting(),
                 next_row,
                 self._list_free_lanes(connection),
-                None if oldest is None else _OpenTransaction(*oldest),
+                [_OpenTransaction(*one) for one in open_ones],
             )
+
+    def _read_rows(self) -> list[OutboxRow]:
+        """The next rows. None of them waits for a transaction that is soon over."""
+        for _ in range(_GATE_LOOKS):
+            rows = self._rows.read_rows(0)
+            if rows or not self._rows.is_gate_closed:
+                break
+            time.sleep(_GATE_PAUSE_S)
+        return rows
 
     def _reason_against(self, row: OutboxRow) -> str | None:
         if row.message is None or self._limits is None:
@@ -198,9 +216,10 @@ class OutboxExamination:
                 f"{text}; row {now.next_row.id} was not sent within {_LOOK_AGAIN_S:.0f}s",
                 "`/readyz` and the logs of the relays say why (relay_lane_waits)",
             )
-        holding = now.oldest
+        before = {one.number for one in first.open_ones}
+        holding = next((one for one in now.open_ones if one.number in before), None)
         both_none = first.next_row is None and now.next_row is None and first.waiting.rows > len(self._refused)
-        if both_none and holding is not None and first.oldest is not None and first.oldest.xid == holding.xid:
+        if both_none and holding is not None:
             seconds = holding.seconds
             since = "" if seconds is None else f", open for {duration(int(seconds * 1000))}"
             where = " to it" if self._rows.has_gate else ""

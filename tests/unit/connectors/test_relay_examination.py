@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
 from types import SimpleNamespace
 
 import psycopg
@@ -14,6 +17,7 @@ from sqlalchemy import create_engine, insert
 from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
 from txbridge_sqlalchemy.outbox_table import outbox
 
+from tests.support.harness import eventually
 from tests.support.postgres import Postgres
 from txbridge import Message, UsageError
 from txbridge.cli import relay_examination
@@ -29,6 +33,7 @@ EMPTY = ("ok", "no row waits in txbridge_outbox")
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     monkeypatch.setattr(relay_examination, "_LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(relay_examination, "_GATE_PAUSE_S", 0.02)
 
 
 @pytest.fixture
@@ -148,6 +153,38 @@ def test_a_transaction_that_holds_rows_up_is_named():
         assert "; row 2 was not sent" in text
         lanes.close()
         engine.dispose()
+
+
+def test_a_transaction_without_an_xid_that_holds_rows_up_is_named(postgres, lanes):
+    """It has found no row to delete, and could still add one."""
+    with psycopg.connect(conninfo(postgres.url.render_as_string(hide_password=False))) as holding:
+        holding.execute("DELETE FROM txbridge_outbox WHERE id = -1")
+        add(postgres, Message("t", b"1"))
+        assert lanes.read_rows(0) == []
+        *_, (level, text) = found(postgres)
+        assert level == "warning"
+        assert f"that has written to it: process {holding.info.backend_pid} (" in text
+
+
+def test_a_row_that_nobody_sends_is_found_while_transactions_follow_one_another(postgres, lanes):
+    """At each look one of them is open, and each could still add a row before the newest one."""
+    ended = Event()
+
+    def write(wait):
+        with postgres.connect() as connection:
+            while not ended.wait(wait):
+                with connection.begin():
+                    Outbox().add(connection, Message("t", b"1"))
+                    time.sleep(0.03)
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = [pool.submit(write, wait) for wait in (0.0, 0.001)]
+        eventually(lambda: lanes.count_waiting().rows > 2)
+        *_, (level, text) = found(postgres)
+        ended.set()
+    assert [one.result() for one in writing] == [None, None]
+    assert level == "problem"
+    assert "; row 1 was not sent" in text
 
 
 def conninfo(url):
