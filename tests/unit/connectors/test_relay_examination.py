@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -49,7 +50,8 @@ def found(engine, half=HALF, table="txbridge_outbox"):
     address = engine if isinstance(engine, str) else engine.url.render_as_string(hide_password=False)
     findings = list(OutboxExamination(address, table).list_findings(half, 1_000))
     assert all(one.do or one.level.value == "ok" for one in findings)
-    return [(one.level.value, one.text) for one in findings]
+    # A busy machine takes its time.
+    return [(one.level.value, re.sub(r" for \d+s", " for 0s", one.text)) for one in findings]
 
 
 @pytest.fixture
