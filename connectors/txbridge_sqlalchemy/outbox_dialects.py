@@ -98,14 +98,22 @@ def dialect_of(dialect: Dialect) -> OutboxDialect:
 
 
 # A relay's transaction writes to the table of lanes before it deletes the rows of a batch, and adds none. An INSERT
-# into a partition locks only that one.
+# into a partition, or a table that inherits, may lock only that one.
 _WRITERS = """
     ARRAY(
         SELECT virtualtransaction FROM pg_locks
         WHERE mode = 'RowExclusiveLock' AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         GROUP BY virtualtransaction
-        HAVING bool_or(CAST(:rows AS regclass) IN (relation, pg_partition_root(relation)))
+        HAVING bool_or(
+            relation IN (
+                WITH RECURSIVE tree AS (
+                    SELECT CAST(CAST(:rows AS regclass) AS oid) AS one
+                    UNION SELECT inhrelid FROM tree JOIN pg_inherits ON inhparent = one
+                )
+                SELECT one FROM tree
+            )
+        )
             AND NOT bool_or(relation = CAST(:lanes AS regclass))
     )
 """

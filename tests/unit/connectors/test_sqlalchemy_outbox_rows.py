@@ -344,6 +344,20 @@ def test_a_partition_that_is_written_directly_holds_its_table_back(postgres, rel
     assert values_of(rows.read_rows(0)) == ["1", "2"]
 
 
+def test_a_table_that_inherits_holds_its_parent_back(postgres, relay):
+    with postgres.begin() as connection:
+        connection.execute(text("CREATE TABLE of_t () INHERITS (txbridge_outbox)"))
+        connection.execute(text("CREATE TABLE of_today () INHERITS (of_t)"))
+    rows = relay(postgres)
+    with postgres.connect() as late:
+        late.execute(text("INSERT INTO of_today (topic, value, created_at) VALUES ('t', '1', 1)"))
+        with postgres.begin() as connection:
+            add(connection, "2")
+        assert rows.read_rows(0) == []
+        late.commit()
+    assert values_of(rows.read_rows(0)) == ["1", "2"]
+
+
 def test_missing_tables_are_named_with_what_creates_them(url):
     engine = create_engine(url)
     rows = OutboxRows(engine)
