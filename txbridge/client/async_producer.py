@@ -187,7 +187,7 @@ class AsyncTransactionProducer:
         try:
             sends.attempts.begin_attempt(transaction_id)
             has_listener = execute is self._execute
-            if has_listener and sends.stores_at_once:
+            if has_listener and sends.stores_message():
                 prepared = Prepared.without_half()
             else:
                 reported = await self._prepare_half(hand_over, sends, message, transaction_id)

@@ -5,6 +5,8 @@ txbridge_sqlalchemy/forwarding.py has the whole argument.
 
 from __future__ import annotations
 
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 #: A committed transaction whose END may be missing: its id, and the partition and offset of its half message.
 CommittedHalf: TypeAlias = tuple[str, int, int]
+
+#: Seconds between two half messages while Kafka answers and does not take them in their time. Each makes a caller wait
+#: for `message.timeout.ms`, by default 3 s, and the last one delays the return to the direct way.
+_TRY_EVERY_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +48,9 @@ class Forwarding(ABC):
         self._open: dict[str, _OpenEnd] = {}
         #: By lane, the last batch of a relay that this process knows to be decided in Kafka.
         self._settled: dict[int, CommittedHalf] = {}
+        #: When a half message is tried again (time.monotonic) after one that Kafka has not taken; 0 if it takes them.
+        self._tries_at = 0.0
+        self._trying = threading.Lock()
 
     @abstractmethod
     def lane_of(self, key: bytes, lanes: int) -> int:
@@ -50,6 +59,22 @@ class Forwarding(ABC):
     def connect(self, group: str, send_again: Callable[[str, int, int], Future[None]]) -> None:
         """Take the producer's way to send the END of a committed transaction once more."""
         self.group, self._send_again = group, send_again
+
+    def note_half(self, *, is_stored: bool) -> None:
+        """Note that Kafka has taken a half message, or has not taken one in its time."""
+        self._tries_at = 0.0 if is_stored else time.monotonic() + _TRY_EVERY_S
+
+    def skips_half(self) -> bool:
+        """Whether a message is stored without a half message, as Kafka has not taken the last one and none is due."""
+        if not self._tries_at:
+            return False
+        with self._trying:
+            now = time.monotonic()
+            if now < self._tries_at:
+                return True
+            # This caller tries, and the others need not wait with it.
+            self._tries_at = now + _TRY_EVERY_S
+            return False
 
     def note_commit(self, message: Message, half: CommittedHalf, end: Ticket) -> None:
         """Remember that the END of a committed message is on its way, until Kafka has it."""

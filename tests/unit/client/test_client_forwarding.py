@@ -129,6 +129,35 @@ def test_while_kafka_is_known_to_be_away_no_half_message_is_sent(producer, runti
     assert (runtime.written, runtime.given_up) == ([], [])
 
 
+def test_while_kafka_answers_and_takes_nothing_one_caller_tries_now_and_then(producer, runtime, listener):
+    """Too few replicas in sync: without that, each call would wait for a whole time-out."""
+    result = sending(producer)
+    runtime.wait_written(1)
+    runtime.acknowledge(AWAY)
+    statuses = [result().send_status, *(sending(producer)().send_status for _ in range(3))]
+    assert (statuses, runtime.written) == ([SendStatus.STORED] * 4, [])
+    listener.forwarding._tries_at -= 10  # the time passes
+    trying = sending(producer)
+    runtime.wait_written(1)
+    # The others do not wait with it.
+    assert (sending(producer)().send_status, len(runtime.written)) == (SendStatus.STORED, 1)
+    runtime.acknowledge()
+    assert trying().send_status is SendStatus.SEND_OK
+    last = sending(producer)
+    runtime.wait_written(1)
+    runtime.acknowledge()
+    assert last().send_status is SendStatus.SEND_OK
+
+
+def test_an_end_that_is_sent_again_is_counted_once(listener, runtime):
+    registry = CollectorRegistry()
+    runtime.sends._watchers = (ClientMetrics(registry).of_group("orders"),)
+    runtime.sends.send_commit_again("A" * 32, 0, 7)
+    assert runtime.decisions() == ["COMMIT"]
+    labels = {"group": "orders", "outcome": "commit", "source": "client"}
+    assert registry.get_sample_value("txbridge_client_decisions_total", labels) is None
+
+
 def test_a_listener_may_store_a_message_that_has_a_half_message(producer, runtime, listener):
     listener.stores_all = True
     result = sending(producer)

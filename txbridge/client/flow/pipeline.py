@@ -98,7 +98,7 @@ class Pipeline:
             self._enter_flight(attempt)
             sends.ask_barrier(self._listener)
             sends.attempts.begin_attempt(transaction_id)
-            if sends.stores_at_once:
+            if sends.stores_message():
                 attempt(Prepared.without_half())
                 self._start_jobs()
             else:

@@ -17,12 +17,12 @@ from txbridge.client.errors import PrepareError, barrier_failed, started_before_
 from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.kafka.producer import BY_KEY
-from txbridge.client.listener import COMMIT, ListenerOutcome, TransactionListener, execute, execution_failed
+from txbridge.client.listener import ListenerOutcome, TransactionListener, execute, execution_failed
 from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
-from txbridge.core.decision_record import Decision, Source
+from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.names import is_barrier_id
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
@@ -185,10 +185,14 @@ class SendPath:
             else:
                 return
 
-    @property
-    def stores_at_once(self) -> bool:
-        """Whether a message goes into the listener's outbox without an attempt to send it: Kafka is away."""
-        return self._forwarding is not None and not self._is_connected()
+    def stores_message(self) -> bool:
+        """Whether a message goes into the listener's outbox without an attempt to send it: Kafka is away.
+
+        Or it answers and takes no half messages, as when too few replicas are in sync. Then a caller tries at times.
+        """
+        if self._forwarding is None:
+            return False
+        return not self._is_connected() or self._forwarding.skips_half()
 
     def require_stored(
         self, transaction_id: str, result: Prepared | PrepareError, *, has_listener: bool = True
@@ -205,7 +209,10 @@ class SendPath:
     def stand_in(self, transaction_id: str, error: PrepareError, *, has_listener: bool = True) -> Prepared:
         """Give up the half message. Raises the error unless the listener can store the message in an outbox."""
         self.attempts.give_up(transaction_id)
-        if not (has_listener and self._forwarding is not None and error.passes):
+        if self._forwarding is None or not error.passes:
+            raise error
+        self._forwarding.note_half(is_stored=False)
+        if not has_listener:
             raise error
         return Prepared.without_half()
 
@@ -215,8 +222,10 @@ class SendPath:
         if prepared.offset == NO_HALF:
             return settled_ticket(entry)
         end = self._ends.submit_command(prepared.partition, entry, Source.CLIENT, prepared.size)
-        if self._forwarding is not None and message is not None and entry.decision is Decision.COMMIT:
-            self._forwarding.note_commit(message, prepared[:3], end)
+        if self._forwarding is not None:
+            self._forwarding.note_half(is_stored=True)
+            if message is not None and entry.decision is Decision.COMMIT:
+                self._forwarding.note_commit(message, prepared[:3], end)
         for watcher in self._watchers:
             watcher.watch_decision(prepared, outcome, end)
         return end
@@ -225,9 +234,10 @@ class SendPath:
         """Send the END of a transaction that is committed, as Kafka may not have it.
 
         It changes nothing if the END was sent already, because the first decision counts. The future resolves as that
-        of a TransactionSendResult.
+        of a TransactionSendResult. It is no decision of this client, so metrics do not count it.
         """
-        end = self.send_decision(Prepared(transaction_id, half_partition, half_offset, 0, 0), COMMIT)
+        entry = DecisionEntry(half_offset, transaction_id, Decision.COMMIT)
+        end = self._ends.submit_command(half_partition, entry, Source.CLIENT, 0)
         end.leave_soon()
         return end.as_future()
 
@@ -265,7 +275,7 @@ class SendPath:
         self, message: Message, transaction_id: str, half_partition: int = BY_KEY, *, has_listener: bool = True
     ) -> Prepared:
         """Store the half message and wait for that, as `require_stored` says. `send_later` has no listener."""
-        if has_listener and self.stores_at_once:
+        if has_listener and self.stores_message():
             return Prepared.without_half()
         result: Prepared | PrepareError
         try:
