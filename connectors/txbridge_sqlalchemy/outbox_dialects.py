@@ -86,6 +86,10 @@ class OutboxDialect(ABC):
         """Delete the rows whose ids are in the list `:ids`."""
         return delete(table).where(row_id.in_(bindparam("ids", expanding=True)))
 
+    def list_parameters(self, ids: list[Any]) -> dict[str, Any] | list[dict[str, Any]]:
+        """The parameters of `delete_rows`. A list of them executes it for each."""
+        return {"ids": ids}
+
 
 def dialect_of(dialect: Dialect) -> OutboxDialect:
     """The parts for this database. Raises UsageError for one that an outbox does not know."""
@@ -201,6 +205,17 @@ class _MySql(OutboxDialect):
         database = func.database() if lanes.schema is None else lanes.schema
         table = func.md5(func.concat(database, ".", lanes.name))
         return func.concat("txbridge:", table, ":", bindparam("lane", type_=Integer))
+
+    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Delete:
+        """Delete one row.
+
+        InnoDB locks each row that a DELETE reads. Of many ids it reads the whole table, also with FORCE INDEX, and so
+        waits for every open transaction that has added rows, and for the other lanes.
+        """
+        return delete(table).where(row_id == bindparam("ids"))
+
+    def list_parameters(self, ids: list[Any]) -> dict[str, Any] | list[dict[str, Any]]:
+        return [{"ids": one} for one in ids]
 
 
 class _SqLite(OutboxDialect):

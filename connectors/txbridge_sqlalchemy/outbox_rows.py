@@ -245,7 +245,8 @@ class OutboxRows:
         # First: a relay that comes too late waits here for the other one, and deletes nothing.
         if _hits(connection, self._lanes.advance, values) != 1:
             return False
-        return _hits(connection, self._made_statements().delete, {"ids": list(ids)}) == len(ids)
+        parameters = self._dialect.list_parameters(list(ids))
+        return _hits(connection, self._made_statements().delete, parameters) == len(ids)
 
     def count_waiting(self) -> WaitingRows:
         """How many rows there are, and how old the oldest is. It reads the whole table."""
@@ -312,7 +313,7 @@ class OutboxRows:
         return True
 
 
-def _hits(connection: Connection, statement: Executable, values: dict[str, Any]) -> int:
+def _hits(connection: Connection, statement: Executable, values: dict[str, Any] | list[dict[str, Any]]) -> int:
     return cast(CursorResult[Any], ask(connection, statement, values)).rowcount
 
 

@@ -17,8 +17,10 @@ SILENT_S = 10
 #: Seconds that a statement waits for a lock: as long as another relay whose session is about to end may have it. So a
 #: batch is over long before the worker discards its half message, which would lose the rows.
 LOCKED_S = 10
+#: And its zone, in which a TIMESTAMP is read: times without a zone count as UTC.
 _FOR_MYSQL = (
-    f"SET SESSION wait_timeout = {SILENT_S}, lock_wait_timeout = {LOCKED_S}, innodb_lock_wait_timeout = {LOCKED_S}"
+    f"SET SESSION wait_timeout = {SILENT_S}, lock_wait_timeout = {LOCKED_S}, innodb_lock_wait_timeout = {LOCKED_S},"
+    " time_zone = '+00:00'"
 )
 #: The oldest PostgreSQL with idle_session_timeout. An older one keeps the lanes of a paused relay.
 _IDLE_SINCE = (14,)

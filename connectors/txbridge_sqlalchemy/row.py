@@ -50,7 +50,9 @@ def _statements(table: Table) -> _Statements:
     )
 
 
-def ask(connection: Connection, statement: Executable, values: dict[str, Any] | None = None) -> Result[Any]:
+def ask(
+    connection: Connection, statement: Executable, values: dict[str, Any] | list[dict[str, Any]] | None = None
+) -> Result[Any]:
     """Execute a statement of txbridge. An error does not show its parameters: the id is the right to decide."""
     try:
         return connection.execute(statement, values)
