@@ -1,4 +1,4 @@
-"""The board's queries on a real Prometheus that scrapes a real worker and a real client: each returns data."""
+"""The board's queries on a real Prometheus that scrapes a real worker, client and relay: each returns data."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
+from sqlalchemy import Engine
 
 from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from tests.support.listeners import Answers
+from tests.support.relays import add_rows, make_outbox, relaying
 from tests.unit.project.test_observability import PROMETHEUS_OF_CI, RULES, board
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionProducer
 from txbridge.embedded.ports import free_port
@@ -26,8 +28,9 @@ def _answers(port: int) -> bool:
     return http.ask_if_there(f"http://127.0.0.1:{port}/-/ready", 5).status == 200
 
 
-def _load(bridge: Bridge, topic: str, producer: TransactionProducer) -> None:
+def _load(bridge: Bridge, topic: str, producer: TransactionProducer, outbox: Engine) -> None:
     """Cause at least one event for each number on the board."""
+    add_rows(outbox, topic, range(1))
     for state in LocalTransactionState:
         producer.send_message_in_transaction(Message(topic, b"value"), state)
     refused = bridge.prepare(topic, partition=0)
@@ -40,10 +43,12 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
     binary = shutil.which("prometheus") or shutil.which("prometheus", path=str(PROMETHEUS_OF_CI))
     if binary is None:
         pytest.skip("no prometheus: Debian has it in its package prometheus")
-    worker, client, port = free_port(), free_port(), free_port()
+    worker, client, relay, port = free_port(), free_port(), free_port(), free_port()
+    url = f"sqlite:///{tmp_path}/outbox.db"
+    outbox = make_outbox(url)
     registry, topic = CollectorRegistry(), bridge.create_topic("real")
     server, thread = start_http_server(client, "127.0.0.1", registry)
-    targets = [{"targets": [f"127.0.0.1:{one}" for one in (worker, client)]}]
+    targets = [{"targets": [f"127.0.0.1:{one}" for one in (worker, client, relay)]}]
     config = {"scrape_configs": [{"job_name": "txbridge", "scrape_interval": "200ms", "static_configs": targets}]}
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config | {"rule_files": [str(RULES)]}))
 
@@ -77,15 +82,19 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
         # Rates need a change between two scrapes, so the load is repeated until every query returns data.
         settings, metrics = {"bootstrap.servers": bridge.bootstrap_servers}, ClientMetrics(registry)
         deadline = time.monotonic() + 240
-        with TransactionProducer(
-            "orders", Answers(None), settings, namespace=bridge.namespace, metrics=metrics
-        ) as producer:
+        with (
+            relaying(bridge, url, "--metrics-port", str(relay)),
+            TransactionProducer(
+                "orders", Answers(None), settings, namespace=bridge.namespace, metrics=metrics
+            ) as producer,
+        ):
             while missing := empty():
                 assert time.monotonic() < deadline, missing
-                _load(bridge, topic, producer)
+                _load(bridge, topic, producer, outbox)
                 with bridge.local_owner(1):
                     pass  # the worker is fenced, and takes the partition over again
     finally:
+        outbox.dispose()
         prometheus.terminate()
         prometheus.wait(120)
         server.shutdown()
