@@ -24,7 +24,7 @@ _DJANGO = {"Command", "Meta", "Migration", "admin"}
 LIMITS = {
     "lines of the product": 53_950,
     "lines of the tests": 75_650,
-    "words of the pages": 61_500,
+    "words of the pages": 61_600,
     "class names that stand for two things": 2,
     "methods of one word, %": 21,
     "methods named by a participle": 0,
