@@ -37,9 +37,9 @@ _FEWEST = 100
 
 OPTIONS = {
     "rounds": (3, "medians of so many"),
-    "seconds": (3.0, "of each load at a rate; half of it at full speed"),
+    "seconds": (2.5, "of each load at a rate; half of it at full speed"),
     "idle": (2.0, "seconds without a message"),
-    "restart": (5.0, "seconds of 200/s around each restart of a relay, 0: none"),
+    "restart": (4.0, "seconds of 200/s around each restart of a relay, 0: none"),
     "backlog": (12_000, "orders of a backlog, 0: none"),
     "ways": ([""], f"names, or parts of names: {', '.join(WAYS)}; all by default"),
     "loads": ([""], f"names, or parts of names: {', '.join(LOADS)}; all by default"),

@@ -43,7 +43,7 @@ def test_p3_p14_rows_become_messages_once_and_in_order(bridge, topic, url, engin
 
 
 @pytest.mark.parametrize("point", RELAY_POINTS)
-@pytest.mark.parametrize("time", [1, 3])
+@pytest.mark.parametrize("time", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_p10_a_killed_relay_loses_repeats_and_reorders_nothing(bridge, topic, url, engine, point, time):
     """kill -9 at each step of a batch. The next relay begins while the transactions of the first are undecided."""
     add_rows(engine, topic, range(100))
@@ -161,7 +161,7 @@ def answers(bridge):
     return sum(("SOURCE", b"check") in record.headers() for record in bridge.read(bridge.names.end))
 
 
-@pytest.mark.parametrize("point", ["relay.half_stored", "relay.committed"])
+@pytest.mark.parametrize("point", [pytest.param("relay.half_stored", marks=pytest.mark.long), "relay.committed"])
 def test_p2_p4_a_relay_of_another_database_in_the_same_group_decides_nothing(
     bridge, topic, url, engine, tmp_path, capfd, point
 ):

@@ -204,6 +204,7 @@ def test_a_relay_of_another_group_says_what_to_do(bridge, topic, url, engine, ca
     assert rows_left(engine) == 1
 
 
+@pytest.mark.long
 def test_p3_p14_services_with_and_without_kafka_share_an_outbox(bridge, topic, url, engine):
     """One process has lost Kafka, the other has not. Their calls follow one another."""
     bridge.worker(**NO_CHECK)
