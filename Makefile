@@ -49,7 +49,7 @@ quick: setup check ## what tells most in little more than a minute, without Kafk
 	$(BIN)/python -m tests.simulator --seeds 300
 
 # Most tests wait for a Kafka or a worker most of the time: two processes for each processor, each with a Kafka of its own.
-test: setup check ## the gate: all tests but the long ones, in 12 minutes; JOBS=0 runs one after the other
+test: setup check ## the gate: all tests but the long ones, in 15 minutes; JOBS=0 runs one after the other
 	$(PYTEST) tests -m "not long" --numprocesses $(JOBS) --dist loadfile
 
 test-long: setup ## what the gate leaves out: more rows of its matrices, more seeds, every planted defect
