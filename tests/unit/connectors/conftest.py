@@ -6,6 +6,8 @@ import time
 from itertools import count
 
 import pytest
+from sqlalchemy import create_engine
+from txbridge_sqlalchemy import create_outbox
 
 from tests.support import sql_application
 
@@ -36,3 +38,12 @@ def engine(url):
 def postgresql_url(postgres_url):
     """A new schema."""
     return sql_application.in_new_schema(postgres_url, f"t{next(_schemas)}_{time.time_ns()}")
+
+
+@pytest.fixture
+def postgres(postgresql_url):
+    """An engine of a new schema in PostgreSQL, with an outbox."""
+    made = create_engine(postgresql_url)
+    create_outbox(made)
+    yield made
+    made.dispose()

@@ -55,14 +55,6 @@ def found(engine, half=HALF, table="txbridge_outbox"):
 
 
 @pytest.fixture
-def postgres(postgresql_url):
-    made = create_engine(postgresql_url)
-    create_outbox(made)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
 def lanes(postgres):
     """A relay that holds all lanes, and sends nothing."""
     rows = OutboxRows(postgres, lanes=2)

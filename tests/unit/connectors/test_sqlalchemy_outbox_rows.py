@@ -35,14 +35,6 @@ def engine(url):
 
 
 @pytest.fixture
-def postgres(postgresql_url):
-    made = create_engine(postgresql_url)
-    create_outbox(made)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
 def relay():
     """A factory of OutboxRows, each with the lanes that it can get."""
     made = []
@@ -324,33 +316,37 @@ def test_transactions_that_add_no_row_delay_nothing(postgres, relay):
         deleting.commit()
 
 
-def test_a_partition_that_is_written_directly_holds_its_table_back(postgres, relay):
+@pytest.mark.parametrize(
+    ("statements", "written"),
+    [
+        (
+            (
+                "DROP TABLE txbridge_outbox",
+                (
+                    "CREATE TABLE txbridge_outbox (id bigserial, topic text, key bytea, value bytea, headers text,"
+                    " partition int, timestamp bigint, deliver_at bigint, created_at bigint) PARTITION BY LIST (topic)"
+                ),
+                "CREATE TABLE of_t PARTITION OF txbridge_outbox FOR VALUES IN ('t')",
+            ),
+            "of_t",
+        ),
+        (
+            (
+                "CREATE TABLE of_t () INHERITS (txbridge_outbox)",
+                "CREATE TABLE of_today () INHERITS (of_t)",
+            ),
+            "of_today",
+        ),
+    ],
+    ids=["partition", "inherits"],
+)
+def test_a_table_below_that_is_written_directly_holds_its_table_back(postgres, relay, statements, written):
     with postgres.begin() as connection:
-        connection.execute(text("DROP TABLE txbridge_outbox"))
-        connection.execute(
-            text(
-                "CREATE TABLE txbridge_outbox (id bigserial, topic text, key bytea, value bytea, headers text,"
-                " partition int, timestamp bigint, deliver_at bigint, created_at bigint) PARTITION BY LIST (topic)"
-            )
-        )
-        connection.execute(text("CREATE TABLE of_t PARTITION OF txbridge_outbox FOR VALUES IN ('t')"))
+        for statement in statements:
+            connection.execute(text(statement))
     rows = relay(postgres)
     with postgres.connect() as late:
-        late.execute(text("INSERT INTO of_t (topic, value, created_at) VALUES ('t', '1', 1)"))
-        with postgres.begin() as connection:
-            add(connection, "2")
-        assert rows.read_rows(0) == []
-        late.commit()
-    assert values_of(rows.read_rows(0)) == ["1", "2"]
-
-
-def test_a_table_that_inherits_holds_its_parent_back(postgres, relay):
-    with postgres.begin() as connection:
-        connection.execute(text("CREATE TABLE of_t () INHERITS (txbridge_outbox)"))
-        connection.execute(text("CREATE TABLE of_today () INHERITS (of_t)"))
-    rows = relay(postgres)
-    with postgres.connect() as late:
-        late.execute(text("INSERT INTO of_today (topic, value, created_at) VALUES ('t', '1', 1)"))
+        late.execute(text(f"INSERT INTO {written} (topic, value, created_at) VALUES ('t', '1', 1)"))
         with postgres.begin() as connection:
             add(connection, "2")
         assert rows.read_rows(0) == []
