@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from txbridge import Message
+from txbridge.client.message import MessageLimits, check_limits
 from txbridge.client.outbox_values import AFTER, EarlierEnd, check_for_outbox, decode_after, decode_headers
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_table import IN_BRACES, OutboxTable
@@ -21,6 +22,16 @@ class OutboxRow(NamedTuple):
     reason: str | None = None
     #: ENDs that must be in Kafka before the message is sent.
     after: tuple[EarlierEnd, ...] = ()
+
+    def reason_against(self, limits: MessageLimits | None) -> str | None:
+        """Why the row cannot be sent within these limits of a cluster, if they are known. None: it can."""
+        if self.message is None or limits is None:
+            return self.reason
+        try:
+            check_limits(self.message, limits)
+        except UsageError as error:
+            return str(error)
+        return None
 
 
 def row_reader(table: OutboxTable) -> Callable[[Sequence[Any]], OutboxRow]:

@@ -18,7 +18,7 @@ from txbridge.backoff import Backoff
 from txbridge.client.base.log import report
 from txbridge.client.lane_producer import LaneProducer
 from txbridge.client.listener import LocalTransactionState, SendStatus
-from txbridge.client.message import MessageExt, check_limits, now_ms
+from txbridge.client.message import MessageExt, now_ms
 from txbridge.client.outbox_values import EarlierEnd
 from txbridge.core.message_frames import MOST_MESSAGES
 from txbridge.errors import UsageError
@@ -214,7 +214,7 @@ class LaneRelay:
         self._producer.real_topics.look_up_all({row.message.topic for row in rows if row.message is not None})
         refused: dict[Any, str] = {}
         for row in rows:
-            reason = row.reason or self._reason_against(row)
+            reason = row.reason_against(self._producer.limits)
             if reason is None:
                 self._read.add_row(row, self._fate_of(row))
             else:
@@ -235,14 +235,6 @@ class LaneRelay:
             )
         for sent in [self._producer.send_commit_again(*end[1:]) for end in ends]:
             self._wait_for(sent)
-
-    def _reason_against(self, row: OutboxRow) -> str | None:
-        assert row.message is not None
-        try:
-            check_limits(row.message, self._producer.limits)
-        except UsageError as error:
-            return str(error)
-        return None
 
     def _fate_of(self, row: OutboxRow) -> Hashable:
         """When the worker will deliver the message, and for what it will hold it: its topic, or itself. None: now."""

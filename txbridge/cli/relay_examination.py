@@ -20,7 +20,7 @@ from txbridge_sqlalchemy.row import first_line
 
 from txbridge.cli.database import make_engine
 from txbridge.cli.relay_program import table_of
-from txbridge.client.message import MessageLimits, check_limits
+from txbridge.client.message import MessageLimits
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown, warning
 from txbridge.errors import UsageError
 from txbridge.kafka.admin import FoundTopic
@@ -124,7 +124,7 @@ class OutboxExamination:
     def _look(self) -> _Look:
         next_row = None
         for row in self._read_rows():
-            reason = self._reason_against(row)
+            reason = row.reason_against(self._limits)
             if reason is None:
                 next_row = next_row or row
             else:
@@ -151,15 +151,6 @@ class OutboxExamination:
                 break
             time.sleep(_GATE_PAUSE_S)
         return rows
-
-    def _reason_against(self, row: OutboxRow) -> str | None:
-        if row.message is None or self._limits is None:
-            return row.reason
-        try:
-            check_limits(row.message, self._limits)
-        except UsageError as error:
-            return str(error)
-        return None
 
     def _list_free_lanes(self, connection: Connection) -> frozenset[int]:
         if not self._dialect.has_locks:
