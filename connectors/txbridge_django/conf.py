@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -126,6 +128,20 @@ def refuse_autocommit_off(database: str) -> None:
             "transaction is. Commit it, call transaction.set_autocommit(True), and put what belongs together into the "
             "function of the message"
         )
+
+
+def refuse_event_loop(call: str) -> None:
+    """Raise UsageError on an event loop, where Django opens no connection (DJANGO_ALLOW_ASYNC_UNSAFE lets it)."""
+    if os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        f"{call} was called on an event loop, as in an async view: Django's transactions are synchronous. Put the call "
+        "into a plain function, and await sync_to_async(function)()"
+    )
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:

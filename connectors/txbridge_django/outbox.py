@@ -8,7 +8,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from txbridge import Message
 from txbridge.client.outbox_values import row_of_message
 from txbridge.errors import UsageError
-from txbridge_django.conf import outbox_database, outbox_notifies
+from txbridge_django.conf import outbox_database, outbox_notifies, refuse_event_loop
 
 #: The model is not used: it takes 1.5 times as long for one message, and twice as long for ten.
 _TABLE = "txbridge_outbox"
@@ -21,11 +21,12 @@ def add(message: Message, *more: Message) -> None:
     and may be away.
 
     Raises:
-        UsageError: this was called outside of `atomic()`, no relay could send one of the messages, or the setting names
-            no database. No row was written.
+        UsageError: this was called outside of `atomic()` or on an event loop, no relay could send one of the messages,
+            or the setting names no database. No row was written.
         django.db.DatabaseError: the table is missing, or the database does not answer.
 
     """
+    refuse_event_loop("outbox.add")
     database = outbox_database()
     connection = connections[database]
     if not connection.in_atomic_block:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 
 from txbridge import Message, MessageExt, TransactionProducer, TransactionSendResult
+from txbridge.client.coroutines import require_plain
 from txbridge.errors import UsageError
-from txbridge_django.conf import refuse_autocommit_off, valid_options
+from txbridge_django.conf import refuse_autocommit_off, refuse_event_loop, valid_options
 
 if TYPE_CHECKING:
     from txbridge_django.listener import DjangoTransactionListener
@@ -29,12 +30,13 @@ def get_producer() -> TransactionProducer:
     starts (its wsgi.py, gunicorn's post_fork), so that a process that never sends answers checks as well.
 
     Raises:
-        UsageError: the settings cannot work, or the table is not there.
+        UsageError: the settings cannot work, the table is not there, or this was called on an event loop.
         LayoutError, EnvironmentProblemError: as in TransactionProducer.start.
 
     """
     with _lock:
         if not _running:
+            refuse_event_loop("get_producer")
             options = valid_options()
             producer = TransactionProducer(
                 options.group,
@@ -61,13 +63,15 @@ def send_message_in_transaction(
     and the message is undecided until it is checked.
 
     Raises:
-        UsageError: the message or the settings cannot work, or this was called within `atomic()`, with
-            ATOMIC_REQUESTS or with autocommit off: the message would be decided before the outer transaction is.
-            Nothing was sent.
+        UsageError: the message or the settings cannot work, or the function is a coroutine function, or this was
+            called on an event loop. Or it was called within `atomic()`, with ATOMIC_REQUESTS or with autocommit off:
+            the message would be decided before the outer transaction is. Nothing was sent.
         PrepareError: Kafka has not acknowledged the half message; the function was not called.
         LayoutError, EnvironmentProblemError: this call starts the producer, and that fails.
 
     """
+    refuse_event_loop("send_message_in_transaction")
+    require_plain(function, "Django's transactions are synchronous, so give a plain one")
     database = valid_options().database
     if connections[database].in_atomic_block:
         raise UsageError(

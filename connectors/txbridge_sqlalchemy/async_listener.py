@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.util import greenlet_spawn
 
 from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt, SendStatus
+from txbridge.client.coroutines import require_coroutine
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.async_work import async_opener, await_
 from txbridge_sqlalchemy.outbox import Outbox
@@ -70,6 +71,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         patience: float = DEFAULT_PATIENCE_S,
         outbox: Outbox | None = None,
     ) -> None:
+        require_coroutine(execute, "a SqlTransactionListener takes it, with an Engine")
         self._listener = _ListenerInGreenlet(
             cast(Any, database),
             lambda *given: await_(execute(*given)),

@@ -20,6 +20,7 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, RowDecidesError, wants_commit
+from txbridge.client.coroutines import require_plain
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.forwarding import SqlForwarding, StoreInsteadError
@@ -101,6 +102,7 @@ class SqlTransactionListener(BarrierListener):
         if check_wait <= 0:
             raise UsageError(f"check_wait must be positive, not {check_wait}")
         self._open = self._make_opener(database)
+        require_plain(execute, "an AsyncSqlTransactionListener takes it")
         self._execute = execute
         self._wait_ms = max(1, round(check_wait * 1000))
         self.forwarding: SqlForwarding | None = None if outbox is None else SqlForwarding(outbox, self._wait_for)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.listener import ListenerOutcome, LocalTransactionState, SendStatus, judged
 from txbridge.client.message import MessageExt
 
@@ -57,7 +58,7 @@ class ListenerMethod:
         self, method: Callable[..., Any], failed: Callable[[MessageExt, BaseException], ListenerOutcome]
     ) -> None:
         self._method = method
-        self._is_coroutine = inspect.iscoroutinefunction(method)
+        self._is_coroutine = is_coroutine_function(method)
         self._failed = failed
 
     async def call_listener(self, message: MessageExt, *more: Any, left_running: LeftRunning) -> ListenerOutcome:

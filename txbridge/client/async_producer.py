@@ -14,6 +14,7 @@ from txbridge.client.async_listener import AsyncTransactionListener, ListenerMet
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import LoopChecks
+from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S, Turns
@@ -322,7 +323,7 @@ class AsyncTransactionProducer:
         listener = self._listener
         if type(listener).barrier_id in (TransactionListener.barrier_id, AsyncTransactionListener.barrier_id):
             return
-        if isinstance(listener, TransactionListener):
+        if isinstance(listener, TransactionListener) and not is_coroutine_function(listener.barrier_id):
             await asyncio.to_thread(sends.ask_barrier, listener)
             return
         try:

@@ -29,6 +29,9 @@ KEY_AND_HEADERS_LIMIT = 32 * 1024
 #: Kafka's partition numbers are signed integers of 32 bits, its times (ms) of 64 bits.
 _LARGEST_PARTITION = 2**31 - 1
 _LARGEST_TIMESTAMP = 2**63 - 1
+#: The times (ms) that an application can mean, from March 1973 to the year 9999. A time of today in seconds is below,
+#: one in microseconds above. With the first as its timestamp a record would be deleted at once, by retention.
+_MEANT_TIMES = range(10**11, 253_402_300_800_000)
 #: Default of RocketMQ's timerMaxDelaySec, and of the worker's timer_max_delay (ms).
 DEFAULT_TIMER_MAX_DELAY_MS = 72 * 3_600_000
 
@@ -47,8 +50,8 @@ class Message:
         key: Bytes, or text, which becomes UTF-8. It chooses the partition by the hash of Kafka's Java producer. A
             message without a key goes to any partition.
         headers: Pairs of name and value in their order, where names may repeat, or a mapping. Text values become UTF-8.
-        timestamp: Timestamp of the delivered record, in ms since 1970-01-01 UTC. None takes the time at which Kafka
-            stored the half message.
+        timestamp: Timestamp of the delivered record, in ms since 1970-01-01 UTC, from March 1973 on. None takes the
+            time at which Kafka stored the half message.
         partition: Partition of the real topic, instead of the one that the key chooses.
         check_immunity_time: Seconds before the first check, instead of the worker's `transaction_timeout` (RocketMQ's
             CHECK_IMMUNITY_TIME_IN_SECONDS).
@@ -256,7 +259,25 @@ class MessageLimits:
 
 
 def check_message(message: Message, names: Names) -> None:
-    """Raise UsageError for a message that no cluster could take. No started client is needed."""
+    """Raise UsageError for a message that an application cannot mean to send. No started client is needed."""
+    check_content(message, names)
+    check_units(message)
+
+
+def check_units(message: Message) -> None:
+    """Raise UsageError for a time that is surely not in ms. A time of delivery of 0 means no delay."""
+    for name in ("timestamp", "deliver_at"):
+        number = getattr(message, name)
+        if number and number not in _MEANT_TIMES:
+            unit = "seconds" if number < _MEANT_TIMES.start else "microseconds or nanoseconds"
+            raise UsageError(
+                f"{name} takes ms since 1970-01-01 UTC, and {number} is a time in {unit}: give int(time.time() * 1000) "
+                "or the like"
+            )
+
+
+def check_content(message: Message, names: Names) -> None:
+    """Raise UsageError for a message that no cluster could take. Its times are not judged."""
     if not isinstance(message, Message):
         raise UsageError(f"a Message is needed, not {type(message).__name__}")
     if not message.topic:
@@ -331,7 +352,7 @@ def _time_of_delivery(deliver_at: object, delay: object) -> int | None:
     if delay is None:
         if not isinstance(deliver_at, datetime):
             return _number(deliver_at, "deliver_at")
-        if deliver_at.tzinfo is None:
+        if not _has_offset(deliver_at):
             raise UsageError("deliver_at has no time zone: give one, as in datetime.now(UTC) + timedelta(hours=1)")
         # Rounded up, so that the message is never delivered too early.
         return math.ceil(deliver_at.timestamp() * 1000)
@@ -343,6 +364,15 @@ def _time_of_delivery(deliver_at: object, delay: object) -> int | None:
     if not 0 <= seconds < math.inf:
         raise UsageError(f"delay must be a time from now on, 0 or more, not {delay}")
     return now_ms() + math.ceil(seconds * 1000)
+
+
+def _has_offset(time: datetime) -> bool:
+    """Whether the time has an offset from UTC. Python takes one without for a time of this machine's zone."""
+    try:
+        return time.utcoffset() is not None
+    except NotImplementedError:
+        # Of a tzinfo that does not say it.
+        return False
 
 
 def _within(number: int | None, smallest: int, largest: int, name: str, unit: str = "") -> None:

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any, NamedTuple
 
-from txbridge.client.message import Message, check_message, now_ms
+from txbridge.client.message import Message, check_content, check_units, now_ms
 from txbridge.core.names import Headers, Names, is_group, is_transaction_id
 from txbridge.errors import UsageError
 
@@ -30,7 +30,7 @@ class EarlierEnd(NamedTuple):
 
 def check_for_outbox(message: Message) -> None:
     """Raise UsageError for a message that no relay could send."""
-    check_message(message, _NAMES)
+    check_content(message, _NAMES)
     if message.check_immunity_time is not None:
         raise UsageError(
             "check_immunity_time has no meaning in an outbox: its relay sends the message, and answers the checks"
@@ -43,6 +43,7 @@ def row_of_message(message: Message) -> dict[str, object]:
     Raises UsageError for a message that no relay could send.
     """
     check_for_outbox(message)
+    check_units(message)
     return _row_of(message)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from types import TracebackType
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
+from txbridge.client.coroutines import require_plain
 from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
@@ -102,9 +102,8 @@ class TransactionProducer:
     ) -> None:
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"a TransactionListener is needed, not {type(listener).__name__}")
-        for method in (listener.execute_local_transaction, listener.check_local_transaction):
-            if inspect.iscoroutinefunction(method):
-                raise UsageError(f"{method.__name__} is a coroutine function: that takes an AsyncTransactionProducer")
+        for method in (listener.execute_local_transaction, listener.check_local_transaction, listener.barrier_id):
+            require_plain(method, "that takes an AsyncTransactionProducer")
         require_positive(
             execute_thread_pool_max_size=execute_thread_pool_max_size,
             check_thread_pool_max_size=check_thread_pool_max_size,

@@ -1,9 +1,11 @@
 """Tests of local transactions and checks on the database of the settings, without Kafka: `python manage.py test`."""
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from io import StringIO
 from unittest.mock import patch
 
@@ -12,14 +14,14 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory, TestCase, TransactionTestCase, override_settings
-from txbridge_django import Rollback, get_producer, send_message_in_transaction
+from txbridge_django import Rollback, get_producer, outbox, send_message_in_transaction
 from txbridge_django.conf import check_settings
 from txbridge_django.listener import DjangoTransactionListener
 from txbridge_django.models import Transaction
 
 from shop.models import Order
 from shop.views import place_order
-from txbridge import LocalTransactionState, Message, MessageExt, UsageError
+from txbridge import LocalTransactionState, Message, MessageExt, TransactionProducer, UsageError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
@@ -363,6 +365,28 @@ class LocalTransactions(TransactionTestCase):
             with self.assertRaisesRegex(UsageError, "non_atomic_requests"):
                 atomic(RequestFactory().post("/"))
         self.assertEqual(self.seen_elsewhere(), ([], []))
+
+    def test_a_send_that_django_could_not_run_is_refused_before_anything_is_sent(self):
+        async def place_later(message, number):
+            await Order.objects.acreate(number=number)
+
+        async def view():
+            send_message_in_transaction(Message("orders", b"v"), place_order, "A1")
+
+        async def add():
+            outbox.add(Message("orders", b"v"))
+
+        async def start():
+            get_producer()
+
+        with patch.object(TransactionProducer, "start") as started:
+            for call in (view, add, start):
+                with self.assertRaisesRegex(UsageError, r"on an event loop.*await sync_to_async\(function\)"):
+                    asyncio.run(call())
+            for function in (place_later, partial(place_later, None)):
+                with self.assertRaisesRegex(UsageError, "place_later is a coroutine function.*give a plain one"):
+                    send_message_in_transaction(Message("orders", b"v"), function, "A1")
+        started.assert_not_called()
 
 
 class Inside(TestCase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 import pytest
 
@@ -58,10 +58,19 @@ def test_a_message_names_a_time(time, milliseconds):
     check_limits(message, MessageLimits(1_000, 1_000))
 
 
+class Unsaid(tzinfo):
+    """A zone without an offset: Python takes such a time for one of this machine's zone."""
+
+    def utcoffset(self, _):
+        return None
+
+
 @pytest.mark.parametrize(
     ("time", "complaint"),
     [
         ({"deliver_at": datetime(2023, 11, 14)}, "deliver_at has no time zone: give one, as in"),  # noqa: DTZ001
+        ({"deliver_at": datetime(2023, 11, 14, tzinfo=Unsaid())}, "deliver_at has no time zone"),
+        ({"deliver_at": datetime(2023, 11, 14, tzinfo=tzinfo())}, "deliver_at has no time zone"),
         ({"deliver_at": 1.5}, "deliver_at must be a whole number or None, not float"),
         ({"deliver_at": "tomorrow"}, "deliver_at must be a whole number or None, not str"),
         ({"delay": -1}, "delay must be a time from now on, 0 or more, not -1"),

@@ -103,6 +103,16 @@ def test_wrong_types_are_refused(arguments, complaint):
         (Message("t", b"", timestamp=-1), "timestamp must be between 1 and"),
         (Message("t", b"", timestamp=0), "timestamp must be between 1 and"),
         (Message("t", b"", timestamp=2**63), "timestamp must be between"),
+        (
+            Message("t", b"", timestamp=1),
+            "timestamp takes ms since 1970-01-01 UTC, and 1 is a time in seconds: give int",
+        ),
+        (Message("t", b"", timestamp=10**11 - 1), "99999999999 is a time in seconds"),
+        (Message("t", b"", timestamp=1_700_000_000), "timestamp takes ms .* 1700000000 is a time in seconds"),
+        (Message("t", b"", timestamp=1_700_000_000_000_000), "is a time in microseconds or nanoseconds"),
+        (Message("t", b"", timestamp=2**63 - 1), "is a time in microseconds or nanoseconds"),
+        (Message("t", b"", deliver_at=1_700_000_000), "deliver_at takes ms .* 1700000000 is a time in seconds"),
+        (Message("t", b"", deliver_at=1_700_000_000_000_000_000), "deliver_at .* microseconds or nanoseconds"),
         (Message("t", b"", key=b"k" * 32_769), "key and headers take 32769 bytes together, more than 32768"),
         # 2,000 names of one byte: 2,000 * (1 + 10) = 22,000 bytes, and 10,769 of the key.
         (Message("t", b"", key=b"k" * 10_769, headers=[("h", None)] * 2_000), "take 32769 bytes"),
@@ -117,8 +127,8 @@ def test_what_no_cluster_takes_is_refused(message, complaint):
     "message",
     [
         Message("x" * 249, None),
-        Message("orders.placed_2-b", b"", b"", [("real_topic", b""), ("TX", None)], 1, 0, 0),
-        Message("RMQ", b"", partition=2**31 - 1, timestamp=2**63 - 1),
+        Message("orders.placed_2-b", b"", b"", [("real_topic", b""), ("TX", None)], 10**11, 0, 0),
+        Message("RMQ", b"", partition=2**31 - 1, timestamp=253_402_300_799_999),
         Message("prod.orders", b""),
         Message("t", b"", key=b"k" * KEY_AND_HEADERS_LIMIT),
         Message("t", b"v" * 2_000_000),

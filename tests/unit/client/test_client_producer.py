@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -21,10 +22,33 @@ class Coroutine(Commits):
         raise AssertionError
 
 
+class CoroutineBarrier(Commits):
+    async def barrier_id(self):
+        raise AssertionError
+
+
+class AsyncCall:
+    """A callable object, for example a decorator's."""
+
+    async def __call__(self, message, arg):
+        raise AssertionError
+
+
+def with_method(method):
+    """A listener with a method that is no `def` of its class."""
+    listener = Commits()
+    listener.execute_local_transaction = method
+    return listener
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ({"listener": Coroutine()}, "check_local_transaction is a coroutine function: that takes an Async"),
+        ({"listener": CoroutineBarrier()}, "barrier_id is a coroutine function: that takes an Async"),
+        ({"listener": with_method(AsyncCall())}, "AsyncCall is a coroutine function: that takes an Async"),
+        ({"listener": with_method(partial(AsyncCall(), 1))}, "AsyncCall is a coroutine function"),
+        ({"listener": with_method(partial(Coroutine.check_local_transaction))}, "check_local_transaction is a corout"),
         ({"execute_thread_pool_max_size": 0}, "execute_thread_pool_max_size must be at least 1"),
         ({"listener": None}, "a TransactionListener is needed, not NoneType"),
         ({"listener": print}, "a TransactionListener is needed"),

@@ -17,7 +17,7 @@ from txbridge.core.names import Names
 ID = "0123456789ABCDEF0123456789ABCDEF"
 NAMES = Names()
 MESSAGES = [
-    Message("orders", b"1", b"k", [("trace", b"00")], timestamp=5, partition=3, check_immunity_time=90),
+    Message("orders", b"1", b"k", [("trace", b"00")], timestamp=10**11, partition=3, check_immunity_time=90),
     Message("stock", None),
 ]
 
@@ -27,7 +27,7 @@ def test_they_become_one_half_message():
     assert (several.topic, several.key, several.headers, several.partition) == ("orders", b"k", (), None)
     assert (several.timestamp, several.check_immunity_time, several.deliver_at) == (None, 90, None)
     first, second = parse_frames(several.value, 2)
-    assert tuple(first) == ("orders", b"k", b"1", [("trace", b"00")], 3, 5)
+    assert tuple(first) == ("orders", b"k", b"1", [("trace", b"00")], 3, 10**11)
     assert tuple(second) == ("stock", None, None, [], None, None)
 
 
@@ -53,7 +53,7 @@ def test_a_check_shows_all_of_them():
     record = FakeRecord(0, 3, 9_000, several.key, several.value, check_headers(half, 0, 2, 40))
     message = parse_check(record, "g", NAMES, 4).message
     # The immunity time belongs to the transaction, not to a single message.
-    assert message.messages == (Message("orders", b"1", b"k", [("trace", b"00")], 5, 3), Message("stock", None))
+    assert message.messages == (Message("orders", b"1", b"k", [("trace", b"00")], 10**11, 3), Message("stock", None))
     assert (message.topic, message.value, message.headers) == ("orders", b"1", (("trace", b"00"),))
     assert (message.check_immunity_time, message.check_times, message.transaction_id) == (90, 2, ID)
 
@@ -75,7 +75,7 @@ def test_a_check_shows_all_of_them():
             "give check_immunity_time to one of them, or the same to all",
         ),
         (
-            [Message("t", b"", deliver_at=1), Message("t", b"", deliver_at=2)],
+            [Message("t", b"", deliver_at=10**11), Message("t", b"", deliver_at=10**11 + 1)],
             r"give delay to one of them only \(it counts from when a Message is made\), or the same deliver_at to all",
         ),
     ],

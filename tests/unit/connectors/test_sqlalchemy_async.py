@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from functools import partial
 from itertools import count
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support.async_engine import async_twin
 from tests.support.cancel_at import cancelled_everywhere
 from tests.support.consumed import Record
 from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, orders
+from tests.support.sql_application import place as place_plain
 from tests.support.sql_application import place_async as place
 from txbridge import UsageError
 
@@ -131,6 +133,14 @@ def test_what_can_not_work(url, driver):
         AsyncSqlTransactionListener(async_sessionmaker(twin, twophase=True), place)
     with pytest.raises(UsageError, match="check_wait must be positive"):
         AsyncSqlTransactionListener(twin, place, check_wait=0)
+    with pytest.raises(
+        UsageError, match="place_async is a coroutine function: an AsyncSqlTransactionListener takes it"
+    ):
+        SqlTransactionListener(plain, partial(place))
+    with pytest.raises(UsageError, match=r"place is no coroutine function .*: a SqlTransactionListener takes it"):
+        AsyncSqlTransactionListener(twin, place_plain)
+    with pytest.raises(UsageError, match="a function is needed, not str"):
+        SqlTransactionListener(plain, "place")
 
 
 def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need():

@@ -1,0 +1,46 @@
+"""Coroutine functions, however they are wrapped. Where nobody would await one, it is refused before it is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from txbridge.errors import UsageError
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether a call returns a coroutine: also for a `functools.partial`, and for an object with such a `__call__`."""
+    inner = _unwrapped(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+
+
+def require_plain(function: Callable[..., Any], instead: str) -> None:
+    """Raise UsageError for a coroutine function, whose body would never run. `instead` says what takes it."""
+    _require_callable(function)
+    if is_coroutine_function(function):
+        raise UsageError(f"{_name_of(function)} is a coroutine function: {instead}")
+
+
+def require_coroutine(function: Callable[..., Any], instead: str) -> None:
+    """Raise UsageError for a plain function, which would block the loop. `instead` says what takes it."""
+    _require_callable(function)
+    if not is_coroutine_function(function):
+        raise UsageError(f"{_name_of(function)} is no coroutine function (async def): {instead}")
+
+
+def _require_callable(function: object) -> None:
+    if not callable(function):
+        raise UsageError(f"a function is needed, not {type(function).__name__}")
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    inner = _unwrapped(function)
+    return str(getattr(inner, "__name__", type(inner).__name__))
