@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+
+from txbridge.errors import UsageError
 
 #: The last millisecond of the year 9999, after which there is no date. Kafka takes any number as a timestamp.
 LAST_TIME = 253_402_300_799_999
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_UNITS = {"s": _SECOND, "m": _MINUTE, "h": _HOUR, "d": _DAY}
+_AGE = re.compile(r"(\d{1,9})([smhd])\Z")
+
+
+def parse_age(text: str, option: str) -> int:
+    """Return the milliseconds of an age such as 90s, 10m, 2h, 3d. Raises UsageError, which names the option."""
+    found = _AGE.match(text)
+    if found is None:
+        raise UsageError(f"{option} takes a number and a unit, as in 90s, 10m, 2h or 3d, not {text[:40]!r}")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def duration(ms: int) -> str:

@@ -42,7 +42,7 @@ def configs(kafka: EmbeddedKafka, *arguments: str) -> None:
 
 
 def doctor(bridge: Bridge, *arguments: str) -> list[dict[str, str]]:
-    where = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace, "--json"]
+    where = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace, "--format", "json"]
     done = run_txbridge("doctor", *where, *arguments)
     found: list[dict[str, str]] = json.loads(done.stdout)["findings"]
     return found

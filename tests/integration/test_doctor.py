@@ -97,7 +97,7 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
     bridge.worker()
     with bridge.member("orders", {"max.message.bytes": "2000000"}):
         real = bridge.create_topic("real")
-        code, output = run(bridge, "--json", "--group", "orders", "--real-topic", real)
+        code, output = run(bridge, "--format", "json", "--group", "orders", "--real-topic", real)
         assert code == 0, output
         found = json.loads(output)
         assert (found["namespace"], found["healthy"], found["complete"]) == (bridge.namespace, True, True)
@@ -124,7 +124,7 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
 
 
 def test_an_unreachable_kafka_is_exit_code_2_in_text_and_json() -> None:
-    result = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "--json"])
+    result = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "--format", "json"])
     assert result.exit_code == 2
     found = json.loads(result.stdout)
     assert (found["complete"], [one["check"] for one in found["findings"]]) == (False, ["connection"])
@@ -192,7 +192,7 @@ def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bri
 
 def test_a_group_and_a_real_topic_that_are_not_there_yet(bridge: Bridge) -> None:
     """The rights on a missing topic are not known. They are no second problem."""
-    code, output = run(bridge, "--group", "new", "--real-topic", f"{bridge.namespace}-new", "--json")
+    code, output = run(bridge, "--group", "new", "--real-topic", f"{bridge.namespace}-new", "--format", "json")
     assert code == 1
     found = [one for one in json.loads(output)["findings"] if one["level"] in {"problem", "unknown"}]
     assert {(one["check"], one["text"]) for one in found if one["check"] != "workers"} == {

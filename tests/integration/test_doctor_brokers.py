@@ -24,7 +24,7 @@ def cli(servers: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def findings(servers: str) -> tuple[int, dict[str, list[str]]]:
-    done = cli(servers, "doctor", "--json")
+    done = cli(servers, "doctor", "--format", "json")
     assert done.stderr == ""
     found: dict[str, list[str]] = {}
     for one in json.loads(done.stdout)["findings"]:

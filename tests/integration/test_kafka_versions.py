@@ -78,7 +78,7 @@ def _a_commit_waits_for_its_topic(bridge: Bridge) -> None:
 
 def _doctor_finds_no_fault(bridge: Bridge) -> None:
     """Expect no finding except about a single node, ended applications and their undecided messages."""
-    arguments = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace, "--json"]
+    arguments = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace, "--format", "json"]
     done = run_txbridge("doctor", *arguments)
     found = {one["check"]: one for one in json.loads(done.stdout)["findings"] if one["level"] not in {"ok", "note"}}
     assert found.keys() <= {"replication", "producers", "limits", "backlog"}, found

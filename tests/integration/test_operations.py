@@ -20,6 +20,7 @@ from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.operations import (
+    Action,
     Connection,
     NextStep,
     OpenMessage,
@@ -31,8 +32,8 @@ from txbridge.operations import (
     list_pending,
     read_history,
     resolve,
+    resolve_all,
     resume,
-    resume_group,
 )
 from txbridge.operations.address import FinishedError
 from txbridge.topics.verify import LayoutError
@@ -357,19 +358,20 @@ def test_p7_a_resumed_message_is_checked_from_one_again_and_then_committed_once(
 @pytest.mark.long
 def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bridge) -> None:
     mine, others = discard(bridge, 3, "mine"), discard(bridge, 1, "others")
-    foretold = resume_group(connect(bridge), "mine", reason="", operator="", dry_run=True)
+    mine_only = Selection(group="mine")
+    foretold = resolve_all(connect(bridge), Action.RESUME, mine_only, dry_run=True)
     assert [(one.message.coordinates, one.result) for one in foretold] == [
         (where(one), Result.WOULD_RESUME) for one in mine
     ]
     assert ends(bridge) == []
     # Without a worker the first resume is stored, and a second one finds it.
-    stored = resume_group(connect(bridge), "mine", **WORDS, timeout_s=0)
-    again = resume_group(connect(bridge), "mine", **WORDS, timeout_s=0)
+    stored = resolve_all(connect(bridge), Action.RESUME, mine_only, **WORDS, timeout_s=0)
+    again = resolve_all(connect(bridge), Action.RESUME, mine_only, **WORDS, timeout_s=0)
     assert [one.result for one in [*stored, *again]] == [Result.STORED] * 6
     assert {one.end_offset for one in again} == {None}
     with bridge.local_owner():
         eventually(lambda: sorted(map(str, bridge.parked_states(0))) == ["discarded", "pending", "pending", "pending"])
-        assert resume_group(connect(bridge), "mine", **WORDS) == []
+        assert resolve_all(connect(bridge), Action.RESUME, mine_only, **WORDS) == []
     assert [one.coordinates for one in list_discarded(connect(bridge)).messages] == [where(one) for one in others]
     # One END record for all messages.
     [(headers, value)] = ends(bridge)
@@ -529,8 +531,8 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     )
     resumed = run(bridge, "resume", where(prepared), "--reason", "oops", "--format", "json")
     assert (resumed.returncode, json.loads(resumed.stdout)["answers"]) == (1, [])
-    nothing = run(bridge, "resume", "--group", "dead", "--yes", "--reason", "oops")
-    assert (nothing.returncode, nothing.stdout) == (0, f"{about}this group has no discarded messages\n")
+    nothing = run(bridge, "resolve-all", "resume", "--group", "dead", "--yes", "--reason", "oops")
+    assert (nothing.returncode, nothing.stdout) == (0, f"{about}no message matches\n")
     assert run(bridge, "pending").stdout == f"{about}no open message matches\n"
     held = bridge.prepare(f"{bridge.namespace}.missing", b"value", partition=0)
     done = run(bridge, "resolve", where(held), "commit", "--reason", "it was paid", "--operator", "bob")
@@ -542,22 +544,22 @@ def test_many_are_resolved_by_cause_after_a_dry_run_and_no_others(bridge: Bridge
     topic = bridge.create_topic("real")
     mine = [bridge.prepare(topic, b"%d" % number, partition=number % 2, group="dead") for number in range(3)]
     other = bridge.prepare(topic, b"other", partition=0, group="dead-too")
-    cause = ["--cause", "group dead:", "--topic", topic]
+    cause = ["--cause", "group dead:", "--real-topic", topic]
     dry = run(bridge, "resolve-all", "commit", *cause, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert [line.split()[:2] for line in dry.stdout.splitlines() if line.startswith("would_commit")] == [
         ["would_commit", place] for place in sorted(where(one) for one in mine)
     ]
     assert "3  pending, group dead: not asked yet" in dry.stdout
-    assert "--expect 3" in dry.stdout
+    assert "give --yes --expect 3 and --reason" in dry.stdout
     why = ["--reason", "the batch was paid, ticket 7", "--operator", "alice"]
-    changed = run(bridge, "resolve-all", "commit", *cause, "--expect", "2", *why)
+    changed = run(bridge, "resolve-all", "commit", *cause, "--yes", "--expect", "2", *why)
     assert (changed.returncode, "3 messages, not 2" in changed.stdout) == (1, True), changed.stdout
     none = run(bridge, "resolve-all", "abandon", *cause, "--dry-run")
     assert (none.returncode, none.stdout.splitlines()[-1]) == (0, "no message matches")
     assert ends(bridge) == []
     bridge.worker()
-    done = run(bridge, "resolve-all", "commit", *cause, "--expect", "3", *why, "--format", "json")
+    done = run(bridge, "resolve-all", "commit", *cause, "--yes", "--expect", "3", *why, "--format", "json")
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)["answers"]
     assert [(one["result"], one["group"]) for one in answers] == [("committed", "dead")] * 3

@@ -25,7 +25,16 @@ from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
-from txbridge.operations import Connection, Result, Selection, list_discarded, list_pending, resolve, resume_group
+from txbridge.operations import (
+    Action,
+    Connection,
+    Result,
+    Selection,
+    list_discarded,
+    list_pending,
+    resolve,
+    resolve_all,
+)
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 
@@ -81,7 +90,7 @@ def connect(bridge):
 
 def resumed_and_committed_by_hand(connection):
     how = {"reason": "test", "operator": "test", "timeout_s": 60}
-    resume_group(connection, GROUP, **how)
+    resolve_all(connection, Action.RESUME, Selection(group=GROUP), **how)
     pending = list_pending(connection, Selection()).messages
     done = [resolve(connection, f"{one.partition}:{one.half_offset}", Decision.COMMIT, **how) for one in pending]
     return [one.result for one in done] == [Result.COMMITTED]
@@ -115,7 +124,7 @@ def test_p2_an_undecided_message_whose_row_is_gone_is_asked_about_and_then_decid
     connection = connect(bridge)
     with service(bridge, url, patience=0), purging(url, purge_all):
         eventually(lambda: len(bridge.discarded()) == 1, 60)
-        resume_group(connection, GROUP, reason="test", operator="test", timeout_s=60)
+        resolve_all(connection, Action.RESUME, Selection(group=GROUP), reason="test", operator="test", timeout_s=60)
         eventually(lambda: len(bridge.discarded()) == 2, 60)
         assert answers(bridge) >= 4
         assert list(bridge.outcomes().values()) == [["discard", "discard"]]
@@ -139,7 +148,9 @@ def test_p2_a_discarded_message_that_is_resumed_is_committed_by_its_row(bridge, 
     assert purge_by_command(url).startswith("txbridge_transactions: 0 rows deleted")
     with service(bridge, url, patience=0):
         wait_members(bridge, 1)
-        resume_group(connect(bridge), GROUP, reason="test", operator="test", timeout_s=60)
+        resolve_all(
+            connect(bridge), Action.RESUME, Selection(group=GROUP), reason="test", operator="test", timeout_s=60
+        )
         bridge.wait_visible(topic, [b"order"])
 
 

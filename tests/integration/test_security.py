@@ -157,7 +157,7 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
         bridge.wait_visible(scene.real, [b"checked"])
         assert listener.checked == [b"checked"]
         doctor = scene.cli(
-            scene.user("doctor", "worker"), "doctor", "--json", "--group", GROUP, "--real-topic", scene.real
+            scene.user("doctor", "worker"), "doctor", "--format", "json", "--group", GROUP, "--real-topic", scene.real
         )
         assert (doctor.returncode, doctor.stderr) == (0, ""), doctor.stdout
     operator = scene.user("operator")
@@ -586,7 +586,7 @@ def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene:
 def test_secrets_appear_in_no_output(scene: Scene) -> None:
     user = scene.user("worker")
     wrong = replace(user, password="a-secret-nobody-may-see")
-    done = scene.cli(wrong, "doctor", "--json")
+    done = scene.cli(wrong, "doctor", "--format", "json")
     assert done.returncode == 2
     assert "Authentication failed" in done.stdout
     assert wrong.password not in done.stdout + done.stderr

@@ -41,7 +41,7 @@ def dev(
     real_topic: RealTopics = None,
     port: Annotated[int, typer.Option(help="Kafka's port on 127.0.0.1; 0 finds a free one.")] = DEFAULT_PORT,
     metrics_port: Annotated[
-        int, typer.Option(help="The worker's port for metrics and the status page; 0 for none.")
+        int, typer.Option(metavar="N", help="The worker's port for metrics and the status page; 0 for none.")
     ] = DEFAULT_METRICS_PORT,
     data_dir: DataDirOption = None,
     config: Config = None,

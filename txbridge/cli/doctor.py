@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from txbridge.cli.options import ClusterOptions, DatabaseUrl, OutboxName, require_database, spread
+from txbridge.cli.options import (
+    ClusterOptions,
+    DatabaseUrl,
+    Format,
+    OutboxName,
+    OutputFormat,
+    require_database,
+    spread,
+)
 from txbridge.cli.rocketmq import DoorPlace
 from txbridge.cli.terminal import console, print_json
 from txbridge.doctor.finding import Check, Level, Report, unknown
@@ -33,16 +40,11 @@ _STYLE = {
 _LONGEST = 1_000
 
 
-class FindingsFormat(enum.Enum):
-    TEXT = "text"
-    JSON = "json"
-
-
 @spread
 def doctor(
     cluster: ClusterOptions,
     app_id: Annotated[
-        str | None, typer.Option(help="The workers' consumer group, unless it has the default name.")
+        str | None, typer.Option(metavar="GROUP", help="The workers' consumer group, unless it has the default name.")
     ] = None,
     role: Annotated[
         Role | None,
@@ -51,10 +53,11 @@ def doctor(
         ),
     ] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help="Check the rights on this producer group; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="GROUP", help="Check the rights on this producer group; may be repeated."),
     ] = None,
     real_topic: Annotated[
-        list[str] | None, typer.Option(help="Check the rights on this real topic; may be repeated.")
+        list[str] | None, typer.Option(metavar="TOPIC", help="Check the rights on this real topic; may be repeated.")
     ] = None,
     door: Annotated[
         bool, typer.Option("--door", help="Also examine the front door for RocketMQ clients; give its options.")
@@ -66,10 +69,7 @@ def doctor(
     ] = False,
     database_url: DatabaseUrl = None,
     table: OutboxName = "txbridge_outbox",
-    output_format: Annotated[
-        FindingsFormat, typer.Option("--format", help="For people or for programs.")
-    ] = FindingsFormat.TEXT,
-    json_output: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Examine cluster, topics, rights, workers, producers, transactions, front door and outbox. Changes nothing.
 
@@ -106,7 +106,7 @@ def doctor(
     if relay:
         more = outbox.list_findings(report.half, settings.timer_max_delay)
         report = replace(report, findings=[*report.findings, *more])
-    if json_output or output_format is FindingsFormat.JSON:
+    if output_format is Format.JSON:
         findings = [one.as_record() for one in report.findings]
         print_json(report.subject, {"healthy": report.healthy, "complete": report.complete, "findings": findings})
     else:

@@ -55,8 +55,8 @@ def start(
     refetch: Annotated[
         bool, typer.Option("--refetch", help="Download Kafka's jars again, if the cache is damaged.")
     ] = False,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A broker setting; may be repeated.")
+    broker_config: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of the brokers; may be repeated.")
     ] = None,
     heap: Annotated[
         str | None, typer.Option(help="Largest heap of each JVM. Default: 512m, and 256m with several brokers.")
@@ -64,13 +64,13 @@ def start(
     jvm_profile: Annotated[
         JvmProfile, typer.Option(help="fast-start for tests, throughput for measurements.")
     ] = "fast-start",
-    timeout: Annotated[float, typer.Option(help="Seconds to wait until it answers.")] = START_TIMEOUT_S,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Wait so long until it answers.")] = START_TIMEOUT_S,
 ) -> None:
     """Start Kafka: in the foreground until Ctrl-C, or with --detach in the background until `stop`."""
     kafka = EmbeddedKafka(
         port=port or None,
         data_dir=data_dir or default_data_dir(),
-        config=parse_settings(config or []),
+        config=parse_settings(broker_config or []),
         heap=heap,
         brokers=brokers,
         kafka_version=kafka_version,
@@ -101,7 +101,9 @@ def start(
 @app.command()
 def stop(
     data_dir: DataDirOption = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to stop cleanly before it is killed.")] = STOP_TIMEOUT_S,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time to stop cleanly before it is killed.")
+    ] = STOP_TIMEOUT_S,
 ) -> None:
     """Stop the brokers of a data folder, and return when they have ended. It is not an error if none runs."""
     folder = _folder(data_dir)
@@ -145,7 +147,7 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            raise UsageError(f"--config takes NAME=VALUE, as in log.retention.ms=60000, not {pair!r}")
+            raise UsageError(f"--broker-config takes NAME=VALUE, as in log.retention.ms=60000, not {pair!r}")
         settings[name.strip()] = value.strip()
     return settings
 

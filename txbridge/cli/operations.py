@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txbridge.cli.options import ClusterOptions, Format, OutputFormat, parse_age, spread
+from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
 from txbridge.cli.terminal import complain, print_json, warn
@@ -30,12 +30,12 @@ from txbridge.operations import (
     list_pending,
     resolve,
     resume,
-    resume_group,
 )
 from txbridge.operations.address import FinishedError
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S
 from txbridge.operations.decision_writer import check_words
 from txbridge.subject import about
+from txbridge.text import parse_age
 
 #: Exit codes. main.py uses the same 2 for every TxBridgeError.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
@@ -73,17 +73,17 @@ _MESSAGE = typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or
 class Filters:
     """The messages that a command is about."""
 
-    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None
-    topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None
-    partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None
-    min_age: Annotated[
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only of this producer group.")] = None
+    real_topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Only for this real topic.")] = None
+    partition: Annotated[int | None, typer.Option(metavar="N", help="Only of this half partition.")] = None
+    older_than: Annotated[
         str, typer.Option(metavar="AGE", help="Only messages of at least this age: 90s, 10m, 2h, 3d.")
     ] = "0s"
 
     def as_selection(self, cause: str | None) -> Selection:
         """Raises UsageError."""
-        age = parse_age(self.min_age, "--min-age")
-        return Selection(group=self.group, topic=self.topic, partition=self.partition, min_age=age, cause=cause)
+        age = parse_age(self.older_than, "--older-than")
+        return Selection(group=self.group, topic=self.real_topic, partition=self.partition, min_age=age, cause=cause)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ class CommandOptions:
 
     reason: Annotated[str, typer.Option(help="The reason; recorded in END. Not needed with --dry-run.")] = ""
     operator: Operator = None
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until a worker has applied the command.")] = (
-        DEFAULT_TIMEOUT_S
-    )
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Wait so long until a worker has applied the command.")
+    ] = DEFAULT_TIMEOUT_S
 
     def as_arguments(self, *, dry_run: bool) -> dict[str, Any]:
         """The arguments of `txbridge.operations`. A dry run records nobody.
@@ -197,40 +197,23 @@ def resolve_command(
 @spread
 def resume_command(
     *,
-    message: Annotated[str | None, _MESSAGE] = None,
+    message: Annotated[str, _MESSAGE],
     how: CommandOptions,
     id_prefix: IdPrefix = None,
-    group: Annotated[str | None, typer.Option(help="Resume all discarded messages of this producer group.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --group: only list the messages.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --group: resume all of them.")] = False,
     cluster: ClusterOptions,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Resume discarded transactions: they are pending again, and checks start from 1. A second resume does nothing.
+    """Resume a discarded transaction: it is pending again, and checks start from 1. A second resume does nothing.
 
     Exit code 0: resumed, now or before; 1: refused, nothing has changed; 2: failed; 3: stored, but no worker has
     applied it yet.
     """
-    if (message is None) == (group is None):
-        raise UsageError("give one MESSAGE, or --group for all discarded messages of a producer group")
-    if message is not None and (dry_run or yes):
-        raise UsageError("--dry-run and --yes need --group")
-    if group is not None and id_prefix is not None:
-        raise UsageError("--id needs one MESSAGE, and cannot be used with --group")
-    if group is not None and dry_run == yes:
-        raise UsageError(
-            f"--group resumes all discarded messages of {group!r}: list them with --dry-run, then give --yes"
-        )
-    given = how.as_arguments(dry_run=dry_run)
-    settings = cluster.load_settings()
+    given = how.as_arguments(dry_run=False)
 
     def work(connection: Connection) -> list[Answer]:
-        if group is not None:
-            return resume_group(connection, group, dry_run=dry_run, **given)
-        assert message is not None
         return [resume(connection, message, id_prefix=id_prefix, **given)]
 
-    answer(work, settings, output_format, lambda _, found: [] if found else ["this group has no discarded messages"])
+    answer(work, cluster.load_settings(), output_format, lambda *_: [])
 
 
 def default_operator() -> str:

@@ -6,7 +6,6 @@ import enum
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
@@ -73,18 +72,6 @@ class Format(enum.Enum):
     JSON = "json"
 
 
-_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_AGE = re.compile(r"(\d{1,9})([smhd])\Z")
-
-
-def parse_age(text: str, option: str) -> int:
-    """Milliseconds of an age such as 90s, 10m, 2h, 3d. Raises UsageError."""
-    found = _AGE.match(text)
-    if found is None:
-        raise UsageError(f"{option} takes a number and a unit, as in 90s, 10m, 2h or 3d, not {text[:40]!r}")
-    return int(found[1]) * _UNITS[found[2]]
-
-
 OutputFormat = Annotated[Format, typer.Option("--format", help="For people or for programs.")]
 
 
@@ -94,7 +81,9 @@ class ClusterOptions:
         str | None,
         typer.Option(metavar="HOST:PORT,...", help="Kafka brokers to start from; or TXBRIDGE_BOOTSTRAP_SERVERS."),
     ] = None
-    namespace: Annotated[str | None, typer.Option(help="Prefix of all internal topics; or TXBRIDGE_NAMESPACE.")] = None
+    namespace: Annotated[
+        str | None, typer.Option(metavar="PREFIX", help="Prefix of all internal topics; or TXBRIDGE_NAMESPACE.")
+    ] = None
     config: Config = None
     kafka: Annotated[
         list[str] | None,

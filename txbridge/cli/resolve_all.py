@@ -32,14 +32,17 @@ def resolve_all_command(
         ),
     ],
     cause: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="TEXT", help="Messages whose cause, as `txbridge pending` lists it, contains this text."),
-    ],
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the messages.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Act on all of them.")] = False,
     expect: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Act if exactly this many messages match, as in the dry run; otherwise do nothing."
+            metavar="N",
+            min=1,
+            help="With --yes: act if exactly this many messages match, as in the dry run; else do nothing.",
         ),
     ] = None,
     how: CommandOptions,
@@ -47,15 +50,19 @@ def resolve_all_command(
     cluster: ClusterOptions,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Commit, roll back, abandon or resume all open messages with the same cause, after a dry run.
+    """Commit, roll back, abandon or resume all open messages of a cause or a group, after a dry run.
 
     Exit code 0: done, or no message matches; 1: some or all were refused; 2: failed; 3: stored, but not done yet. Then
     no worker has applied it, or a real topic does not accept it.
     """
-    if not cause.strip():
+    if cause is not None and not cause.strip():
         raise UsageError("--cause needs part of a cause, as `txbridge pending` lists it")
-    if dry_run == (expect is not None):
-        raise UsageError("run it with --dry-run first, then give --expect with the number of messages")
+    if cause is None and filters.group is None:
+        raise UsageError("say which messages: give --cause with part of a cause, or --group with a producer group")
+    if dry_run == yes:
+        raise UsageError("it acts on many messages: look at them with --dry-run, then give --yes")
+    if dry_run and expect is not None:
+        raise UsageError("--expect needs --yes: it is the number of messages of a dry run")
     given = how.as_arguments(dry_run=dry_run)
     selection = filters.as_selection(cause)
     settings = cluster.load_settings()
@@ -70,7 +77,7 @@ def resolve_all_command(
             return _counted(one.result.value for one in answers)
         now, problem_of = time.time_ns() // 1_000_000, GroupStates(connection).problem_of
         causes = _counted(cause_of(one.message, now, problem_of) for one in answers)
-        return [*causes, f"nothing was written; to do it, give --expect {len(answers)} and --reason"]
+        return [*causes, f"nothing was written; to do it, give --yes --expect {len(answers)} and --reason"]
 
     answer(work, settings, output_format, summary)
 

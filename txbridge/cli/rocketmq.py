@@ -73,9 +73,12 @@ class DoorLoad:
         False
     )
     metrics_port: Annotated[
-        int, _option("METRICS_PORT", "Port for /metrics, /livez and /readyz; 0 is none.", min=0, max=65_535)
+        int,
+        _option("METRICS_PORT", "Port for /metrics, /livez and /readyz; 0 is none.", metavar="N", min=0, max=65_535),
     ] = 0
-    metrics_host: Annotated[str, _option("METRICS_HOST", "Address on which that port listens.")] = "127.0.0.1"
+    metrics_host: Annotated[str, _option("METRICS_HOST", "Address on which that port listens.", metavar="ADDRESS")] = (
+        "127.0.0.1"
+    )
     memory_mib: Annotated[
         int, _option("MEMORY", "MiB of requests that are read or answered at a time.", "--memory", min=32)
     ] = 256

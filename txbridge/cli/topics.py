@@ -59,6 +59,7 @@ Groups = Annotated[
     list[str] | None,
     typer.Option(
         "--group",
+        metavar="GROUP",
         help="Also the check topic of this producer group, if its clients may not create it; may be repeated.",
     ),
 ]
@@ -68,7 +69,7 @@ RealTopics = Annotated[
     list[str] | None,
     typer.Option(
         "--real-topic",
-        metavar="NAME[:PARTITIONS]",
+        metavar="TOPIC[:PARTITIONS]",
         help="Also create this real topic if it is missing, by default with 4 partitions; repeatable.",
     ),
 ]

@@ -5,7 +5,7 @@ and abandoning write END commands, which the worker applies as any other: the pr
 """
 
 from txbridge.operations.actions import Action
-from txbridge.operations.commands import abandon, resolve, resolve_all, resume, resume_group
+from txbridge.operations.commands import abandon, resolve, resolve_all, resume
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import History, Step, read_history
 from txbridge.operations.listing import list_discarded, list_pending
@@ -30,5 +30,4 @@ __all__ = [
     "resolve",
     "resolve_all",
     "resume",
-    "resume_group",
 ]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from txbridge.core.decision_record import MAX_ENTRIES, Decision
-from txbridge.core.names import is_group
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError, UsageError
@@ -166,32 +165,6 @@ def resolve_all(
                 answers += _await_results(connection, action, view, batch, end_offset, deadline)
             written = True
     return sorted(answers, key=lambda answer: (answer.message.partition, answer.message.half_offset))
-
-
-def resume_group(
-    connection: Connection,
-    group: str,
-    *,
-    reason: str,
-    operator: str,
-    dry_run: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> list[Answer]:
-    """Resume every discarded message of a producer group, in the order of partitions and offsets.
-
-    A dry run lists the messages and writes nothing. Errors are those of `resolve_all`.
-    """
-    if not is_group(group):
-        raise UsageError(f"{group[:40]!r} cannot be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ -")
-    return resolve_all(
-        connection,
-        Action.RESUME,
-        Selection(group=group),
-        reason=reason,
-        operator=operator,
-        dry_run=dry_run,
-        timeout_s=timeout_s,
-    )
 
 
 def _with_losses(

@@ -22,10 +22,10 @@ class RealTopic:
 
     @classmethod
     def parse(cls, text: str, names: Names, most: int) -> Self:
-        """Parse NAME or NAME:PARTITIONS. Raises UsageError."""
+        """Parse TOPIC or TOPIC:PARTITIONS. Raises UsageError."""
         name, colon, number = text.partition(":")
         if not is_topic(name):
-            raise UsageError(f"--real-topic takes NAME or NAME:PARTITIONS, and {name!r} is not the name of a topic")
+            raise UsageError(f"--real-topic takes TOPIC or TOPIC:PARTITIONS, and {name!r} is not the name of a topic")
         if names.is_forbidden(name):
             raise UsageError(f"--real-topic {name}: no message is ever delivered to a topic of that name")
         if not colon:

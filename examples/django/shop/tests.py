@@ -300,7 +300,7 @@ class LocalTransactions(TransactionTestCase):
             self.assertIs(self.listener.check_local_transaction(self.asked("another")), UNKNOWN)
         self.assertIn("barrier_of_message=another barrier_here=" + its, logged.output[0])
         # The purge leaves the identity, and an emptied table has lost it with its rows.
-        call_command("txbridge_purge", "--days=1", stdout=StringIO())
+        call_command("txbridge_purge", "--older-than=1d", stdout=StringIO())
         self.assertEqual(Transaction.objects.get(id="barrier").state, its)
         Transaction.objects.all().delete()
         self.assertIs(self.listener.check_local_transaction(self.asked(its)), UNKNOWN)
@@ -317,14 +317,15 @@ class LocalTransactions(TransactionTestCase):
         self.assertEqual(Transaction.objects.count(), 5)
         call_command("txbridge_purge", stdout=out)
         self.assertEqual(out.getvalue(), "2 rows would be deleted\n2 rows deleted\n")
-        call_command("txbridge_purge", "--days=6", stdout=out)
+        call_command("txbridge_purge", "--older-than=6d", stdout=out)
         left = Transaction.objects.exclude(id="purged").order_by("id")
         self.assertEqual(list(left.values_list("id", flat=True)), ["0", "3"])
-        with self.assertRaises(CommandError):
-            call_command("txbridge_purge", "--days=0")
+        for age, said in (("6", "--older-than takes a number and a unit"), ("59m", "must be an hour at least")):
+            with self.assertRaisesRegex(CommandError, said):
+                call_command("txbridge_purge", f"--older-than={age}")
         # A project that only writes to the outbox.
         with override_settings(TXBRIDGE={}):
-            call_command("txbridge_purge", "--days=6", stdout=out)
+            call_command("txbridge_purge", "--older-than=6d", stdout=out)
         with override_settings(TXBRIDGE={"DATABASE": "x"}), self.assertRaisesRegex(CommandError, "names 'x'"):
             call_command("txbridge_purge")
 
@@ -334,7 +335,7 @@ class LocalTransactions(TransactionTestCase):
         self.assertEqual(Transaction.objects.get(id=ID).created_at, 2)
         # Ages count from the newest row.
         Transaction.objects.create(id="young", state="committed", created_at=time.time_ns() // 1_000_000)
-        call_command("txbridge_purge", "--days=1", stdout=StringIO())
+        call_command("txbridge_purge", "--older-than=1d", stdout=StringIO())
         self.assertFalse(Transaction.objects.filter(id=ID).exists())
         with self.assertLogs("txbridge.client", "ERROR") as logged:
             self.assertIs(self.listener.check_local_transaction(self.asked(its, 600)), UNKNOWN)

@@ -189,7 +189,7 @@ def test_p2_p4_a_relay_of_another_database_in_the_same_group_decides_nothing(
 
 def test_the_doctor_knows_relays(bridge, topic, url, engine):
     flags = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
-    flags += ("--relay", "--database-url", url, "--group", "relay", "--real-topic", topic, "--json")
+    flags += ("--relay", "--database-url", url, "--group", "relay", "--real-topic", topic, "--format", "json")
 
     def examined():
         findings = json.loads(run_txbridge("doctor", *flags).stdout)["findings"]

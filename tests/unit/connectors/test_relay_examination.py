@@ -207,7 +207,7 @@ def test_the_outbox_is_examined_where_no_worker_is_installed(sqlite_url):
     create_outbox(engine)
     engine.dispose()
     program = "import sys; sys.modules['aiokafka'] = None; from txbridge.cli.app import app; app()"
-    flags = ("--bootstrap-servers", "127.0.0.1:1", "--relay", "--database-url", sqlite_url, "--json")
+    flags = ("--bootstrap-servers", "127.0.0.1:1", "--relay", "--database-url", sqlite_url, "--format", "json")
     done = subprocess.run(
         [sys.executable, "-c", program, "doctor", *flags], capture_output=True, text=True, check=False
     )

@@ -141,7 +141,7 @@ def test_taken_port_says_what_to_do():
 def test_settings_of_the_command_line():
     assert kafka.parse_settings(["a.b=c", " d = e=f "]) == {"a.b": "c", "d": "e=f"}
     for wrong in ("a.b", "=c", " =c"):
-        with pytest.raises(UsageError, match="--config takes NAME=VALUE"):
+        with pytest.raises(UsageError, match="--broker-config takes NAME=VALUE"):
             kafka.parse_settings([wrong])
 
 

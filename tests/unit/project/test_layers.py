@@ -19,7 +19,7 @@ PACKAGE = ROOT / "txbridge"
 ALLOWED = {
     "errors": set(),
     "extras": {"errors"},
-    "text": set(),
+    "text": {"errors"},
     "log": {"text"},
     "tracing": set(),
     "backoff": set(),
@@ -52,7 +52,7 @@ ALLOWED = {
 #: The other packages by folder, and the parts of txbridge that each may import.
 BESIDE = {
     "spark/txbridge_audit": {"core", "kafka", "subject", "errors", "extras", "text"},
-    "connectors/txbridge_django": {"core", "client", "errors", "extras"},
+    "connectors/txbridge_django": {"core", "client", "errors", "extras", "text"},
     "connectors/txbridge_sqlalchemy": {"core", "client", "errors", "extras"},
     # A door is a client on one side, and a server like the worker on the other.
     "connectors/txbridge_rocketmq": {

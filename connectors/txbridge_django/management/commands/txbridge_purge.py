@@ -11,8 +11,9 @@ from django.db import connections
 from django.db.models import Max, QuerySet
 
 from txbridge.client.barrier import NEVER_PURGED, PURGED_ROW
-from txbridge.client.barrier_purge import PURGE_AFTER, PurgedBarrierTable, mark_of
+from txbridge.client.barrier_purge import PURGE_AFTER, PurgedBarrierTable, mark_of, require_least_age
 from txbridge.errors import UsageError
+from txbridge.text import parse_age
 from txbridge_django.conf import outbox_database
 from txbridge_django.models import Transaction
 
@@ -23,21 +24,21 @@ class Command(BaseCommand):
     help = "Delete rows of txbridge_transactions for which no check comes any more. Run it once a day."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        days = PURGE_AFTER.days
-        parser.add_argument("--days", type=int, default=days, help=f"Of messages older than so many days ({days}).")
+        age = f"{PURGE_AFTER.days}d"
+        parser.add_argument("--older-than", metavar="AGE", default=age, help=f"Of messages so old: 12h, 3d ({age}).")
         parser.add_argument("--dry-run", action="store_true", help="Only count them.")
 
-    def handle(self, *_: Any, days: int, dry_run: bool, **__: Any) -> None:
-        if days < 1:
-            raise CommandError("--days must be at least 1")
+    def handle(self, *_: Any, older_than: str, dry_run: bool, **__: Any) -> None:
         try:
+            age = timedelta(milliseconds=parse_age(older_than, "--older-than"))
+            require_least_age(age)
             database = outbox_database()
         except UsageError as error:
             raise CommandError(str(error)) from None
         if not connections[database].settings_dict["AUTOCOMMIT"]:
             raise CommandError(f"DATABASES[{database!r}] has AUTOCOMMIT = False: no deletion would be committed")
         table = _DjangoTable(Transaction.objects.using(database))
-        deleted = table.purge_rows(timedelta(days=days), dry_run=dry_run)
+        deleted = table.purge_rows(age, dry_run=dry_run)
         self.stdout.write(f"{deleted} rows {'would be ' if dry_run else ''}deleted")
 
 
