@@ -121,7 +121,7 @@ class AsyncTransactionProducer:
         # Pools start their threads when they are used, so these cost nothing yet.
         self._calls_in = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
-        self._life = Life(self._options, self._checks.ask_application)
+        self._life = Life(self._options, self._checks)
         #: To the loop that has started the producer, or that starts it; None until then.
         self._hand_over: HandOver | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -305,7 +305,7 @@ class AsyncTransactionProducer:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.
-                abandoned, self._life = self._life, Life(self._options, self._checks.ask_application)
+                abandoned, self._life = self._life, Life(self._options, self._checks)
                 threading.Thread(target=abandoned.close, args=[None, _do_nothing, _do_nothing], daemon=True).start()
             # The start may be tried again, also in another loop.
             self._starting = self._hand_over = None

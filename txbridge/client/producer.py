@@ -122,7 +122,7 @@ class TransactionProducer:
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = ThreadChecks(listener, self, check_executor, check_thread_pool_max_size)
-        self._life = Life(self._options, self._checks.ask_application)
+        self._life = Life(self._options, self._checks)
 
     @property
     def group(self) -> str:

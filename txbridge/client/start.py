@@ -10,10 +10,12 @@ from confluent_kafka.admin import AdminClient
 from txbridge.backoff import Backoff
 from txbridge.client.base import process
 from txbridge.client.base.log import report
+from txbridge.client.checks.calls import CheckCalls
 from txbridge.client.errors import closed
+from txbridge.client.in_process import BRIDGES
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.options import ClientOptions
-from txbridge.client.runtime import Ask, Runtime
+from txbridge.client.runtime import Runtime
 from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
@@ -26,12 +28,14 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 
 
-def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = lambda: False) -> Runtime:
+def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], bool] = lambda: False) -> Runtime:
     """Verify the topics, create the group's check topic if it is missing, and start to send and to answer.
 
     Raises LayoutError, EnvironmentProblemError, KafkaUnreachableError after `start_timeout`, and UsageError for
     settings that librdkafka refuses or if the client `is_unwanted` by then. After an error nothing is left behind.
     """
+    if (open_client := BRIDGES.get(options.bootstrap_servers)) is not None:
+        return open_client(options, checks)
     connection = KafkaConnection(options.bootstrap_servers, options.settings.get("error_cb"))
     layout = _layout(options, _connect(options, connection), connection, is_unwanted)
     connection.note_answer()
@@ -40,7 +44,7 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
         # With a client of its own: one that is kept would cost threads and connections in every process.
         ensure_check_topic(_connect(options, connection), options.names, options.group, layout)
 
-    runtime = Runtime(options, layout, connection, ask, make_check_topic)
+    runtime = Runtime(options, layout, connection, checks.ask_application, make_check_topic)
     try:
         runtime.start()
         if is_unwanted():

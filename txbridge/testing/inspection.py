@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import Message
 
@@ -12,16 +12,7 @@ from txbridge.core.states import TransactionState
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations import Connection
 from txbridge.operations.reading import old_outcome, read_view
-
-
-class HasCoordinates(Protocol):
-    """The half coordinates of a transaction: the result of a send, or the MessageExt that a listener is given."""
-
-    @property
-    def half_partition(self) -> int: ...
-
-    @property
-    def half_offset(self) -> int: ...
+from txbridge.testing.fates import HasCoordinates
 
 
 def state_of(connection: Connection, transaction: HasCoordinates) -> TransactionState:

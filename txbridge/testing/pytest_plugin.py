@@ -16,6 +16,7 @@ from txbridge.client.listener import TransactionListener
 from txbridge.client.producer import TransactionProducer
 from txbridge.errors import TxBridgeError
 from txbridge.testing.backends import Backend, EmbeddedBackend
+from txbridge.testing.memory import MemoryBridge
 from txbridge.testing.sandbox import Sandbox
 from txbridge.testing.workers import RunningWorker
 
@@ -75,6 +76,13 @@ def _scope(fixture_name: str, config: pytest.Config) -> Any:  # noqa: ARG001  py
     if scope not in _SCOPES:
         raise pytest.UsageError(f"txbridge_scope must be one of {', '.join(_SCOPES)}, not {scope!r}")
     return scope
+
+
+@pytest.fixture
+def txbridge_memory() -> Iterator[MemoryBridge]:
+    """A bridge in memory: it needs no Kafka, and a test with it takes milliseconds."""
+    with MemoryBridge() as bridge:
+        yield bridge
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Collection
@@ -23,7 +24,8 @@ from txbridge.errors import UsageError
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.operations import Connection, OpenMessage, Selection
 from txbridge.testing.backends import Backend
-from txbridge.testing.inspection import HasCoordinates, read_committed, state_of
+from txbridge.testing.fates import FATES, HasCoordinates
+from txbridge.testing.inspection import read_committed, state_of
 from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
@@ -44,7 +46,6 @@ _ADMIN_TIMEOUT_S = 30.0
 _CLOCK_MARGIN_MS = 100
 
 _PENDING = Selection(states=frozenset({TransactionState.PENDING}), limit=None)
-_FATES = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK, TransactionState.DISCARDED})
 
 
 class Sandbox:
@@ -97,6 +98,11 @@ class Sandbox:
     def settings(self) -> dict[str, str]:
         """Settings for any client of confluent-kafka. A TransactionProducer needs `namespace`, too."""
         return {"bootstrap.servers": self.bootstrap_servers}
+
+    @property
+    def aio(self) -> SandboxHelpers:
+        """The helpers that wait, for tests that are coroutines: `await sandbox.aio.wait_fate(result)`."""
+        return SandboxHelpers(self)
 
     # --- workers, producers, topics ----------------------------------------------------------------------------------
 
@@ -181,6 +187,7 @@ class Sandbox:
 
     def wait_visible(self, topic: str, count: int = 1, timeout: float = DEFAULT_TIMEOUT_S) -> list[Message]:
         """Wait until at least `count` messages are visible, at most `timeout` seconds; returns all that are."""
+        _refuse_on_loop("wait_visible")
         found: list[Message] = []
 
         def enough() -> bool:
@@ -197,13 +204,14 @@ class Sandbox:
     def wait_fate(
         self,
         transaction: HasCoordinates,
-        fates: Collection[TransactionState] = _FATES,
+        fates: Collection[TransactionState] = FATES,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> TransactionState:
         """Wait until a transaction has one of these fates, at most `timeout` seconds, and return it.
 
         By default: committed (and visible), rolled back, discarded. HELD is a commit that its topic does not accept.
         """
+        _refuse_on_loop("wait_fate")
         last: list[TransactionState] = []
 
         def has_one() -> bool:
@@ -229,6 +237,7 @@ class Sandbox:
         For a moment the workers' clocks are set to the time at which the last of the checks would be due. A held
         message is tried again in that moment, and then within a minute.
         """
+        _refuse_on_loop("let_checks_be_due")
         before = self._read_undecided()
         if not before:
             return 0
@@ -266,3 +275,36 @@ class Sandbox:
     def _open_connection(self) -> Connection:
         assert self._connection is not None, "use the sandbox as a context manager"
         return self._connection
+
+
+class SandboxHelpers:
+    """Helpers of a Sandbox that a coroutine awaits. They wait in a thread."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def wait_visible(self, topic: str, count: int = 1, timeout: float = DEFAULT_TIMEOUT_S) -> list[Message]:  # noqa: ASYNC109
+        """See Sandbox.wait_visible."""
+        return await asyncio.to_thread(self._sandbox.wait_visible, topic, count, timeout)
+
+    async def wait_fate(
+        self,
+        transaction: HasCoordinates,
+        fates: Collection[TransactionState] = FATES,
+        timeout: float = DEFAULT_TIMEOUT_S,  # noqa: ASYNC109
+    ) -> TransactionState:
+        """See Sandbox.wait_fate."""
+        return await asyncio.to_thread(self._sandbox.wait_fate, transaction, fates, timeout)
+
+    async def let_checks_be_due(self, timeout: float = DEFAULT_TIMEOUT_S) -> int:  # noqa: ASYNC109
+        """See Sandbox.let_checks_be_due."""
+        return await asyncio.to_thread(self._sandbox.let_checks_be_due, timeout)
+
+
+def _refuse_on_loop(name: str) -> None:
+    """Raise UsageError on a running event loop: a producer there could not go on while the helper waits."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(f"{name}() would block the event loop: await sandbox.aio.{name}()")

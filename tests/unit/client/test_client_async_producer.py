@@ -66,8 +66,8 @@ class Plain(AsyncTransactionListener):
 def runtime(monkeypatch):
     runtime = FakeRuntime()
 
-    def start(_, ask, is_unwanted):
-        runtime.ask = ask
+    def start(_, checks, is_unwanted):
+        runtime.checks = checks
         return runtime
 
     monkeypatch.setattr("txbridge.client.start.start", start)
@@ -404,7 +404,7 @@ def test_a_closed_loop_gets_no_call(runtime, caplog):
     runtime.acknowledge()
     assert len(runtime.given_up) == 1
     answers: list = []
-    runtime.ask(REQUEST, answers.append)
+    runtime.checks.ask_application(REQUEST, answers.append)
     assert answers == [None]
     assert "check_not_asked" in caplog.text
     producer._calls_in.shutdown()
@@ -440,7 +440,9 @@ async def test_checks_run_on_the_loop_so_many_at_once(runtime, concurrency):
 
     answers: list = []
     async with producer_with(Listener(check=check), check_concurrency=concurrency):
-        thread = threading.Thread(target=lambda: [runtime.ask(REQUEST, answers.append) for _ in range(9)])
+        thread = threading.Thread(
+            target=lambda: [runtime.checks.ask_application(REQUEST, answers.append) for _ in range(9)]
+        )
         thread.start()
         await until(lambda: len(answers) == 9)
         thread.join()
@@ -459,14 +461,14 @@ async def test_close_waits_for_the_check_that_runs_and_leaves_the_rest(runtime):
     answers: list = []
     producer = await producer_with(Listener(check=check)).start()
     for _ in range(3):
-        runtime.ask(REQUEST, answers.append)
+        runtime.checks.ask_application(REQUEST, answers.append)
     await begun.wait()
     closing = asyncio.ensure_future(producer.close())
     await asyncio.sleep(0.02)
     assert not closing.done()
     go_on.set()
     await closing
-    runtime.ask(REQUEST, answers.append)
+    runtime.checks.ask_application(REQUEST, answers.append)
     await asyncio.sleep(0.01)
     # The rest stays in Kafka for another member of the group.
     assert len(answers) == 1
@@ -478,7 +480,7 @@ async def test_a_cancelled_check_is_unknown(runtime):
 
     answers: list = []
     async with producer_with(Listener(check=check)):
-        runtime.ask(REQUEST, answers.append)
+        runtime.checks.ask_application(REQUEST, answers.append)
         await until(lambda: answers)
     assert answers[0].state is LocalTransactionState.UNKNOW
 
@@ -490,6 +492,6 @@ async def test_a_blocking_listener_will_do(runtime):
     answers: list = []
     async with producer_with(Answers(in_a_thread, in_a_thread)) as producer:
         assert (await (await acknowledged(producer, runtime))).local_transaction_state is COMMIT
-        runtime.ask(REQUEST, answers.append)
+        runtime.checks.ask_application(REQUEST, answers.append)
         await until(lambda: answers)
     assert answers[0].state is COMMIT

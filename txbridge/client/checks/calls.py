@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from txbridge.client.async_listener import ListenerMethod
 from txbridge.client.base.log import report
@@ -67,6 +68,10 @@ class CheckCalls(ABC):
                 self._condition.wait(min(_LOOK_S, deadline.left))
 
     @abstractmethod
+    def call_listener(self, message: MessageExt) -> Any:
+        """Call the method in this thread and return its outcome, or a coroutine that does it on the loop."""
+
+    @abstractmethod
     def _start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
         """Let the method be called. The result is None if close() came before the call."""
 
@@ -111,9 +116,9 @@ class ThreadChecks(CheckCalls):
             self._executor.shutdown(wait=False)
 
     def _start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
-        return self._executor.submit(self._run, message)
+        return self._executor.submit(self.call_listener, message)
 
-    def _run(self, message: MessageExt) -> ListenerOutcome | None:
+    def call_listener(self, message: MessageExt) -> ListenerOutcome | None:
         if self._closed:
             return None
         with calling(self._owner):
@@ -134,12 +139,12 @@ class LoopChecks(CheckCalls):
     def _start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
         if self.loop.is_closed():
             raise RuntimeError("the event loop was closed without closing the producer")
-        return asyncio.run_coroutine_threadsafe(self._run(message), self.loop)
+        return asyncio.run_coroutine_threadsafe(self.call_listener(message), self.loop)
 
     def _is_gone(self) -> bool:
         return self.loop.is_closed()
 
-    async def _run(self, message: MessageExt) -> ListenerOutcome | None:
+    async def call_listener(self, message: MessageExt) -> ListenerOutcome | None:
         async with self._turns:
             if self._closed:
                 return None

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.errors import closed, started_before_a_fork
+from txbridge.client.in_process import BRIDGES
 from txbridge.client.options import ClientOptions
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 if TYPE_CHECKING:
-    from txbridge.client.runtime import Ask, Runtime
+    from txbridge.client.checks.calls import CheckCalls
+    from txbridge.client.runtime import Runtime
 
 #: Seconds that calls wait for the first start, which takes a few tenths of a second. If Kafka is away, a service has
 #: to take orders soon, and librdkafka needs some seconds to give up a broker that does not answer.
@@ -28,9 +30,9 @@ _START_AGAIN_S = 5.0
 class Life:
     """Starts and ends the Runtime of a client. Thread-safe, and a signal may interrupt it anywhere."""
 
-    def __init__(self, options: ClientOptions, ask: Ask) -> None:
+    def __init__(self, options: ClientOptions, checks: CheckCalls) -> None:
         self._options = options
-        self._ask = ask
+        self._checks = checks
         #: Held while the client starts or ends. A signal handler may close the client that its own thread is starting.
         self._lock = threading.RLock()
         #: True from the begin of `close`, and from its end.
@@ -62,7 +64,7 @@ class Life:
                 from txbridge.client.start import start  # noqa: PLC0415
 
                 try:
-                    self.runtime = start(self._options, self._ask, lambda: self._closed)
+                    self.runtime = start(self._options, self._checks, lambda: self._closed)
                 except SystemError as error:
                     # confluent-kafka runs signal handlers inside its requests and ignores that one has raised. What it
                     # has raised, a KeyboardInterrupt mostly, is the cause.
@@ -77,6 +79,8 @@ class Life:
         self._require_open()
         if self.is_of_another_process():
             raise started_before_a_fork()
+        if self._options.bootstrap_servers in BRIDGES:
+            return self._start_in_process()
         with self._begins:
             if not self._wait_until:
                 self._wait_until = time.monotonic() + _START_SOON_S
@@ -85,6 +89,14 @@ class Life:
         if self.start_error is not None and not isinstance(self.start_error, EnvironmentProblemError):
             raise self.start_error
         return self.runtime
+
+    def _start_in_process(self) -> Runtime | None:
+        """Do as `start_soon` without a thread: a bridge in this process answers at once."""
+        try:
+            return self.ensure_started()
+        except EnvironmentProblemError as error:
+            self.start_error = error
+            return None
 
     def raise_start_error(self) -> None:
         """Raise why `start_soon` has failed, if Kafka has answered: what is wrong there has to be changed."""

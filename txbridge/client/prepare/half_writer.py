@@ -76,6 +76,24 @@ def _survive(step: Callable[..., object], *given: Any) -> None:
         report(logging.ERROR, "kafka_callback_raised", exception=error)
 
 
+def headers_of(
+    message: Message, transaction_id: str, group: str, barrier_id: str | None
+) -> list[tuple[str, bytes | None]]:
+    """Return the headers of the half message that holds the message."""
+    return half_headers(
+        message.headers,
+        transaction_id=transaction_id,
+        group=group,
+        real_topic=message.topic,
+        real_partition=message.partition,
+        immunity_seconds=message.check_immunity_time,
+        user_timestamp=message.timestamp,
+        messages=len(message.messages) if isinstance(message, Several) else None,
+        deliver_at=message.deliver_at,
+        barrier_id=barrier_id,
+    )
+
+
 class HalfWriter:
     """Writes half messages, and takes their delivery reports in a thread of its own; thread-safe.
 
@@ -139,18 +157,7 @@ class HalfWriter:
 
         If there is no report by the `deadline` (time.monotonic), `on_done` gets an error then.
         """
-        headers = half_headers(
-            message.headers,
-            transaction_id=transaction_id,
-            group=self._group,
-            real_topic=message.topic,
-            real_partition=message.partition,
-            immunity_seconds=message.check_immunity_time,
-            user_timestamp=message.timestamp,
-            messages=len(message.messages) if isinstance(message, Several) else None,
-            deliver_at=message.deliver_at,
-            barrier_id=barrier_id,
-        )
+        headers = headers_of(message, transaction_id, self._group, barrier_id)
         size = len(message.value or b"") + message.key_and_headers_size
         delivery = _HalfDelivery(self._on_delivery, transaction_id, size, on_done, deadline)
         try:

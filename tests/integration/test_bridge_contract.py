@@ -1,0 +1,272 @@
+"""One contract on two bridges: the one in memory, and the Sandbox on Kafka. All expected values are written by hand."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from sqlalchemy import create_engine, text
+from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table
+
+from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN
+from txbridge import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    EndTransactionError,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+from txbridge.client.decide.decision_batcher import Ticket
+from txbridge.client.decide.decision_sender import DecisionSender
+from txbridge.embedded import EmbeddedKafka
+from txbridge.testing import ProcessBackend, Sandbox, TransactionState
+from txbridge.testing.memory import CheckPolicy, MemoryBridge
+
+#: Of both bridges.
+CHECK_MAX = 2
+
+
+class Scripted(TransactionListener):
+    """The test gives the result of the local transaction. Checks get the answers of a list, then unknown."""
+
+    def __init__(self, *answers) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, message):
+        self.asked.append(message.check_times)
+        return self.answers.pop(0) if self.answers else UNKNOWN
+
+
+class Coroutines(AsyncTransactionListener):
+    """The same for asyncio."""
+
+    def __init__(self, *answers) -> None:
+        self.scripted = Scripted(*answers)
+
+    async def execute_local_transaction(self, message, arg):
+        return arg
+
+    async def check_local_transaction(self, message):
+        return self.scripted.check_local_transaction(message)
+
+
+class OnKafka(Sandbox):
+    """A Sandbox with the words that are easy in memory alone."""
+
+    def advance(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def lose_decision(self) -> None:
+        """Let the sender of decisions drop the next one, as the end of its process would."""
+        patch = pytest.MonkeyPatch()
+
+        def drop(_, __, entry, ___, size):
+            patch.undo()
+            ticket = Ticket(entry, size)
+            ticket.settle_with(EndTransactionError("lost"))
+            return ticket
+
+        patch.setattr(DecisionSender, "submit_command", drop)
+
+
+@pytest.fixture(scope="module")
+def on_kafka(kafka: EmbeddedKafka) -> Iterator[OnKafka]:
+    with (
+        ProcessBackend(kafka.bootstrap_servers) as backend,
+        OnKafka(backend, options={"transaction_check_max": CHECK_MAX}) as sandbox,
+    ):
+        sandbox.start_worker()
+        yield sandbox
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def bridge(request) -> Iterator[MemoryBridge | OnKafka]:
+    if request.param == "kafka":
+        yield request.getfixturevalue("on_kafka")
+    else:
+        with MemoryBridge(CheckPolicy(transaction_check_max=CHECK_MAX)) as bridge:
+            yield bridge
+
+
+@pytest.fixture
+def topic(bridge, request) -> str:
+    """A real topic of the test alone. Its name serves as the producer group, too."""
+    return bridge.create_topic(request.node.originalname)
+
+
+def values(bridge, topic):
+    return [message.value() for message in bridge.read_visible(topic)]
+
+
+def test_a_commit_is_delivered_once_as_it_was_sent(bridge, topic):
+    producer = bridge.start_producer(Scripted(), topic)
+    sent = Message(topic, b"value", b"key", {"trace": b"7"}, timestamp=1_750_000_000_123)
+    result = producer.send_message_in_transaction(sent, COMMIT)
+    result.wait(30)
+    assert bridge.wait_fate(result) is TransactionState.COMMITTED
+    [found] = bridge.read_visible(topic)
+    assert (found.key(), found.value(), found.partition()) == (b"key", b"value", 0)
+    assert found.timestamp() == (1, 1_750_000_000_123)
+    assert found.headers() == [
+        ("trace", b"7"),
+        ("UNIQ_KEY", result.transaction_id.encode()),
+        ("TXB_HALF", b"%d:%d" % (result.half_partition, result.half_offset)),
+    ]
+    assert producer.is_connected
+    assert producer.flush(30) == 0
+
+
+def test_a_rollback_is_never_visible(bridge, topic):
+    producer = bridge.start_producer(Scripted(), topic)
+    result = producer.send_message_in_transaction(Message(topic, b"value"), ROLLBACK)
+    assert bridge.wait_fate(result) is TransactionState.ROLLED_BACK
+    assert values(bridge, topic) == []
+
+
+def test_unknown_is_checked_until_the_listener_knows(bridge, topic):
+    listener = Scripted(UNKNOWN, COMMIT)
+    producer = bridge.start_producer(listener, topic)
+    result = producer.send_message_in_transaction(Message(topic, b"value"), UNKNOWN)
+    assert bridge.read_fate(result) is TransactionState.PENDING
+    assert [one.checks for one in bridge.list_pending()] == [0]
+    assert bridge.let_checks_be_due() == 1
+    assert [one.checks for one in bridge.list_pending()] == [1]
+    assert values(bridge, topic) == []
+    assert bridge.let_checks_be_due() == 1
+    assert bridge.wait_fate(result) is TransactionState.COMMITTED
+    assert values(bridge, topic) == [b"value"]
+    assert listener.asked == [1, 2]
+    assert bridge.let_checks_be_due() == 0
+
+
+def test_a_lost_decision_is_found_by_a_check(bridge, topic):
+    producer = bridge.start_producer(Scripted(COMMIT), topic)
+    bridge.lose_decision()
+    result = producer.send_message_in_transaction(Message(topic, b"value"), COMMIT)
+    with pytest.raises(EndTransactionError):
+        result.wait(30)
+    assert bridge.read_fate(result) is TransactionState.PENDING
+    assert bridge.let_checks_be_due() == 1
+    assert bridge.wait_fate(result) is TransactionState.COMMITTED
+    assert values(bridge, topic) == [b"value"]
+
+
+def test_several_messages_become_visible_together_and_in_order(bridge, topic):
+    other = bridge.create_topic(f"{topic}.other")
+    producer = bridge.start_producer(Scripted(COMMIT), topic)
+    messages = [Message(topic, b"1", b"k"), Message(other, b"2"), Message(topic, b"3", b"k")]
+    result = producer.send_messages_in_transaction(messages, UNKNOWN)
+    assert (values(bridge, topic), values(bridge, other)) == ([], [])
+    bridge.let_checks_be_due()
+    assert bridge.wait_fate(result) is TransactionState.COMMITTED
+    assert (values(bridge, topic), values(bridge, other)) == ([b"1", b"3"], [b"2"])
+    assert [dict(one.headers())["TXB_MESSAGE"] for one in bridge.read_visible(topic)] == [b"1/3", b"3/3"]
+
+
+def test_a_delayed_message_waits_for_its_time(bridge, topic):
+    producer = bridge.start_producer(Scripted(), topic)
+    result = producer.send_message_in_transaction(Message(topic, b"value", delay=3), COMMIT)
+    later = producer.send_later(Message(topic, b"later", delay=600))
+    assert bridge.wait_fate(result, {TransactionState.SCHEDULED}) is TransactionState.SCHEDULED
+    assert values(bridge, topic) == []
+    bridge.advance(3)
+    assert bridge.wait_fate(result) is TransactionState.COMMITTED
+    assert values(bridge, topic) == [b"value"]
+    assert bridge.read_fate(later) is TransactionState.SCHEDULED
+
+
+def test_the_first_decision_counts(bridge, topic):
+    producer = bridge.start_producer(Scripted(ROLLBACK), topic)
+    bridge.lose_decision()
+    result = producer.send_message_in_transaction(Message(topic, b"value"), COMMIT)
+    bridge.let_checks_be_due()
+    assert bridge.wait_fate(result) is TransactionState.ROLLED_BACK
+    again = producer._life.runtime.sends.send_commit_again
+    again(result.transaction_id, result.half_partition, result.half_offset).result(30)
+    # Decisions are applied in their order.
+    marker = producer.send_message_in_transaction(Message(topic, b"marker"), COMMIT)
+    assert bridge.wait_fate(marker) is TransactionState.COMMITTED
+    assert bridge.read_fate(result) is TransactionState.ROLLED_BACK
+    assert values(bridge, topic) == [b"marker"]
+
+
+def test_after_the_last_check_a_transaction_is_discarded(bridge, topic):
+    listener = Scripted()
+    producer = bridge.start_producer(listener, topic)
+    result = producer.send_message_in_transaction(Message(topic, b"value"), UNKNOWN)
+    # Two checks, and the interval after the last one.
+    assert [bridge.let_checks_be_due() for _ in range(3)] == [1, 1, 1]
+    assert bridge.wait_fate(result) is TransactionState.DISCARDED
+    assert (values(bridge, topic), listener.asked) == ([], [1, 2])
+
+
+def test_a_group_without_a_producer_burns_no_checks(bridge, topic):
+    with TransactionProducer(topic, Scripted(), bridge.settings, namespace=bridge.namespace) as dead:
+        result = dead.send_message_in_transaction(Message(topic, b"value"), UNKNOWN)
+    with pytest.raises(AssertionError, match=r"no check was sent"):
+        bridge.let_checks_be_due(timeout=2)
+    assert [one.checks for one in bridge.list_pending()] == [0]
+    bridge.start_producer(heir := Scripted(COMMIT), topic)
+    bridge.let_checks_be_due()
+    assert bridge.wait_fate(result) is TransactionState.COMMITTED
+    assert heir.asked == [1]
+
+
+def test_submitted_messages_keep_their_order(bridge, topic):
+    producer = bridge.start_producer(Scripted(), topic)
+    futures = [producer.submit_message_in_transaction(Message(topic, b"%d" % number), COMMIT) for number in range(20)]
+    assert producer.flush(30) == 0
+    for future in futures:
+        assert bridge.wait_fate(future.result(30)) is TransactionState.COMMITTED
+    assert values(bridge, topic) == [b"%d" % number for number in range(20)]
+
+
+async def test_a_producer_on_an_event_loop(bridge, topic):
+    listener = Coroutines(COMMIT)
+    async with AsyncTransactionProducer(topic, listener, bridge.settings, namespace=bridge.namespace) as producer:
+        first = await producer.send_message_in_transaction(Message(topic, b"1"), COMMIT)
+        await first.wait(30)
+        assert await bridge.aio.wait_fate(first) is TransactionState.COMMITTED
+        second = await producer.send_message_in_transaction(Message(topic, b"2"), UNKNOWN)
+        assert await bridge.aio.let_checks_be_due() == 1
+        assert await bridge.aio.wait_fate(second) is TransactionState.COMMITTED
+        assert [one.value() for one in await bridge.aio.wait_visible(topic, 2)] == [b"1", b"2"]
+    assert listener.scripted.asked == [1]
+
+
+def test_the_sql_listener_on_sqlite(bridge, topic, tmp_path):
+    file = tmp_path / "orders.sqlite"
+    engine = create_engine(f"sqlite:///{file}")
+    create_table(engine)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE orders (number INTEGER PRIMARY KEY)")
+
+    def place_order(connection, message, number):
+        if number > 9:
+            raise Rollback("out of stock")
+        connection.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
+
+    def place(number):
+        return producer.send_message_in_transaction(Message(topic, b"%d" % number), number)
+
+    producer = bridge.start_producer(SqlTransactionListener(engine, place_order), topic)
+    placed, refused, twice = place(1), place(10), place(1)
+    bridge.lose_decision()
+    lost = place(2)
+    assert bridge.wait_fate(placed) is TransactionState.COMMITTED
+    assert bridge.wait_fate(refused) is TransactionState.ROLLED_BACK
+    assert bridge.let_checks_be_due() == 2
+    assert bridge.wait_fate(twice) is TransactionState.ROLLED_BACK
+    assert bridge.wait_fate(lost) is TransactionState.COMMITTED
+    assert values(bridge, topic) == [b"1", b"2"]
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT number FROM orders").fetchall() == [(1,), (2,)]
+    engine.dispose()

@@ -1,0 +1,295 @@
+"""MemoryBridge: Kafka and a worker for one test, in memory, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import math
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, NoReturn, Self, cast
+
+from confluent_kafka import Message
+
+from txbridge.client.checks.calls import CheckCalls
+from txbridge.client.in_process import BRIDGES
+from txbridge.client.listener import TransactionListener
+from txbridge.client.options import ClientOptions
+from txbridge.client.producer import TransactionProducer
+from txbridge.client.runtime import Runtime
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.names import Names
+from txbridge.core.states import TransactionState
+from txbridge.errors import UsageError
+from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.testing.fates import FATES, HasCoordinates
+from txbridge.testing.memory.broker import CrashPoint, MemoryBroker
+from txbridge.testing.memory.client import MemoryClient
+from txbridge.testing.memory.partition import PARTITION
+
+_numbers = itertools.count(1)
+#: A client, and a check that it has to answer.
+_Check = tuple[MemoryClient, Message]
+
+
+class MemoryBridge:
+    """Kafka and a worker in memory: the worker's state machine on real records, and nothing else of either.
+
+    Your TransactionProducers and AsyncTransactionProducers, unchanged, get `settings`. Everything happens within the
+    calls of the test: a decision is applied when the send returns, and time stands still until `advance` or
+    `let_checks_be_due` moves it. The producers that are open answer the checks. The methods that Sandbox has, too, do
+    the same there, so a test with these alone runs on both.
+
+    A check that raises is answered with unknown, and the call that has led to it raises the exception at its end.
+
+    Args:
+        policy: Times of checks and discards, by default those of a worker.
+
+    """
+
+    #: Producers of any namespace may use the bridge.
+    namespace = ""
+
+    def __init__(self, policy: CheckPolicy | None = None) -> None:
+        #: What stands for the addresses of brokers, also in an environment variable of the service.
+        self.bootstrap_servers = f"memory-{next(_numbers)}.txbridge.invalid:9092"
+        self._broker = MemoryBroker(policy or CheckPolicy())
+        #: The clients of all producers that were started and are not closed.
+        self._clients: list[MemoryClient] = []
+        self._stack = ExitStack()
+        BRIDGES[self.bootstrap_servers] = self._open_client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        BRIDGES[self.bootstrap_servers] = _refuse_client
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings for producers."""
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    @property
+    def now(self) -> int:
+        """The time on this Kafka, in ms since 1970-01-01 UTC."""
+        return self._broker.now
+
+    @property
+    def aio(self) -> MemoryHelpers:
+        """The methods that may call listeners, for tests that are coroutines: `await bridge.aio.advance(20)`."""
+        return MemoryHelpers(self)
+
+    def start_producer(self, listener: TransactionListener, group: str = "test", **options: Any) -> TransactionProducer:
+        """Start a producer, which the end of the bridge closes. `options` are those of TransactionProducer."""
+        return self._stack.enter_context(TransactionProducer(group, listener, self.settings, **options))
+
+    def create_topic(self, topic: str) -> str:
+        """Return the name, for tests that run on a Sandbox, too. Here every real topic exists."""
+        return topic
+
+    # --- messages and transactions ----------------------------------------------------------------------------------
+
+    def read_visible(self, topic: str) -> list[Message]:
+        """All messages of a real topic that consumers see now: as they get them, by partition.
+
+        A message is in the partition that it names, otherwise in 0.
+        """
+        with self._broker.lock:
+            return self._broker.partition.read_topic(topic)
+
+    #: The same, by the name that reads well in an assertion.
+    delivered = read_visible
+
+    def read_discarded(self) -> list[Message]:
+        """All records of the discard topic (TRANS_CHECK_MAX_TIME_TOPIC)."""
+        return self.read_visible(Names().discard)
+
+    def wait_visible(self, topic: str, count: int = 1, timeout: float = 0.0) -> list[Message]:  # noqa: ARG002
+        """Return all visible messages of a topic. AssertionError if these are fewer than `count`: no time-out helps."""
+        found = self.read_visible(topic)
+        assert len(found) >= count, f"{len(found)} of {count} messages became visible in {topic}"
+        return found
+
+    def read_fate(self, transaction: HasCoordinates) -> TransactionState:
+        """The current state of a transaction, named by the result of a send or by the MessageExt of a listener."""
+        partition, offset = transaction.half_partition, transaction.half_offset
+        with self._broker.lock:
+            state = self._broker.partition.state_of(offset) if partition == PARTITION else None
+        assert state is not None, f"there is no half message at {partition}:{offset}"
+        return state
+
+    def wait_fate(
+        self,
+        transaction: HasCoordinates,
+        fates: Collection[TransactionState] = FATES,
+        timeout: float = 0.0,  # noqa: ARG002
+    ) -> TransactionState:
+        """Return the state of a transaction. AssertionError if it is none of these: no time-out helps."""
+        fate = self.read_fate(transaction)
+        where = f"{transaction.half_partition}:{transaction.half_offset}"
+        assert fate in fates, f"the transaction at {where} is still {fate.value}"
+        return fate
+
+    def list_pending(self) -> list[HalfEntry]:
+        """All transactions that are undecided, oldest first, with the number of `checks` that were sent for each."""
+        with self._broker.lock:
+            return self._broker.partition.list_pending()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let this time pass. Whatever becomes due happens at its time: deliveries, checks, discards.
+
+        Raises what a check method raises, and UsageError on the event loop of an AsyncTransactionProducer.
+        """
+        self._refuse_on_loop("advance")
+        _answer_checks(self.each_check_within(seconds))
+
+    def let_checks_be_due(self, timeout: float = 0.0) -> int:  # noqa: ARG002
+        """Move the clock to where the next check of every pending transaction is due, and return their number.
+
+        A transaction that has had its last check is discarded instead. AssertionError if no producer of its group is
+        open. Raises as `advance`.
+        """
+        self._refuse_on_loop("let_checks_be_due")
+        number = len(self.list_pending())
+        _answer_checks(self.each_next_check())
+        return number
+
+    def each_check_within(self, seconds: float) -> Iterator[_Check]:
+        """Let this time pass, and yield each check when it is sent. It must be answered before the next."""
+        until = self.now + math.ceil(seconds * 1000)
+        yield from self._run_turns()
+        while self.now < until:
+            with self._broker.lock:
+                self._broker.now = self._broker.partition.next_event(self.now, until)
+            yield from self._run_turns()
+
+    def each_next_check(self) -> Iterator[_Check]:
+        """Do as `let_checks_be_due`, and yield each check."""
+        before = {entry.offset: entry for entry in self.list_pending()}
+        self._broker.now = max(self.now, *(entry.next_due for entry in before.values())) if before else self.now
+        yield from self._run_turns()
+        unasked = {entry.group for entry in self.list_pending() if before.get(entry.offset) == entry}
+        assert not unasked, (
+            f"no check was sent to the group {', '.join(sorted(unasked))}: no producer of it is open, or Kafka is away"
+        )
+
+    def _run_turns(self) -> Iterator[_Check]:
+        with self._broker.lock:
+            checks = self._broker.partition.run_turns(self.now, self._is_alive) if self._broker.is_running else []
+        for topic, record in [(check.topic(), check) for check in checks]:
+            yield next(one for one in self._live_clients() if Names().check(one.group) == topic), record
+
+    def _live_clients(self) -> list[MemoryClient]:
+        return [client for client in self._clients if client.is_connected]
+
+    def _is_alive(self, group: str) -> bool:
+        return any(client.group == group for client in self._live_clients())
+
+    def _refuse_on_loop(self, name: str) -> None:
+        """Raise UsageError where waiting for a check would block the event loop that has to answer it."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if any(client.is_on(loop) for client in self._clients):
+            raise UsageError(f"{name}() would block the event loop that answers checks: await bridge.aio.{name}()")
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    def lose_decision(self) -> None:
+        """Let the next END be lost, of a send or of a check: Kafka does not get it. The result has the error."""
+        self._broker.is_to_lose = True
+
+    def crash_at(self, point: CrashPoint) -> None:
+        """Let the process of the producer that reaches this point next die there.
+
+        The send raises ClientCrashError, and so does each later one. Nobody asks this producer any more: checks wait
+        for another one of the group.
+        """
+        self._broker.crash_point = point
+
+    def stop(self) -> None:
+        """Let Kafka be away: half messages fail with PrepareError, or are stored if the listener has an outbox."""
+        self._broker.is_running = False
+
+    def start(self) -> None:
+        """Let Kafka answer again. What has become due meanwhile happens with the next `advance`, 0 s suffice."""
+        self._broker.is_running = True
+
+    def _open_client(self, options: ClientOptions, checks: CheckCalls) -> Runtime:
+        if not self._broker.is_running:
+            raise KafkaUnreachableError("Kafka is away (MemoryBridge.stop)")
+        self._clients.append(MemoryClient(self._broker, options, checks, self._clients.remove))
+        return cast(Runtime, self._clients[-1])
+
+
+class MemoryHelpers:
+    """Methods of a MemoryBridge that a coroutine awaits. Those that SandboxHelpers has do the same there."""
+
+    def __init__(self, bridge: MemoryBridge) -> None:
+        self._bridge = bridge
+
+    async def advance(self, seconds: float) -> None:
+        """See MemoryBridge.advance."""
+        await _answer_checks_on_loop(self._bridge.each_check_within(seconds))
+
+    async def let_checks_be_due(self, timeout: float = 0.0) -> int:  # noqa: ARG002, ASYNC109
+        """See MemoryBridge.let_checks_be_due."""
+        number = len(self._bridge.list_pending())
+        await _answer_checks_on_loop(self._bridge.each_next_check())
+        return number
+
+    async def wait_visible(self, topic: str, count: int = 1, timeout: float = 0.0) -> list[Message]:  # noqa: ARG002, ASYNC109
+        """See MemoryBridge.wait_visible."""
+        return self._bridge.wait_visible(topic, count)
+
+    async def wait_fate(
+        self,
+        transaction: HasCoordinates,
+        fates: Collection[TransactionState] = FATES,
+        timeout: float = 0.0,  # noqa: ARG002, ASYNC109
+    ) -> TransactionState:
+        """See MemoryBridge.wait_fate."""
+        return self._bridge.wait_fate(transaction, fates)
+
+
+def _answer_checks(checks: Iterator[_Check]) -> None:
+    errors: list[Exception] = []
+    for client, record in checks:
+        outcome = client.ask_listener(record)
+        if inspect.iscoroutine(outcome):
+            outcome = client.run_on_its_loop(outcome).result()
+        errors += client.answer_check(record, outcome)
+    _raise_all(errors)
+
+
+async def _answer_checks_on_loop(checks: Iterator[_Check]) -> None:
+    errors: list[Exception] = []
+    for client, record in checks:
+        outcome = client.ask_listener(record)
+        if inspect.iscoroutine(outcome):
+            is_here = client.is_on(asyncio.get_running_loop())
+            outcome = await (outcome if is_here else asyncio.wrap_future(client.run_on_its_loop(outcome)))
+        errors += client.answer_check(record, outcome)
+    _raise_all(errors)
+
+
+def _raise_all(errors: list[Exception]) -> None:
+    """Raise what check methods have raised."""
+    if len(errors) > 1:
+        raise ExceptionGroup("check_local_transaction has raised", errors)
+    for error in errors:
+        raise error
+
+
+def _refuse_client(_options: ClientOptions, _checks: CheckCalls) -> NoReturn:
+    raise UsageError("the MemoryBridge of these settings has ended: give the producer those of another")

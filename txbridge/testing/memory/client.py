@@ -1,0 +1,234 @@
+"""A client on a bridge in memory: what a started producer uses in place of its connections to Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, cast
+
+from confluent_kafka import KafkaError
+from confluent_kafka import Message as Record
+
+from txbridge.client.checks.calls import CheckCalls, LoopChecks
+from txbridge.client.checks.request import CheckRequest, parse_check
+from txbridge.client.decide.decision_batcher import Ticket
+from txbridge.client.errors import EndTransactionError, PrepareError
+from txbridge.client.flow.registry import Attempts
+from txbridge.client.flow.send_path import SendPath
+from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.client.listener import ListenerOutcome, LocalTransactionState
+from txbridge.client.message import Message, MessageLimits, now_ms
+from txbridge.client.options import ClientOptions
+from txbridge.client.prepare.half_writer import Report, headers_of
+from txbridge.client.prepare.prepared import Prepared
+from txbridge.client.several_messages import Several
+from txbridge.client.tracing import ClientTracing
+from txbridge.core.decision_record import DecisionEntry, Source, encode_end
+from txbridge.core.names import Names
+from txbridge.deadline import Deadline
+from txbridge.errors import UsageError
+from txbridge.kafka.errors import MSG_TIMED_OUT
+from txbridge.testing.memory.broker import CrashPoint, MemoryBroker
+from txbridge.testing.memory.partition import PARTITION
+from txbridge.topics.spec import DEFAULT_MESSAGE, HALF_RETENTION_MS
+
+#: A time-out (s) that nothing here waits for.
+_PREPARE_TIMEOUT_S = 3.0
+_AWAY = "Kafka is away (MemoryBridge.stop)"
+_CHECKED = "nothing is lost: the worker will ask check_local_transaction"
+
+
+class ClientCrashError(BaseException):
+    """The end of the process (`MemoryBridge.crash_at`). It is no Exception, because a dying process handles nothing."""
+
+
+class _RealTopics:
+    """What the send path asks of real topics: each takes every timestamp."""
+
+    def look_up(self, _message: Message, _timeout: float) -> Callable[[], None] | None:
+        return None
+
+    def require_taken(self, _message: Message) -> None:
+        """Nothing is refused."""
+
+
+class MemoryClient:
+    """A started client. It is its own connection, its own writer of half messages and its own sender of decisions.
+
+    It does everything in the calling thread.
+    """
+
+    half_partitions = 1
+    #: As a HalfWriter: called after a half message.
+    after_reports: Callable[[], None] | None = None
+    #: As a DecisionSender.
+    has_room = True
+
+    def __init__(
+        self, broker: MemoryBroker, options: ClientOptions, checks: CheckCalls, leave: Callable[[MemoryClient], object]
+    ) -> None:
+        """`leave` is called at its end."""
+        self.group = options.group
+        self._checks = checks
+        #: Whether its process has died.
+        self.has_crashed = False
+        self._broker = broker
+        self._leave = leave
+        self._attempts = Attempts()
+        tracing = ClientTracing(self.group)
+        self._watchers = (tracing,) if options.metrics is None else (options.metrics.of_group(self.group), tracing)
+        limits = MessageLimits(DEFAULT_MESSAGE, HALF_RETENTION_MS // 1000, int(options.timer_max_delay * 1000))
+        self.sends = SendPath(
+            limits,
+            _PREPARE_TIMEOUT_S,
+            self._attempts,
+            cast(Any, self),
+            cast(Any, self),
+            TopicWatch(Names(), self.half_partitions),
+            cast(Any, _RealTopics()),
+            self._watchers,
+            options.forwarding,
+            lambda: self.is_connected,
+        )
+        if options.forwarding is not None:
+            options.forwarding.connect(self.group, self.sends.send_commit_again)
+
+    # --- as Runtime -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        return self._broker.is_running and not self.has_crashed
+
+    def flush(self, _timeout: float | None) -> int:
+        """Nothing waits: a decision is stored, or given up, within its call."""
+        return 0
+
+    def is_called_by_it(self) -> bool:
+        """There is no thread for which a caller could wait."""
+        return False
+
+    def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
+        """Wait up to `timeout` seconds (None: no limit) for running transactions, and leave the bridge."""
+        deadline = Deadline(timeout)
+        self._attempts.close(deadline.timeout)
+        finish_checks(deadline.timeout)
+        self._leave(self)
+
+    # --- as HalfWriters, and as each HalfWriter ---------------------------------------------------------------------
+
+    def for_caller(self, _running: int, _local: int) -> MemoryClient:
+        return self
+
+    def for_many(self, *, waits: bool) -> MemoryClient:  # noqa: ARG002
+        return self
+
+    def write_half(
+        self,
+        message: Message,
+        transaction_id: str,
+        on_done: Report,
+        _deadline: float,
+        barrier_id: str | None,
+        _half_partition: int,
+    ) -> None:
+        """Store a half message and report it, both before this returns. Raises ClientCrashError."""
+        self._require_alive()
+        broker = self._broker
+        if broker.is_running:
+            sent = _later(message, broker.now - now_ms())
+            headers = headers_of(sent, transaction_id, self.group, barrier_id)
+            offset, born = broker.store_half(sent.key, sent.value, headers)
+            self._crash_if_at(CrashPoint.PREPARED)
+            size = len(sent.value or b"") + sent.key_and_headers_size
+            on_done(Prepared(transaction_id, PARTITION, offset, born, size))
+        else:
+            error = KafkaError(MSG_TIMED_OUT)
+            on_done(PrepareError(f"the half message was not acknowledged by Kafka: {_AWAY}", error))
+        if self.after_reports is not None:
+            self.after_reports()
+
+    # --- as DecisionSender ------------------------------------------------------------------------------------------
+
+    def submit_command(self, _partition: int, entry: DecisionEntry, source: Source, size: int) -> Ticket:
+        """Store a decision, unless it is to be lost. What it makes visible is visible when this returns."""
+        ticket = Ticket(entry, size)
+        is_own = source is Source.CLIENT
+        self._require_alive()
+        if is_own:
+            self._crash_if_at(CrashPoint.EXECUTED)
+        lost = self._broker.take_loss()
+        if lost or not self._broker.is_running:
+            why = "the test has lost it (MemoryBridge.lose_decision)" if lost else _AWAY
+            ticket.settle_with(EndTransactionError(f"the END was not acknowledged by Kafka: {why}. {_CHECKED}"))
+            return ticket
+        self._broker.store_decision(*encode_end([entry], self.group, source))
+        if is_own:
+            self._crash_if_at(CrashPoint.DECIDED)
+        ticket.settle_with()
+        return ticket
+
+    def _require_alive(self) -> None:
+        if self.has_crashed:
+            raise ClientCrashError("the process of this producer has died (MemoryBridge.crash_at): make a new producer")
+
+    def _crash_if_at(self, point: CrashPoint) -> None:
+        if self._broker.take_crash(point):
+            self.has_crashed = True
+            raise ClientCrashError(f"the process of this producer dies here: {point.value} (MemoryBridge.crash_at)")
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether its listener is called on this event loop."""
+        return isinstance(self._checks, LoopChecks) and self._checks.loop is loop
+
+    def run_on_its_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run a coroutine of `ask_listener` on the listener's loop, which is that of another thread."""
+        loop = cast(LoopChecks, self._checks).loop
+        if not loop.is_running():
+            coroutine.close()
+            raise UsageError(
+                f"the event loop of the producer of group {self.group} does not run: await bridge.aio on it"
+            )
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    def ask_listener(self, record: Record) -> Any:
+        """Return the outcome of a transaction that is checked, or a coroutine for its loop.
+
+        As in a producer on Kafka, some are known without the listener.
+        """
+        message = self._parse_check(record).message
+        verdict = self._attempts.verdict_of(message.transaction_id)
+        return (
+            self._checks.call_listener(message) if verdict is None else ListenerOutcome(LocalTransactionState(verdict))
+        )
+
+    def answer_check(self, record: Record, outcome: ListenerOutcome | None) -> list[Exception]:
+        """Send the answer to a check. Returns what the listener has raised."""
+        if outcome is None:
+            # The producer was closed meanwhile.
+            return []
+        request = self._parse_check(record)
+        message = request.message
+        entry = DecisionEntry(
+            message.half_offset, message.transaction_id, outcome.decision, message.check_times, outcome.remark
+        )
+        end = self.submit_command(PARTITION, entry, Source.CHECK, request.size)
+        for watcher in self._watchers:
+            watcher.watch_answer(request, outcome, end)
+        return [] if outcome.exception is None else [outcome.exception]
+
+    def _parse_check(self, record: Record) -> CheckRequest:
+        return parse_check(record, self.group, Names(), self.half_partitions)
+
+
+def _later(message: Message, ahead: int) -> Message:
+    """The message with its times of delivery by the bridge's clock, which is `ahead` (ms) of the sender's."""
+    if message.deliver_at is None:
+        return message
+    if isinstance(message, Several):
+        messages = tuple(_later(one, ahead) for one in message.messages)
+        return Several(messages, message.check_immunity_time, message.deliver_at + ahead, message.headers)
+    fields = (message.topic, message.value, message.key, message.headers, message.timestamp, message.partition)
+    return Message(*fields, message.check_immunity_time, message.deliver_at + ahead)

@@ -1,0 +1,202 @@
+"""One half partition in memory: the logs that Kafka would hold, and the turns of a worker on the real state machine."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.decision_record import DecisionRecord, parse_end
+from txbridge.core.discard_record import MalformedRecord, given_up_headers
+from txbridge.core.half_copies import check_headers
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_message import HalfMessage, parse_half
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.names import Headers, Names
+from txbridge.core.plan.choice import ROUND_LIMIT, Room
+from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.due_work import DueRound
+from txbridge.core.plan.planner import TurnPlanner
+from txbridge.core.states import TransactionState
+from txbridge.core.transaction_size import Limits, TransactionSize
+
+#: The half partition. There is one, so all decisions keep their order.
+PARTITION = 0
+
+
+class _OpenTopics:
+    """What the planner asks of the real topics: here each exists, and takes every message."""
+
+    room: Room | None = None
+
+    def begin_draft(self) -> None:
+        """Nothing to count."""
+
+    def are_clear(self, _topics: object) -> bool:
+        return True
+
+    def obstacle_of_new(self, _entry: HalfEntry) -> str | None:
+        return None
+
+    obstacle_of_held = problem_of_any = obstacle_of_new
+
+
+class MemoryPartition:
+    """The records of HALF, END, the real topics and the discard topic, and what the worker knows. Not thread-safe."""
+
+    def __init__(self, policy: CheckPolicy) -> None:
+        self.policy = policy
+        self._names = Names()
+        self._queue = HalfQueue(policy)
+        self._planner = TurnPlanner(self._queue, TransactionSize(Limits()), _OpenTopics(), lambda _: None)
+        self._halves: list[HalfMessage] = []
+        #: Copies for the discard topic of half messages that no worker takes.
+        self._refused: dict[int, MalformedRecord] = {}
+        self._waiting: list[DecisionRecord] = []
+        self._end = 0
+        self._topics: dict[tuple[str, int], list[Message]] = defaultdict(list)
+
+    # --- what clients write and read --------------------------------------------------------------------------------
+
+    def store_half(self, key: bytes | None, value: bytes | None, headers: Headers, now: int) -> int:
+        """Append a half message at this time (ms). Returns its offset."""
+        half = parse_half(len(self._halves), now, key, value, headers, self._names)
+        self._halves.append(half)
+        self._queue.note_time(now)
+        self._queue.note_id(half)
+        if (why := self._queue.why_not_read(half)) is None:
+            self._queue.read_half(half)
+        else:
+            self._queue.read_malformed(half.offset, half.size)
+            self._refused[half.offset] = MalformedRecord(
+                self._names.half, PARTITION, half.offset, key, value, headers, why
+            )
+        return half.offset
+
+    def store_decision(self, value: bytes, headers: Headers, now: int) -> None:
+        """Append a record to END at this time (ms)."""
+        self._waiting.append(parse_end(self._end, value, headers, now))
+        self._end += 1
+
+    def read_topic(self, topic: str) -> list[Message]:
+        """The records of a topic, partition by partition."""
+        partitions = sorted(partition for name, partition in self._topics if name == topic)
+        return [message for partition in partitions for message in self._topics[topic, partition]]
+
+    @property
+    def discard_topic(self) -> str:
+        return self._names.discard
+
+    # --- the worker -------------------------------------------------------------------------------------------------
+
+    def run_turns(self, now: int, is_alive: Callable[[str], bool]) -> list[Message]:
+        """Do all that is due at this time (ms), and return the records of the checks.
+
+        Checks are sent for a producer group that `is_alive` alone.
+        """
+        queue = self._queue
+        checks: list[Message] = []
+        while True:
+            queue.note_time(now)
+            due_round = DueRound(
+                now,
+                now,
+                groups=queue.timers.groups_with_checks_due(now, sys.maxsize),
+                may_check=is_alive,
+                obstacle=lambda _: None,
+                most_checks=ROUND_LIMIT,
+                most_discards=ROUND_LIMIT,
+                topics=set(),
+                is_probe=False,
+            )
+            choice = self._planner.choose(self._waiting, self._end, now)
+            draft = self._planner.plan(choice, now, due_round, may_discard=True, most_malformed=ROUND_LIMIT)
+            if draft.is_empty:
+                draft.abandon()
+                return checks
+            checks += self._write_draft(draft)
+            draft.apply(now)
+            self._waiting = [record for record in self._waiting if record.offset >= queue.next_end]
+
+    def _write_draft(self, draft: Draft) -> list[Message]:
+        """Append what a worker writes in one Kafka transaction. Returns the checks."""
+        halves, end = self._halves, draft.next_end
+        bodies = dict(enumerate(halves))
+        for part in draft.parts:
+            for _, topic, value, key, partition, timestamp, headers in part.copies(PARTITION, bodies):
+                self._append(topic, max(partition, 0), key, value, headers, timestamp, TIMESTAMP_CREATE_TIME)
+        for entry in draft.discards:
+            half = halves[entry.offset]
+            given_up = next(one for one in draft.changed if one.offset == entry.offset)
+            history = given_up_headers(half, given_up, PARTITION, end)
+            copy = self._append(self._names.discard, 0, half.key, half.value, history, draft.now)
+            draft.note_discarded(entry.offset, 0, copy.offset() or 0)
+        for offset in draft.malformed:
+            record = self._refused.pop(offset)
+            self._append(
+                self._names.discard,
+                0,
+                record.key,
+                record.value,
+                [*record.headers, *record.discard_headers()],
+                draft.now,
+            )
+        return [
+            self._append(
+                self._names.check(entry.group),
+                0,
+                (half := halves[entry.offset]).key,
+                half.value,
+                check_headers(half, PARTITION, entry.checks, end),
+                draft.now,
+            )
+            for entry in draft.checks
+        ]
+
+    def _append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp: int,
+        kind: int = TIMESTAMP_LOG_APPEND_TIME,
+    ) -> Message:
+        log = self._topics[topic, partition]
+        log.append(
+            Message(
+                topic=topic,
+                partition=partition,
+                offset=len(log),
+                key=key,
+                value=value,
+                headers=list(headers),
+                timestamp=(kind, timestamp),
+            )
+        )
+        return log[-1]
+
+    # --- questions of a test ----------------------------------------------------------------------------------------
+
+    def state_of(self, offset: int) -> TransactionState | None:
+        """The state of the half message at this offset; None if there is none."""
+        if (entry := self._queue.entry(offset)) is not None:
+            return entry.state
+        outcome = self._queue.outcome_of(offset) or self._queue.remembered(offset)
+        return None if outcome is None else outcome.state
+
+    def list_pending(self) -> list[HalfEntry]:
+        """The undecided messages, oldest first."""
+        return [entry for entry in self._open_entries() if entry.state is TransactionState.PENDING]
+
+    def next_event(self, after: int, until: int) -> int:
+        """The first time (ms) after `after` at which something may be due; at most `until`."""
+        times = (time for entry in self._open_entries() for time in (entry.next_due, self.policy.expires(entry.since)))
+        return min((time for time in times if after < time < until), default=until)
+
+    def _open_entries(self) -> Iterator[HalfEntry]:
+        return (entry for half in self._halves if (entry := self._queue.entry(half.offset)) is not None)
