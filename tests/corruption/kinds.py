@@ -7,7 +7,8 @@ transaction together with those of all the others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
@@ -33,8 +34,10 @@ class Round:
     #: True: OP names the range of ENDs that its Kafka transaction has applied. False: it names an empty range. None: it
     #: names the range exactly if this round has an END entry.
     in_turn: bool | None = None
-    #: Outcome named in OP; a discard also writes its discard record.
+    #: Outcome named in OP; a discard also writes its discard record, and so does an abandon, with the number of
+    #: messages that were delivered before.
     op: str | None = None
+    delivered: int = 0
     #: State of a parked entry, with fields of its value; None is a tombstone.
     parked: tuple[str | None, Mapping[str, object]] | None = None
     #: Whether a check request is sent, after the ENDs of this round were applied.
@@ -52,8 +55,9 @@ class Kind:
     says: tuple[str, ...] = ()
     #: Changed headers of the half message.
     half: Mapping[str, str] = field(default_factory=dict)
-    #: Number of messages, when it holds several.
+    #: Number of messages, when it holds several, and their times of delivery (ms, -1 for none).
     messages: int = 0
+    times: tuple[int, ...] = ()
 
 
 def _kind(name: str, fate: str, *rounds: Round, says: tuple[str, ...] = (), **half: str) -> Kind:
@@ -74,6 +78,26 @@ _LONG_AGO, _FAR_AWAY = "1000000000000", "5000000000000"
 def _scheduled(time: str) -> Round:
     return Round(end=(COMMIT, "client"), parked=("scheduled", {"next": int(time), "deliver": int(time)}))
 
+
+def _in_steps(name: str, fate: str, times: tuple[int, ...], *rounds: Round, says: tuple[str, ...] = ()) -> Kind:
+    """A kind that holds messages with these times of delivery."""
+    made = _kind(name, fate, *rounds, says=says)
+    return replace(made, messages=len(times), times=times)
+
+
+def _step(due: str, delivered: int, *parts: int, **more: Any) -> Round:
+    """A round that delivers these messages, so many in all, and schedules the others."""
+    return Round(
+        parts=parts, parked=("scheduled", {"next": int(due), "deliver": int(due), "delivered": delivered}), **more
+    )
+
+
+_FAR, _LONG = int(_FAR_AWAY), int(_LONG_AGO)
+#: Times of three messages: at once, later, and at once; and each at its time.
+_LAST, _EACH = (-1, _FAR, -1), (-1, _LONG, _LONG + 1)
+_DECIDED = (COMMIT, "client")
+_FIRST_STEP = _step(_FAR_AWAY, 2, 1, 3, end=_DECIDED)
+_CANCELLED = Round(end=(UNKNOWN, "abandon"), op="abandon", delivered=2, parked=_GONE)
 
 COMMITTED = _kind("committed", "delivered", Round(end=(COMMIT, "client"), copies=1, op="commit"))
 ROLLED_BACK = _kind("rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), op="rollback"))
@@ -148,6 +172,16 @@ LEGAL = (
         half={"TXB_DELIVER_AT": _LONG_AGO},
         messages=2,
     ),
+    _in_steps("one waits for its time", "pending", _LAST, _FIRST_STEP),
+    _in_steps(
+        "each at its time",
+        "delivered",
+        _EACH,
+        _step(_LONG_AGO, 1, 1, end=_DECIDED),
+        _step(str(_LONG + 1), 2, 2),
+        Round(parts=(3,), op="commit", parked=_GONE),
+    ),
+    _in_steps("the rest cancelled", "abandoned", _LAST, _FIRST_STEP, _CANCELLED),
     _kind("repeated", "delivered", *COMMITTED.rounds, Round(end=(COMMIT, "check")), says=("REPEAT",)),
     _kind("contradicted", "delivered", *COMMITTED.rounds, Round(end=(ROLLBACK, "check")), says=("CONTRADICTION",)),
     _kind(
@@ -187,6 +221,41 @@ CORRUPT = (
         says=("OUT_OF_ORDER",),
         messages=3,
     ),
+    _in_steps("part of a step lost", "PARTIAL", _LAST, _step(_FAR_AWAY, 2, 1, end=_DECIDED)),
+    _in_steps(
+        "part of an earlier step lost",
+        "PARTIAL",
+        (-1, _LONG, -1),
+        _step(_LONG_AGO, 2, 1, end=_DECIDED),
+        Round(parts=(2,), op="commit", parked=_GONE),
+    ),
+    _in_steps(
+        "a later step without an earlier one",
+        "PARTIAL",
+        (_LONG, _LONG + 1),
+        _scheduled(_LONG_AGO),
+        Round(parts=(2,)),
+        says=("OVERDUE", "UNRECORDED"),
+    ),
+    _in_steps("a step twice", "DUPLICATED", _LAST, _step(_FAR_AWAY, 2, 1, 3, 3, end=_DECIDED)),
+    _in_steps("a step after the cancel", "LEAKED", _LAST, _FIRST_STEP, _CANCELLED, Round(parts=(2,)), says=("EARLY",)),
+    _in_steps(
+        "a step before its time",
+        "pending",
+        (-1, _FAR, _FAR + 1),
+        _step(_FAR_AWAY, 1, 1, end=_DECIDED),
+        _step(_FAR_AWAY, 2, 2),
+        says=("EARLY",),
+    ),
+    _in_steps(
+        "the last step before its time",
+        "delivered",
+        _LAST,
+        _FIRST_STEP,
+        Round(parts=(2,), op="commit", parked=_GONE),
+        says=("EARLY",),
+    ),
+    _in_steps("a step came and went", "pending", _EACH, _step(_LONG_AGO, 1, 1, end=_DECIDED), says=("OVERDUE",)),
     Kind("several lost", (Round(end=(COMMIT, "client"), op="commit"),), "LOST", messages=2),
     _kind("delivered twice", "DUPLICATED", Round(end=(COMMIT, "client"), copies=2, op="commit")),
     _kind("delivered again later", "DUPLICATED", Round(end=(COMMIT, "client"), copies=1, op="commit"), Round(copies=1)),

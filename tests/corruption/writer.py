@@ -87,6 +87,8 @@ class Writer:
         #: END offsets below which the Kafka transactions so far have applied the decisions.
         self._applied = dict.fromkeys(range(PARTITIONS), 0)
         self._numbers = itertools.count(1)
+        #: Timestamp of OP records (ms); 0: now.
+        self._recorded = 0
 
     def plant(self, transactions: int, each: int) -> None:
         self.create_topics()
@@ -100,6 +102,8 @@ class Writer:
         # Transactions before all others, so that a loss can be proved in every partition of every topic.
         first = [COMMITTED] * (8 * len(self.topics) * PARTITIONS)
         for chosen in (first, *(kinds[at : at + self._size] for at in range(0, len(kinds), self._size))):
+            # Two hours ago: what OP does not name is only proved to be lost where older records are left.
+            self._recorded = self._now - 7_200_000 if chosen is first else 0
             for partition in range(PARTITIONS):
                 self._batch(partition, chosen[partition::PARTITIONS])
                 self._transaction(partial(self._checkpoint, partition))
@@ -121,7 +125,8 @@ class Writer:
     def create_topics(self) -> None:
         """Create the topics of the namespace and the real topics, all empty."""
         names, stamped = self.names, {"message.timestamp.type": "LogAppendTime"}
-        topics = [NewTopic(name, PARTITIONS, 1, config=stamped) for name in (names.half, names.end, names.op)]
+        topics = [NewTopic(name, PARTITIONS, 1, config=stamped) for name in (names.half, names.end)]
+        topics.append(NewTopic(names.op, PARTITIONS, 1))
         topics.append(NewTopic(names.offset, PARTITIONS, 1, config=stamped | {"cleanup.policy": "compact"}))
         topics += [NewTopic(name, 1, 1, config=stamped) for name in (names.discard, *map(names.check, _GROUPS))]
         topics += [NewTopic(topic, PARTITIONS, 1) for topic in (*self.topics, self._aged)]
@@ -242,7 +247,7 @@ class Writer:
                 ours = _encoded({"TXB_V": "1", "TAGS": "d", "OUTCOME": outcome})
                 ours += [] if applied is None else _encoded({"TXB_ENDS": applied})
                 value = ",".join(map(str, some)).encode()
-                self._produce(self._worker, self.names.op, value, None, partition, ours)
+                self._worker.produce(self.names.op, value, None, partition, headers=ours, timestamp=self._recorded)
 
     def _write(self, partition: int, one: _Transaction, step: Round) -> None:
         """Write everything of a round but END and OP."""
@@ -258,6 +263,7 @@ class Writer:
         if step.op == "abandon":
             ours = {"UNIQ_KEY": one.id, "TRANSACTION_CHECK_TIMES": "0", "TXB_HALF": where}
             ours |= {"TXB_END": str(self._end[partition]), "TXB_REASON": "ABANDONED"}
+            ours |= {"TXB_DELIVERED": str(step.delivered)} if step.delivered else {}
             self._produce(self._worker, names.discard, _VALUE, None, 0, _encoded(ours))
         if step.parked is not None:
             state, more = step.parked
@@ -291,9 +297,10 @@ class Writer:
         """Messages of a transaction that holds several, alternately for its own topic and the next."""
         first = self.topics.index(one.topic)
         topics = (self.topics[(first + number) % len(self.topics)] for number in range(one.kind.messages))
+        times = one.kind.times or (-1,) * one.kind.messages
         return [
-            Framed(topic, one.key, b"%d" % number, list(self._user_headers(one)), timestamp=one.dated + number)
-            for number, topic in enumerate(topics)
+            Framed(topic, one.key, b"%d" % number, list(self._user_headers(one)), -1, one.dated + number, time)
+            for number, (topic, time) in enumerate(zip(topics, times, strict=True))
         ]
 
     def _part(self, partition: int, one: _Transaction, number: int) -> None:

@@ -55,6 +55,7 @@ def story(
     *steps: Step,
     several: Sequence[str] = (),
     places: Sequence[int] = (),
+    times: Sequence[int] = (),
     topic: str = ORDERS,
     partition: int = PLAIN,
     key: bytes = b"key",
@@ -64,12 +65,13 @@ def story(
 ) -> None:
     """A half message and the steps of its life. `expected` is its fate (`pending:` with its state) and its findings.
 
-    The half message holds one message for each topic of `several`, or one message; `changed` are its headers.
+    The half message holds one message for each topic of `several`, with their `times` of delivery if they have their
+    own, or one message; `changed` are its headers.
     """
 
     def plant(log: Log) -> Half:
         if several:
-            half = log.several(*several, partition=partition, places=places, **changed)
+            half = log.several(*several, partition=partition, places=places, times=times, **changed)
         else:
             half = log.half(topic, partition, key=key, **changed)
         for step in steps:
@@ -123,12 +125,17 @@ def op(outcome: str, ends: str | None = None) -> Records:
     return lambda log, half: [log.op(outcome, half, ends=ends)]
 
 
+def old_op(log: Log, half: Half) -> list[Record]:
+    """A commit, recorded two hours ago."""
+    return [log.op("commit", half, dated=log.recently - 7_200_000)]
+
+
 def parked(state: str | None, **more: object) -> Records:
     return lambda log, half: [log.parked(half, state, **more)]
 
 
-def discard(reason: str = "MAX_CHECKS") -> Records:
-    return lambda log, half: [log.discard(half, reason=reason)]
+def discard(reason: str = "MAX_CHECKS", **more: str) -> Records:
+    return lambda log, half: [log.discard(half, reason=reason, **more)]
 
 
 def check(times: int = 1, **changed: str | None) -> Records:
@@ -165,6 +172,22 @@ def schedule(due: int) -> Step:
     return step
 
 
+def schedule_rest(due: int, delivered: int, *numbers: int) -> Step:
+    """A commit that delivers the messages with these numbers, and schedules the others."""
+
+    def step(log: Log, half: Half) -> None:
+        decided = log.end(half, COMMIT)
+        rest = scheduled(due, delivered, decision=COMMIT, decided=decided)
+        log.transaction(*(copies(*numbers)(log, half) if numbers else ()), *rest(log, half))
+
+    return step
+
+
+def scheduled(due: int, delivered: int, **more: object) -> Records:
+    """The parked entry of messages that wait, behind those that were delivered."""
+    return parked("scheduled", deliver=due, next=due, delivered=delivered, **more)
+
+
 commit, rollback, unknown = end(COMMIT), end(ROLLBACK), end(UNKNOWN)
 resume, abandon = end(UNKNOWN, "resume"), end(UNKNOWN, "abandon")
 record_commit, record_rollback = together(op("commit")), together(op("rollback"))
@@ -178,6 +201,9 @@ let_go = together(discard("ABANDONED"), op("abandon"), parked(None))
 
 # As it should be
 
+# They prove losses of what was decided an hour later.
+story("delivered_hours_ago", "delivered", commit, together(copy(), old_op))
+story("another_delivered_hours_ago", "delivered", commit, together(copy(), old_op))
 story("delivered", "delivered", commit, deliver)
 story(
     "delivered_in_answer_to_a_check",
@@ -667,6 +693,159 @@ story(
     together(copies(1), lambda log, half: [replace(log.copies(half)[1], topic=log.real(FORWARDED))], op("commit")),
     several=(ORDERS, ORDERS),
 )
+
+
+# Several messages, with times of their own
+
+#: Those of three messages: at once, later, and at once.
+LAST, LATER, FURTHER = (-1, FAR_AWAY, -1), (-1, LONG_AGO, FAR_AWAY), (-1, FAR_AWAY, FAR_AWAY + 1)
+PAST = (-1, LONG_AGO, LONG_AGO + 1)
+first_of_last = schedule_rest(FAR_AWAY, 2, 1, 3)
+cancel = together(discard("ABANDONED", TXB_DELIVERED="2"), op("abandon"), parked(None))
+
+story("one_waits_for_its_time", "pending:scheduled", first_of_last, several=THREE, times=LAST)
+story("all_wait_for_their_times", "pending:scheduled", schedule(FAR_AWAY), several=TWO, times=(FAR_AWAY, FAR_AWAY + 1))
+story(
+    "the_third_waits_for_its_time",
+    "pending:scheduled",
+    schedule_rest(LONG_AGO, 1, 1),
+    together(copies(2), scheduled(FAR_AWAY, 2)),
+    several=THREE,
+    times=LATER,
+)
+story(
+    "each_delivered_at_its_time",
+    "delivered",
+    schedule_rest(LONG_AGO, 1, 1),
+    together(copies(2), scheduled(LONG_AGO + 1, 2)),
+    together(copies(3), op("commit"), parked(None)),
+    several=THREE,
+    times=PAST,
+)
+story(
+    "delivered_at_once_because_their_times_had_passed", "delivered", commit, deliver_several, several=THREE, times=PAST
+)
+story(
+    "a_later_message_delivered_first_because_it_has_no_time",
+    "delivered",
+    schedule_rest(LONG_AGO, 1, 2),
+    together(copies(1), op("commit"), parked(None)),
+    several=(ORDERS, ORDERS),
+    times=(LONG_AGO, -1),
+)
+story("the_rest_cancelled", "abandoned BY_HAND", first_of_last, abandon, cancel, several=THREE, times=LAST)
+story(
+    "all_of_them_cancelled",
+    "abandoned BY_HAND",
+    schedule(FAR_AWAY),
+    abandon,
+    let_go,
+    several=TWO,
+    times=(FAR_AWAY, FAR_AWAY + 1),
+)
+story(
+    "the_rest_held",
+    "pending:held",
+    schedule_rest(LONG_AGO, 1, 1),
+    together(parked("held", delivered=1, error="no such topic")),
+    several=(ORDERS, ABSENT),
+    times=(-1, LONG_AGO),
+)
+story(
+    "a_first_one_gone_from_a_compacted_topic",
+    "pending:scheduled",
+    schedule_rest(FAR_AWAY, 1),
+    several=(COMPACTED, ORDERS),
+    times=(-1, FAR_AWAY),
+)
+story("the_rest_overdue", "pending:scheduled OVERDUE", schedule_rest(LONG_AGO, 1, 1), several=THREE, times=PAST)
+story("part_of_a_step_lost_while_the_rest_waits", "PARTIAL", schedule_rest(FAR_AWAY, 2, 1), several=THREE, times=LAST)
+story(
+    "part_of_a_step_not_delivered_and_recorded_so",
+    "PARTIAL",
+    schedule_rest(FAR_AWAY, 1, 1),
+    several=THREE,
+    times=LAST,
+)
+story("all_of_a_step_lost", "LOST", schedule_rest(FAR_AWAY, 2), several=THREE, times=LAST)
+story(
+    "part_of_an_earlier_step_lost",
+    "PARTIAL",
+    schedule_rest(LONG_AGO, 2, 1),
+    together(copies(2), op("commit"), parked(None)),
+    several=THREE,
+    times=(-1, LONG_AGO, -1),
+)
+story(
+    "part_of_the_last_step_lost",
+    "PARTIAL",
+    schedule_rest(LONG_AGO, 1, 2),
+    together(copies(1), op("commit"), parked(None)),
+    several=THREE,
+    times=(LONG_AGO, -1, LONG_AGO),
+)
+story(
+    "part_of_a_step_lost_and_the_rest_cancelled",
+    "PARTIAL BY_HAND",
+    schedule_rest(FAR_AWAY, 2, 1),
+    abandon,
+    cancel,
+    several=THREE,
+    times=LAST,
+)
+story(
+    "a_later_step_without_an_earlier_one",
+    "PARTIAL OVERDUE UNRECORDED",
+    schedule(LONG_AGO),
+    together(copies(2)),
+    several=TWO,
+    times=(LONG_AGO, LONG_AGO + 1),
+)
+story(
+    "a_later_step_behind_an_earlier_one",
+    "delivered OUT_OF_ORDER",
+    commit,
+    together(copies(2, 1), op("commit")),
+    several=(ORDERS, ORDERS),
+    times=(-1, LONG_AGO),
+)
+story("the_last_step_before_its_time", "delivered EARLY", commit, deliver_several, several=THREE, times=LAST)
+story(
+    "a_step_before_its_time",
+    "pending:scheduled EARLY",
+    schedule_rest(FAR_AWAY, 1, 1),
+    together(copies(2), scheduled(FAR_AWAY + 1, 2)),
+    several=THREE,
+    times=FURTHER,
+)
+story(
+    "a_step_before_its_time_and_not_recorded",
+    "delivered EARLY UNRECORDED",
+    first_of_last,
+    together(copies(2)),
+    several=THREE,
+    times=LAST,
+)
+story("a_message_of_a_step_twice", "DUPLICATED", schedule_rest(FAR_AWAY, 2, 1, 3, 3), several=THREE, times=LAST)
+story("a_step_rolled_back", "LEAKED", rollback, together(copies(1), op("rollback")), several=THREE, times=LAST)
+story("a_step_undecided", "LEAKED", together(copies(1, 3), scheduled(FAR_AWAY, 2)), several=THREE, times=LAST)
+story(
+    "a_step_delivered_after_it_was_cancelled",
+    "LEAKED EARLY BY_HAND",
+    first_of_last,
+    abandon,
+    cancel,
+    together(copies(2)),
+    several=THREE,
+    times=LAST,
+)
+
+
+@written("", strays="MALFORMED " * 3)
+def several_times_that_can_not_be_read(log: Log) -> None:
+    log.several(*TWO, times=(-1, FAR_AWAY), TXB_DELIVER_AT=str(FAR_AWAY))
+    log.several(*TWO, times=(-1, 0))
+    log.several(*TWO, times=(-2, FAR_AWAY))
 
 
 @written("", strays="MALFORMED " * 4)

@@ -61,6 +61,8 @@ class Half:
     key: bytes = b"key"
     #: Topics of its messages, if it holds several.
     topics: tuple[str, ...] = ()
+    #: Their times of delivery (ms), if they have times of their own; -1 for none.
+    times: tuple[int, ...] = ()
 
     def entry(self, decision: int, *, transaction_id: str | None = None, rest: str = "") -> str:
         return f"{self.offset},{transaction_id or self.id},{decision}{rest}"
@@ -126,9 +128,18 @@ class Log(ABC):
         dated = int(given) if given.isdigit() and int(given) else record.stamped[0]
         return Half(partition, record.offset, transaction_id, group, topic, dated, key)
 
-    def several(self, *topics: str, partition: int = PLAIN, places: Sequence[int] = (), **changed: str | None) -> Half:
+    def several(
+        self,
+        *topics: str,
+        partition: int = PLAIN,
+        places: Sequence[int] = (),
+        times: Sequence[int] = (),
+        **changed: str | None,
+    ) -> Half:
         """A half message that holds one message for each of these topics."""
         transaction_id, messages = secrets.token_hex(16).upper(), self.messages(topics, places)
+        for message, time in zip(messages, times, strict=False):
+            message.deliver_at = time
         ours = {
             "TXB_V": "1",
             "TRAN_MSG": "true",
@@ -140,7 +151,9 @@ class Log(ABC):
         record = Record(self.names.half, partition, messages[0].key, write(messages), headers(**ours))
         self.write(record)
         topic, dated = messages[0].topic, record.stamped[0]
-        return Half(partition, record.offset, transaction_id, "billing", topic, dated, topics=topics)
+        return Half(
+            partition, record.offset, transaction_id, "billing", topic, dated, topics=topics, times=tuple(times)
+        )
 
     def messages(self, topics: Sequence[str], places: Sequence[int] = ()) -> list[Framed]:
         """Messages that differ in their values. One has no key, no value and no headers, and one has a timestamp."""
@@ -200,11 +213,11 @@ class Log(ABC):
         } | changed
         return Record(self.names.check("billing"), 0, b"key", b"\xff\x00 the user's bytes", headers(**ours))
 
-    def op(self, outcome: str, *halves: Half, ends: str | None = None) -> Record:
-        """An OP record. `ends`: the range of END entries that its Kafka transaction has applied."""
+    def op(self, outcome: str, *halves: Half, ends: str | None = None, dated: int | None = None) -> Record:
+        """An OP record. `ends`: the range of END entries that its Kafka transaction has applied. `dated`: its time."""
         value = ",".join(str(half.offset) for half in halves).encode()
         ours = headers(TXB_V="1", TAGS="d", OUTCOME=outcome) + ([] if ends is None else headers(TXB_ENDS=ends))
-        return Record(self.names.op, halves[0].partition, None, value, ours)
+        return Record(self.names.op, halves[0].partition, None, value, ours, dated)
 
     def parked(self, half: Half, state: str | None, **more: object) -> Record:
         """A parked entry, or its tombstone."""
@@ -235,7 +248,7 @@ class Log(ABC):
             headers(TXB_V="1"),
         )
 
-    def discard(self, half: Half, end: int | None = None, reason: str = "MAX_CHECKS") -> Record:
+    def discard(self, half: Half, end: int | None = None, reason: str = "MAX_CHECKS", **more: str) -> Record:
         position = self.end_position[half.partition] if end is None else end
         ours = {
             "UNIQ_KEY": half.id,
@@ -243,7 +256,7 @@ class Log(ABC):
             "TXB_HALF": f"{half.partition}:{half.offset}",
             "TXB_END": str(position),
             "TXB_REASON": reason,
-        }
+        } | more
         return Record(self.names.discard, 0, b"key", b"body", headers(**ours))
 
     def set_aside(

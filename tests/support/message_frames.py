@@ -17,6 +17,8 @@ class Framed:
     headers: Pairs = field(default_factory=list)
     partition: int = -1
     timestamp: int = -1
+    #: Time of delivery (ms): in the frames if the messages do not all have the same.
+    deliver_at: int = -1
 
 
 def write(messages: list[Framed]) -> bytes:
@@ -28,9 +30,11 @@ def write(messages: list[Framed]) -> bytes:
     def data(given: bytes | None) -> bytes:
         return number(-1) if given is None else number(len(given)) + given
 
-    value = b"\x01"
+    is_timed = len({one.deliver_at for one in messages}) > 1
+    value = b"\x02" if is_timed else b"\x01"
     for one in messages:
         value += data(one.topic.encode()) + number(one.partition) + number(one.timestamp, 8)
+        value += number(one.deliver_at, 8) if is_timed else b""
         value += data(one.key) + data(one.value) + number(len(one.headers))
         for name, text in one.headers:
             value += data(name.encode()) + data(text)
@@ -62,9 +66,10 @@ def read(value: bytes, count: int) -> list[Framed] | None:
     try:
         for _ in range(count):
             topic, partition, timestamp = (data() or b"").decode(), number(), number(8)
+            deliver_at = number(8) if value[0] == 2 else -1
             key, body, headers = data(), data(), number()
             pairs: Pairs = [((data() or b"").decode(), data()) for _ in range(headers)]
-            found.append(Framed(topic, key, body, pairs, partition, timestamp))
+            found.append(Framed(topic, key, body, pairs, partition, timestamp, deliver_at))
     except EOFError:
         return None
     return found if at == len(value) else None

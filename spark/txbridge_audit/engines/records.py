@@ -23,7 +23,7 @@ def real_topics_of(half: HalfMention) -> Iterable[str]:
     """The real topics that a half message names."""
     if half.fault is not None:
         return ()
-    return [str(half.real_topic)] if half.parts is None else [part.topic for part in half.parts]
+    return [message.topic for message in half.messages]
 
 
 def offset_mentions(

@@ -18,7 +18,7 @@ from txbridge_audit.judge.lacking import (
 )
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import AuditedTransaction
-from txbridge_audit.protocol.mentions import CheckMention, CopyMention, ParkedMention
+from txbridge_audit.protocol.mentions import CheckMention, CopyMention, MessagePart, ParkedMention
 
 #: A held message is tried again after a minute at most, so it is delivered soon after its topic is back. If it is held
 #: for hours more, something else is wrong.
@@ -84,8 +84,11 @@ class Case(DeliveredCase):
         if not about.op_settled:
             bits |= OPEN
         # OP names each discard. So the record of a discard is gone if OP names the discard and there is no record. Only
-        # the END position in the record tells which decisions came before it.
+        # the END position in the record tells which decisions came before it. That of an abandon tells which of several
+        # messages with different times were delivered before it.
         if self.is_named("discard") and not self.discard_ends:
+            bits |= DISCARD
+        if self.is_named("abandon") and self.is_stepwise and len(self.discards) == len(self.transaction.discards):
             bits |= DISCARD
         if self.has_twin:
             bits |= COPY
@@ -183,21 +186,38 @@ class Case(DeliveredCase):
         known = (self.facts.topic(topic) for topic in self.topics)
         return all(topic is None or topic.settled for topic in known)
 
-    def may_prove(self, *, whole: bool = False) -> list[str]:
-        """The topics in which a record that is not there may prove a loss: not compacted (`whole`: nor truncated)."""
-        missed = self.missing_topics if self.is_several else self.topics
-        known = (self.facts.topic(topic) for topic in sorted(missed))
-        return [topic.topic for topic in known if topic and not topic.compacted and not (whole and topic.truncated)]
+    @lazy
+    def missing(self) -> list[MessagePart]:
+        """The messages that are not visible though they were delivered, or others with their time or a later one were.
+
+        Those behind them in time are in a later Kafka transaction, and those with the same time in the same one.
+        """
+        seen_to = max((self.time_of(copy) for copy in self.home if self.is_before(copy)), default=-1)
+        return [message for message in self.unseen if message.deliver_at <= max(self.recorded_to, seen_to)]
+
+    @lazy
+    def is_seen_unrecorded(self) -> bool:
+        """Whether a message is visible below the earlier cut, and neither OP nor OFFSET says that it was delivered."""
+        return any(self.is_before(copy) and self.time_of(copy) > self.recorded_to for copy in self.home)
+
+    def may_prove(self, message: MessagePart, *, whole: bool = False) -> bool:
+        """Whether its absence from its topic may prove a loss: not compacted (`whole`: nor truncated)."""
+        topic = self.facts.topic(message.topic)
+        return topic is not None and not topic.compacted and not (whole and topic.truncated)
 
     @lazy
     def is_loss_proved(self) -> bool:
-        """Whether a committed record that is not in its real topic is proved to be lost (see evidence.py)."""
-        op = self.op("commit")
-        if op is None:
+        """Whether a missing message is proved to be lost (see evidence.py)."""
+        return any(self.may_prove(message) and self._is_lost(message) for message in self.missing)
+
+    def _is_lost(self, message: MessagePart) -> bool:
+        proof, op = self.facts.proofs.find_above(self.transaction.partition, message.topic), self.op("commit")
+        if proof is None:
             return False
-        partition = self.transaction.partition
-        above = (self.facts.proofs.find_above(partition, topic) for topic in self.may_prove())
-        return any(one is not None and op > one for one in above)
+        if op is not None and message.deliver_at == self.times[-1]:
+            return op > proof.op
+        # OP does not name the Kafka transaction that delivered it. That one came after the decision.
+        return self.winner is not None and self.winner.stamp - CLOCK_MARGIN_MS > proof.stamp
 
     # OFFSET and the check topics
 
@@ -254,28 +274,33 @@ class Case(DeliveredCase):
 
     @property
     def is_early(self) -> bool:
-        """Whether OP names it as delivered before its time."""
-        at, wanted = self.committed_at, self.message.deliver_at if self.message else None
-        return at is not None and wanted is not None and at < wanted - EARLY_MARGIN_MS
+        """Whether OP or a parked entry names a message as delivered before its time, or it is visible before."""
+        told = [(self.committed_at, len(self.times))]
+        told += [(parked.stamp, parked.delivered) for parked in self.transaction.parked if parked.delivered]
+        if any(at is not None and at < max(self.times[:number], default=0) - EARLY_MARGIN_MS for at, number in told):
+            return True
+        ahead = self.facts.now + CLOCK_MARGIN_MS
+        return not self.is_named("commit") and any(
+            self.is_before(copy) and self.time_of(copy) > ahead for copy in self.home
+        )
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether the time of delivery in the parked entry has passed."""
-        parked = self.last_parked
-        return parked is not None and parked.due is not None and parked.due < self._now
+        """Whether the time of its next messages has passed."""
+        return self.next_time is not None and self.next_time < self._now
 
     @property
     def is_held_long(self) -> bool:
-        """Whether it was decided hours ago, and its real topic is there."""
-        return self.is_topic_there and self.winner is not None and self.winner.stamp < self._now - HELD_LONG_MS
+        """Whether it could have been delivered for hours, and its real topic is there."""
+        if not self.is_topic_there or self.winner is None:
+            return False
+        return max(self.winner.stamp, self.next_time or 0) < self._now - HELD_LONG_MS
 
     @property
     def delivery_latency(self) -> int | None:
-        """Milliseconds to the delivery, from the decision or from the time that the message names, whichever is later.
+        """Milliseconds to the last delivery, from the decision or from the time of the message, whichever is later.
 
         The wait for a time that the sender wanted is no latency.
         """
-        at, winner, half = self.committed_at, self.winner, self.half
-        if at is None or winner is None:
-            return None
-        return at - max(winner.stamp, (half.deliver_at if half else None) or winner.stamp)
+        at, winner = self.committed_at, self.winner
+        return None if at is None or winner is None else at - max(winner.stamp, *self.times[-1:])

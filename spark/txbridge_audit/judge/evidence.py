@@ -10,6 +10,11 @@ missing record may have been removed by
 - the deletion of the topic, after which another one was created by its name. That removed everything. A record with a
   lower OP offset anywhere in the topic says that this has not happened since.
 
+OP names messages with different times of delivery once, in the Kafka transaction that delivers the last of them. An
+earlier one of them is older still, so it proves what any record proves. If it is missing, OP does not tell when it was
+delivered. But that was after its decision: records that OP named an hour before the decision are older, because the
+clocks of brokers differ by less.
+
 Somebody may have put an old record back into the topic that was created again. That record proves nothing, and looks
 like any other. So two older records are required: the two oldest of a place prove the most.
 """
@@ -20,15 +25,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from txbridge_audit.judge.delivered import DeliveredCase
-from txbridge_audit.judge.facts import Facts, KnownProofs, TopicPartition
+from txbridge_audit.judge.facts import Facts, KnownProofs, LossProof, TopicPartition
 from txbridge_audit.judge.fates import DELIVERED
 from txbridge_audit.judge.plain import plain_fate
 from txbridge_audit.judge.transaction import AuditedTransaction
 
 #: Half partition, real topic, partition of the real topic.
 AnchorPlace = tuple[int, str, int]
-#: Offset in OP, offset in the real topic.
-Anchor = tuple[int, int]
+#: Offset in OP, offset in the real topic, append time in OP (ms).
+Anchor = tuple[int, int, int]
 
 #: Delivered records that prove a loss behind them.
 ENOUGH = 2
@@ -50,18 +55,18 @@ class Evidence:
         if (plain := plain_fate(transaction)) is not None:
             if plain is DELIVERED:
                 [copy], [outcome] = transaction.copies, transaction.outcomes
-                self.add_anchor((transaction.partition, copy.topic, copy.place), (outcome.at, copy.at))
+                self.add_anchor((transaction.partition, copy.topic, copy.place), (outcome.at, copy.at, outcome.stamp))
             return
         case = DeliveredCase(transaction)
-        op = case.op("commit")
+        op, stamp = case.op("commit"), case.committed_at
         # Of a message that is there twice, it is unknown which copy belongs to the OP record.
-        if op is not None and case.copies == 1:
+        if op is not None and stamp is not None and case.copies == 1:
             seen: set[str] = set()
             for copy in sorted(case.home, key=lambda copy: (copy.topic, copy.place, copy.at)):
                 # Of several messages one in each topic: somebody who puts them back puts back all of them.
                 if copy.topic not in seen:
                     seen.add(copy.topic)
-                    self.add_anchor((transaction.partition, copy.topic, copy.place), (op, copy.at))
+                    self.add_anchor((transaction.partition, copy.topic, copy.place), (op, copy.at, stamp))
         half = transaction.halves[0]
         told = transaction.discards or transaction.asides
         if half.id is not None and case.is_named("discard") and not told:
@@ -83,7 +88,7 @@ class Evidence:
         for key, halves in other.unexplained.items():
             self.unexplained.setdefault(key, set()).update(halves)
 
-    def find_proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], int]:
+    def find_proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], LossProof]:
         """See KnownProofs. `truncated` names the partitions of real topics whose log start is not 0."""
         by_topic: dict[tuple[int, str], dict[int, list[Anchor]]] = {}
         for (partition, topic, place), anchors in self.anchors.items():
@@ -92,9 +97,9 @@ class Evidence:
         for (partition, topic), places in by_topic.items():
             edges = [place for name, place in truncated if name == topic]
             asked = [_second([places.get(edge, [])]) for edge in edges] or [_second(places.values())]
-            above = [op for op in asked if op is not None]
+            above = [proof for proof in asked if proof is not None]
             if len(above) == len(asked):
-                found[partition, topic] = max(above)
+                found[partition, topic] = LossProof(*map(max, zip(*above, strict=True)))
         return found
 
     def add_to(self, facts: Facts, truncated: Collection[TopicPartition]) -> Facts:
@@ -102,7 +107,7 @@ class Evidence:
         return replace(facts, proofs=KnownProofs(self.find_proofs(truncated)), unexplained=self.unexplained)
 
 
-def _second(places: Iterable[list[Anchor]]) -> int | None:
-    """The OP offset of the second oldest delivered record; None if there are fewer."""
-    records = sorted(anchor for anchors in places for anchor in anchors)
-    return records[ENOUGH - 1][0] if len(records) >= ENOUGH else None
+def _second(places: Iterable[list[Anchor]]) -> LossProof | None:
+    """What the two oldest delivered records prove; None if there are fewer."""
+    oldest = sorted(anchor for anchors in places for anchor in anchors)[:ENOUGH]
+    return LossProof(oldest[-1][0], max(stamp for _, _, stamp in oldest)) if len(oldest) == ENOUGH else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from txbridge_audit.judge.lacking import CHECKS_KEPT_MS
 from txbridge_audit.judge.lazy import lazy
@@ -74,23 +74,28 @@ class AuditLimits:
     transaction_max_age: int = 72 * 3_600_000
 
 
+class LossProof(NamedTuple):
+    """From where on a record that is missing in a real topic is proved to be lost."""
+
+    #: Above this offset in OP, and this append time there (ms).
+    op: int
+    stamp: int
+
+
 class LossProofs(Protocol):
     """The proofs that committed records which are missing from their real topic were lost (`evidence.py`)."""
 
-    def find_above(self, partition: int, topic: str) -> int | None:
-        """The OP offset of a half partition above which a record that is missing there is proved to be lost.
-
-        None when nothing proves it.
-        """
+    def find_above(self, partition: int, topic: str) -> LossProof | None:
+        """The proof about records of a half partition in a topic; None when nothing proves a loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownProofs:
     """All proofs, by half partition and real topic."""
 
-    by_place: Mapping[tuple[int, str], int]
+    by_place: Mapping[tuple[int, str], LossProof]
 
-    def find_above(self, partition: int, topic: str) -> int | None:
+    def find_above(self, partition: int, topic: str) -> LossProof | None:
         """See LossProofs."""
         return self.by_place.get((partition, topic))
 

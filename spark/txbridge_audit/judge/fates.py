@@ -39,16 +39,23 @@ def _lost_needs(one: Traits) -> int | str | None:
     if one.fate == "LOST":
         return 0
     if one.fate == "unverifiable" and one.is_committed:
-        return REAL_TOPIC
+        return _proof_needs(one)
     if one.pending_state == IN_COMMIT:
         return REASONS[OPEN]
-    # A held one is waiting.
+    # A held one is waiting, perhaps for the rest of its messages.
     if one.pending_state in {HELD, SCHEDULED}:
-        return 0
+        return _proof_needs(one) if one.is_missing else 0
     if one.is_commit:
         return WINNER | OP | PARKED | CHECKPOINT | OPEN
     # Without a commit it is lost if OP names it as abandoned or committed, whatever else OP names.
     return WINNER | OP
+
+
+def _proof_needs(one: Traits) -> int | str:
+    """What tells which messages wait for their time, and proves the loss of the others."""
+    # A commit in OP is proof enough where all messages have the same time.
+    needed = 0 if one.is_committed and not one.is_stepwise else WINNER | OP | PARKED | OPEN
+    return REAL_TOPIC if one.is_missing and not one.lacking & needed else needed
 
 
 def _partial_needs(one: Traits) -> int | str | None:
@@ -56,8 +63,8 @@ def _partial_needs(one: Traits) -> int | str | None:
         return None
     if one.fate == "PARTIAL" or not one.is_incomplete:
         return 0
-    if one.fate == "unverifiable" and one.is_committed:
-        return REAL_TOPIC
+    if one.pending_state != IN_COMMIT and (one.is_missing or one.is_stepwise):
+        return _proof_needs(one)
     return OP | OPEN
 
 
@@ -66,7 +73,7 @@ def _leaked_needs(one: Traits) -> int | None:
         return None
     if one.fate == "LEAKED":
         return 0
-    # OP may have named it as rolled back or abandoned.
+    # OP may have named it as rolled back or abandoned, and the discard topic tells what was visible by then.
     return (WINNER if one.is_decided else DECISIONS) | OP
 
 
@@ -139,16 +146,9 @@ KINDS = (
 # Conditions
 
 
-def _is_held(case: Case) -> bool:
-    return case.parked == "held"
-
-
-def _is_scheduled(case: Case) -> bool:
-    return case.parked == "scheduled"
-
-
-def _is_partial(case: Case) -> bool:
-    return case.copies == 1 and case.is_incomplete
+def _is_waiting(case: Case) -> bool:
+    """Whether it is committed, and cannot be delivered yet, or not all of it."""
+    return case.parked in {"held", "scheduled"}
 
 
 def _is_discarded(case: Case) -> bool:
@@ -176,10 +176,10 @@ def _is_passed_over(case: Case) -> bool:
     return (
         not case.is_visible
         and not case.is_named("commit")
+        and not case.is_named("abandon")
         and case.is_decided(COMMIT)
         and case.is_applied
-        and not _is_held(case)
-        and not _is_scheduled(case)
+        and not _is_waiting(case)
         and case.about.op_settled
         and case.is_history_known
         and case.are_parked_known
@@ -229,8 +229,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         LEAKED,
         "abandoned, yet visible",
-        lambda case: case.is_visible and case.is_named("abandon"),
-        "At any cut: a worker that has abandoned a message never tries to deliver it again.",
+        lambda case: case.is_seen_after_abandon,
+        "At any cut: a worker that has abandoned a message never tries to deliver it again. Of several messages with "
+        "different times of delivery some may have been delivered before: the record of the abandon says which.",
     ),
     Rule(
         WRONG_WINNER,
@@ -245,11 +246,6 @@ RULES: tuple[Rule, ...] = (
         "OP is cut before END: the decision and the command behind an outcome in OP were read.",
     ),
     Rule(
-        ABANDONED,
-        "committed, not deliverable, and given up by an operator",
-        lambda case: not case.is_visible and case.is_named("abandon") and not case.is_named("commit"),
-    ),
-    Rule(
         DUPLICATED,
         "more than one visible copy",
         lambda case: case.copies > 1,
@@ -257,8 +253,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         LOST,
-        "recorded as committed, but not visible",
-        lambda case: not case.is_visible and case.is_named("commit") and case.is_settled and case.is_loss_proved,
+        "recorded as delivered, but not visible",
+        lambda case: not case.is_visible and case.is_settled and case.is_loss_proved,
         "The real topics were cut again after OP, once every Kafka transaction that had written by then was decided "
         "(settled). The real record that belongs to the OP record is below that cut, or was never written. Where "
         "compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.",
@@ -279,25 +275,29 @@ RULES: tuple[Rule, ...] = (
     Rule(
         PARTIAL,
         "of its messages some are visible and some were never written, or are no longer in their topic",
-        lambda case: _is_partial(case) and case.is_named("commit") and case.is_settled and case.is_loss_proved,
-        "As LOST that is recorded as committed, for the message that is not visible.",
+        lambda case: case.copies == 1 and case.is_settled and case.is_loss_proved,
+        "As LOST that is recorded as delivered, for the message that is not visible. Below the earlier cut, those with "
+        "the same time as a visible one, or an earlier time, are missing, too: their Kafka transactions ended before.",
+    ),
+    Rule(
+        ABANDONED,
+        "committed, not deliverable, and given up by an operator",
+        lambda case: case.is_named("abandon") and not case.is_named("commit"),
     ),
     Rule(
         UNVERIFIABLE,
         "some of its messages are not visible; compaction, retention or deletion of their topics may be why",
-        lambda case: _is_partial(case) and case.is_named("commit") and case.is_settled,
+        lambda case: case.copies == 1 and bool(case.unseen) and case.is_named("commit") and case.is_settled,
     ),
     Rule(
         DELIVERED,
         "committed and delivered once",
-        lambda case: (
-            case.copies == 1 and not case.is_incomplete and (case.is_named("commit") or case.is_decided(COMMIT))
-        ),
+        lambda case: case.copies == 1 and not case.unseen and (case.is_named("commit") or case.is_decided(COMMIT)),
     ),
     Rule(
         UNVERIFIABLE,
         "visible once; whether it was committed is no longer known",
-        lambda case: case.copies == 1 and not case.is_winner_known,
+        lambda case: case.copies == 1 and not case.is_winner_known and not _is_waiting(case),
         "Without its evidence there is no violation.",
     ),
     Rule(
@@ -328,9 +328,9 @@ RULES: tuple[Rule, ...] = (
 
 def pending_state(case: Case) -> str:
     """Why a pending transaction waits."""
-    if _is_held(case):
+    if case.parked == "held":
         return HELD
-    if _is_scheduled(case):
+    if case.parked == "scheduled":
         return SCHEDULED
     if case.is_named("commit"):
         return IN_COMMIT

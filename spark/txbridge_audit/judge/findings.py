@@ -19,11 +19,9 @@ def _is_nowhere(case: Case) -> bool:
 
 def _is_unrecorded(case: Case) -> bool:
     return (
-        case.message is not None
-        and case.is_visible_before
+        case.is_seen_unrecorded
         and case.is_decided(COMMIT)
         and not case.is_recorded
-        and case.parked is None
         and case.about.op_settled
         and case.is_history_known
         and case.are_parked_known
@@ -40,7 +38,7 @@ def _is_discarded_twice(case: Case) -> bool:
 def _is_not_in_topic(case: Case) -> bool:
     if case.fate != fates.UNVERIFIABLE.name or not case.is_named("commit"):
         return False
-    return bool(case.may_prove(whole=True))
+    return any(case.may_prove(message, whole=True) for message in case.missing)
 
 
 # Entries, in the order in which they are counted and shown
@@ -108,7 +106,7 @@ OUTCOME_WITHOUT_DECISION = _finding(
 )
 UNRECORDED = _finding(
     "UNRECORDED",
-    "visible, but OP does not name it, and the checkpoint has not passed its decision",
+    "visible, but neither OP nor a parked entry says so, and the checkpoint has not passed its decision",
     holds=_is_unrecorded,
     sound="OP is cut after the earlier cut of the real topics, and is settled.",
 )

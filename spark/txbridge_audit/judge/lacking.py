@@ -73,10 +73,13 @@ class Traits(NamedTuple):
     parked: str | None
     #: The rule STUCK holds.
     is_stuck: bool
-    #: It has several messages; some of them are not visible.
+    #: It has several messages, and not all of them have the same time of delivery.
     is_several: bool
+    is_stepwise: bool
+    #: Not all of its messages are visible; and some of those should be.
     is_incomplete: bool
-    #: It names a time of delivery.
+    is_missing: bool
+    #: A message names a time of delivery.
     is_timed: bool
     lacking: int
 

@@ -30,5 +30,4 @@ class AuditSelection:
         if self.until is not None and message.born >= self.until:
             return False
         # All of several messages must be in chosen topics. One in a topic that is not read would seem to be lost.
-        topics = {part.topic for part in message.parts} if message.parts is not None else {message.real_topic}
-        return not self.topics or topics <= self.topics
+        return not self.topics or {one.topic for one in message.messages} <= self.topics

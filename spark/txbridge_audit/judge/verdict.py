@@ -65,7 +65,9 @@ class Verdict:
         if not case.is_recorded or case.about.checkpoint_gone:
             return False
         # A copy that nobody has decided to commit is a leak once it lies below the earlier cut, as in the next step.
-        if case.is_visible and not (case.is_visible_before or case.is_decided(COMMIT)):
+        # One that OP does not name may be too early.
+        is_delivered = case.is_decided(COMMIT) and case.is_named("commit")
+        if not (is_delivered or all(map(case.is_before, case.home))):
             return False
         # Records that an open Kafka transaction hides may prove a loss, or explain one.
         if not (case.is_settled and case.about.op_settled):
@@ -109,7 +111,9 @@ def _reach_of_plain(fate: str, lacking: int) -> Mapping[str, str]:
         parked=None,
         is_stuck=False,
         is_several=False,
+        is_stepwise=False,
         is_incomplete=False,
+        is_missing=False,
         is_timed=False,
         lacking=lacking,
     )
@@ -152,8 +156,10 @@ def traits_of(case: Case, fate: str, breaches: tuple[str, ...]) -> Traits:
         parked=case.parked,
         is_stuck=violations.STUCK.name in breaches,
         is_several=case.is_several,
-        is_incomplete=case.is_incomplete,
-        is_timed=case.message is not None and case.message.deliver_at is not None,
+        is_stepwise=case.is_stepwise,
+        is_incomplete=bool(case.unseen),
+        is_missing=bool(case.missing),
+        is_timed=any(case.times),
         lacking=case.missing_evidence,
     )
 

@@ -28,6 +28,8 @@ from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
 from txbridge_audit.protocol.mentions import COMMIT
 
 _OPEN_STATES = frozenset({"pending", "held", "scheduled"})
+#: Fates of messages that may wait for their time. What was delivered before may be lost, or there twice.
+_WAITING = frozenset(kind.name for kind in (fates.PENDING, fates.LOST, fates.PARTIAL, fates.DUPLICATED))
 
 
 # Evidence
@@ -57,18 +59,19 @@ def _stuck_needs(one: Traits) -> int | None:
 
 
 def _early_needs(one: Traits) -> int | None:
-    """The append time of the OP record."""
+    """The append times of the OP record and, of messages with different times, of parked entries."""
     if not one.is_timed:
         return None
+    records = OP | PARKED if one.is_stepwise else OP
     if one.is_committed:
         # The first record of OP that names it counts.
-        return OP
-    return OP | OPEN if one.is_visible else if_lacking(one, OP)
+        return records
+    return records | OPEN if one.is_visible else if_lacking(one, records)
 
 
 def _overdue_needs(one: Traits) -> int | None:
     """The parked entry with the state scheduled."""
-    if not one.is_timed or one.is_visible or one.is_recorded:
+    if not one.is_timed or not one.is_incomplete or one.is_recorded:
         return None
     if not one.is_commit and not one.lacking & WINNER:
         return None
@@ -124,8 +127,8 @@ def _is_expired(case: Case) -> bool:
 
 
 def _is_overdue(case: Case) -> bool:
-    waits = case.pending_state == fates.SCHEDULED and case.is_undelivered
-    return waits and case.about.op_settled and not case.is_recorded
+    waits = case.fate in _WAITING and case.parked == "scheduled" and bool(case.unseen)
+    return waits and case.is_undelivered and case.about.op_settled and not case.is_recorded
 
 
 # Entries, in the order in which they are counted and shown
@@ -160,7 +163,7 @@ ALTERED = _violation(
     "a visible copy differs from its half message",
     "consumers have read something else than was sent: find who wrote the copy",
     says="key, value, timestamp or a header of a visible copy is not that of the half message",
-    holds=lambda case: case.message is not None and case.altered_at is not None,
+    holds=lambda case: case.altered_at is not None,
     sound="At any cut: the two compared records are there, and equal contents have equal hashes.",
 )
 MISPLACED = _violation(
@@ -168,7 +171,7 @@ MISPLACED = _violation(
     "a visible copy is in another partition than asked for",
     "consumers that rely on the order of a key have lost it: compare the partitioners",
     says="a visible copy is in another partition than REAL_QID says, or without it the key",
-    holds=lambda case: case.message is not None and case.misplaced_at is not None,
+    holds=lambda case: case.misplaced_at is not None,
     sound="At any cut: the half message names the partition, and the copy is in another one. If the key decides, it "
     "belongs to that partition for no number of partitions that the topic can have had.",
 )
@@ -226,9 +229,10 @@ EARLY = _violation(
     "delivered before its time",
     "compare the clocks of the brokers",
     says="delivered before the time that the half message names",
-    holds=lambda case: case.message is not None and case.is_early,
-    sound="At any cut: the half message names the time, and OP names the message in the Kafka transaction that "
-    "delivers it. Clocks of brokers may differ by a minute.",
+    holds=lambda case: case.is_early,
+    sound="At any cut: the half message names the time, and OP or a parked entry names the message in the Kafka "
+    "transaction that delivers it. Clocks of brokers may differ by a minute. Without such a record it was visible at "
+    "the earlier cut, more than an hour before its time.",
     needs=_early_needs,
 )
 OVERDUE = _violation(

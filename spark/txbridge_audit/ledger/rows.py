@@ -14,7 +14,7 @@ from typing import Any
 
 from txbridge.core.names import short_id
 from txbridge.text import LAST_TIME
-from txbridge_audit.judge import violations
+from txbridge_audit.judge import fates, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import COMMIT, CopyMention, EndMention
@@ -65,6 +65,8 @@ def _transaction_row(verdict: Verdict) -> LedgerRow:
         "held_ms": None if committed_at is None or held_since is None else committed_at - held_since,
         "held_why": max(held, key=lambda parked: parked.at).error if held else None,
         "copies": case.copies,
+        "messages": len(case.messages),
+        "next_at": _time(case.next_time) if verdict.pending_state == fates.SCHEDULED else None,
         "delivered": sorted(_delivered(copy) for copy in (*case.home, *case.foreign))[:KEPT],
         **{f"op_{outcome}_offset": case.op(outcome) for outcome in ("commit", "rollback", "discard", "abandon")},
         "discard_records": _discards(case),

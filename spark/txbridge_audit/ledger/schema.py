@@ -36,6 +36,7 @@ SCHEMA: Any = pa.schema(
         *(("held_since", _TIME), ("held_ms", pa.int64()), ("held_why", pa.string()), ("copies", pa.int64())),
         *(("delivered", pa.list_(_PLACE)), ("op_commit_offset", pa.int64()), ("op_rollback_offset", pa.int64())),
         *(("op_discard_offset", pa.int64()), ("op_abandon_offset", pa.int64())),
+        *(("messages", pa.int32()), ("next_at", _TIME)),
         *(("discard_records", pa.list_(_DISCARD)), ("resumed_end", pa.int64())),
         *(("real_topic", pa.string()), ("day", pa.date32())),
     ]

@@ -48,8 +48,8 @@ _ALLOWED = (
 def half_mention(record: KafkaRecord) -> HalfMention:
     """The half message of a record of HALF."""
     text = record.texts()
-    count = number_of(text.get(headers.MESSAGES))
-    parts = None if count is None else parts_of(record.value, count)
+    count, deliver_at = number_of(text.get(headers.MESSAGES)), number_of(text.get(headers.DELIVER_AT))
+    parts = None if count is None else parts_of(record.value, count, deliver_at)
     users = [(name, value) for name, value in record.headers if not is_reserved(name)]
     return HalfMention(
         partition=record.partition,
@@ -61,7 +61,7 @@ def half_mention(record: KafkaRecord) -> HalfMention:
         group=text.get(headers.PGROUP),
         real_topic=text.get(headers.REAL_TOPIC),
         fixed_partition=number_of(text.get(headers.REAL_QID), MOST_PARTITIONS),
-        deliver_at=number_of(text.get(headers.DELIVER_AT)),
+        deliver_at=deliver_at,
         content=content_of(record.key, record.value, users),
         # 0 counts as absent.
         dated=number_of(text.get(headers.BORN_TIMESTAMP)) or record.timestamp,

@@ -32,13 +32,15 @@ class Mention:
 
 
 class MessagePart(NamedTuple):
-    """One of several messages of a half message, as its frame asks for it to be delivered."""
+    """A message of a half message, as it asks to be delivered."""
 
     topic: str
     #: Partition and timestamp (ms) that it asks for.
     place: int | None
     dated: int | None
     content: int
+    #: Time of delivery, ms; 0 without one, which is earlier than any other.
+    deliver_at: int = 0
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class HalfMention(Mention):
     real_topic: str | None = None
     #: REAL_QID.
     fixed_partition: int | None = None
-    #: TXB_DELIVER_AT, ms.
+    #: TXB_DELIVER_AT, ms. Each of several messages has it, too, or a time of its own.
     deliver_at: int | None = None
     #: Hash of the user's key, value and headers. Equal contents have equal hashes, so a difference proves something.
     content: int = 0
@@ -65,6 +67,14 @@ class HalfMention(Mention):
     dated: int = 0
     #: Several messages in their order; None for a single one.
     parts: tuple[MessagePart, ...] | None = None
+
+    @property
+    def messages(self) -> tuple[MessagePart, ...]:
+        """The messages in their order: several, or a single one."""
+        if self.parts is not None:
+            return self.parts
+        alone = str(self.real_topic), self.fixed_partition, self.dated, self.content, self.deliver_at or 0
+        return (MessagePart(*alone),)
 
 
 @dataclass(slots=True)
@@ -147,6 +157,8 @@ class ParkedMention(Mention):
     checks: int | None = None
     #: Why it is held.
     error: str | None = None
+    #: Number of its messages that were delivered, the earliest first.
+    delivered: int = 0
 
 
 @dataclass(slots=True)
@@ -174,6 +186,8 @@ class DiscardMention(Mention):
     end_position: int | None = None
     #: Checks sent before it.
     checks: int | None = None
+    #: Of an abandoned one, as ParkedMention.delivered.
+    delivered: int = 0
 
     @property
     def is_abandon(self) -> bool:

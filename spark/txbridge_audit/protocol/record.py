@@ -18,7 +18,7 @@ RecordHeaders = Sequence[tuple[str, bytes | None]]
 HeaderTexts = Mapping[str, str | None]
 #: The headers of ours that say something to the audit.
 _OURS = names.HALF_HEADERS | {
-    *(names.SOURCE, names.CLIENT_ID, names.CHECK_TIMES, names.TAGS, names.OUTCOME, names.ENDS_APPLIED),
+    *(names.SOURCE, names.CLIENT_ID, names.CHECK_TIMES, names.TAGS, names.OUTCOME, names.ENDS_APPLIED, names.DELIVERED),
     *(names.HALF_COORDINATES, names.MESSAGE_NUMBER, names.END_POSITION, names.REASON, names.ERROR, names.RECORD_SOURCE),
 }
 

@@ -165,6 +165,7 @@ def _parked(record: KafkaRecord, half: int, told: dict[str, Any]) -> ParkedMenti
         resumed=_whole(told, "resumed"),
         checks=_whole(told, "checks"),
         error=text("error"),
+        delivered=_whole(told, "delivered") or 0,
     )
 
 
@@ -211,6 +212,7 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
         stamp=record.timestamp,
         end_position=number_of(text.get(headers.END_POSITION)),
         checks=number_of(text.get(headers.CHECK_TIMES)),
+        delivered=number_of(text.get(headers.DELIVERED)) or 0,
     )
 
 

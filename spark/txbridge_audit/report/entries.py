@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 from txbridge.core.names import Names, short_id
-from txbridge.text import plain
-from txbridge_audit.judge import findings, violations
+from txbridge.text import iso_time, plain
+from txbridge_audit.judge import fates, findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.findings import HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
@@ -18,6 +18,9 @@ from txbridge_audit.report.entry import Entry, OperatorAction, Place
 
 #: Violations that a parked entry is evidence of.
 _OF_PARKED = frozenset({violations.STUCK.name, violations.EXPIRED.name, violations.OVERDUE.name})
+
+#: Violations that say how far a transaction has come.
+_OF_STEPS = frozenset({fates.LOST.name, fates.PARTIAL.name, violations.OVERDUE.name, findings.HELD_LONG.name})
 
 #: Actions of one transaction that are listed, and the length of a name or reason: enough for any person's work.
 ACTIONS, REASON = 20, 300
@@ -31,9 +34,10 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
     identity = None if own is None else own.id
     actions = tuple(_action(case, end) for end in case.by_hand[:ACTIONS]) if kind == findings.BY_HAND.name else ()
     says = verdict.says if kind == verdict.fate else says_of(kind)
+    progress = progress_of(case) if kind in _OF_STEPS else ""
     return Entry(
         kind,
-        "; ".join(map(str, actions)) or says,
+        "; ".join(map(str, actions)) or ": ".join(filter(None, (says, progress))),
         transaction=None if identity is None else short_id(identity),
         group=None if own is None else own.group,
         real_topic=None if case.message is None else case.message.real_topic,
@@ -44,6 +48,15 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
         delivered_at=case.committed_at,
         actions=actions,
     )
+
+
+def progress_of(case: Case) -> str:
+    """Of messages with different times of delivery: how many were delivered, and when the next ones are due."""
+    if not case.is_stepwise:
+        return ""
+    done = sum(time <= case.recorded_to for time in case.times)
+    rest = f", the next at {iso_time(case.next_time)}" if case.next_time else ""
+    return f"{done} of {len(case.times)} messages{rest}"
 
 
 def _action(case: Case, end: EndMention) -> OperatorAction:

@@ -13,6 +13,7 @@ from txbridge.core.names import short_id
 from txbridge_audit.judge import fates
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import CopyMention
+from txbridge_audit.report.entries import progress_of
 
 #: Columns of the chart over time: as many as a phone can show.
 INTERVALS = 60
@@ -55,6 +56,7 @@ class Waiting(NamedTuple):
     transaction: str
     group: str
     real_topic: str
+    #: With messages of different times, how many were delivered, and when the next ones are due.
     state: str
     checks: int
 
@@ -116,7 +118,8 @@ class OverviewSums:
             discarded=int(verdict.fate == fates.DISCARDED.name),
         )
         if verdict.pending_state is not None:
-            about = short_id(str(message.id)), group, str(message.real_topic), verdict.pending_state, checks
+            state = ": ".join(filter(None, (verdict.pending_state, progress_of(case))))
+            about = short_id(str(message.id)), group, str(message.real_topic), state, checks
             self.waiting.append(Waiting(message.born, message.partition, message.half, *about))
             if len(self.waiting) > 2 * OLDEST:
                 self.waiting = sorted(self.waiting)[:OLDEST]

@@ -61,6 +61,17 @@ def _delivered(ends: tuple[int, int] | None) -> Step:
     return step
 
 
+def _step_delivered(*numbers: int) -> Step:
+    """Of three messages, the first and the last are delivered, as OFFSET says, and the other one is scheduled."""
+
+    def step(log: MemoryLog, half: Half) -> None:
+        copies = log.copies(half)
+        rest = log.parked(half, "scheduled", next=LONG_AGO, delivered=2)
+        log.transaction(*(copies[number - 1] for number in numbers), rest)
+
+    return step
+
+
 STEPS: dict[str, Step] = {
     "commit": _end(COMMIT),
     "rollback": _end(ROLLBACK),
@@ -89,6 +100,11 @@ STEPS: dict[str, Step] = {
     "out of checks": lambda log, half: log.transaction(log.parked(half, "pending", checks=15, next=1)),
     "held": lambda log, half: log.transaction(log.parked(half, "held")),
     "scheduled": lambda log, half: log.transaction(log.parked(half, "scheduled", next=LONG_AGO)),
+    "step delivered": _step_delivered(1, 3),
+    "step delivered in part": _step_delivered(1),
+    "recorded as cancelled": lambda log, half: finished(
+        "abandon", log, half, log.discard(half, reason="ABANDONED", TXB_DELIVERED="2")
+    ),
     "unparked": lambda log, half: log.transaction(log.parked(half, None)),
     "checked": lambda log, half: log.write(log.check(half, log.end_position[half.partition])),
 }
@@ -99,12 +115,17 @@ HALVES: dict[str, Callable[[MemoryLog], Half]] = {
     "delayed": lambda log: log.half(TXB_DELIVER_AT=str(FAR_AWAY)),
     "its time has passed": lambda log: log.half(TXB_DELIVER_AT=str(LONG_AGO)),
     "several": lambda log: log.several(ORDERS, FORWARDED, ORDERS),
+    "stepwise": lambda log: log.several(ORDERS, FORWARDED, ORDERS, times=(-1, FAR_AWAY, -1)),
+    "stepwise, its time has passed": lambda log: log.several(ORDERS, FORWARDED, ORDERS, times=(-1, LONG_AGO, -1)),
 }
 
-#: Only those that name a time are scheduled.
-TIMED = {"delayed", "its time has passed"}
+#: Only those that name a time are scheduled, and only those that name several are delivered step by step.
+STEPWISE = {"stepwise", "stepwise, its time has passed"}
+KINDS_OF = {"scheduled": {"delayed", "its time has passed", *STEPWISE}} | dict.fromkeys(
+    ("step delivered", "step delivered in part", "recorded as cancelled"), STEPWISE
+)
 #: OFFSET is cut before OP, which names the outcome: no entry is parked behind one that retention has removed.
-PARKING = {"parked", "parked again", "out of checks", "held", "scheduled"}
+PARKING = {"parked", "parked again", "out of checks", "held", "scheduled", "step delivered", "step delivered in part"}
 
 histories = st.lists(
     st.tuples(st.sampled_from(sorted(HALVES)), st.lists(st.sampled_from(sorted(STEPS)), max_size=6)),
@@ -150,7 +171,7 @@ def played(
         log.now += pause * HOUR
         for half, (kind, steps) in zip(halves, history, strict=True):
             step = steps[number] if number < len(steps) else ""
-            if not step or (step in PARKING and half.offset in finished) or (step == "scheduled" and kind not in TIMED):
+            if not step or (step in PARKING and half.offset in finished) or kind not in KINDS_OF.get(step, {kind}):
                 continue
             steps_of[step](log, half)
             if step.startswith(("delivered", "recorded")):

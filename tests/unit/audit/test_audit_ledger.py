@@ -13,7 +13,7 @@ from txbridge_audit.report.overview import OverviewSums
 
 from tests.support.audit_cases import CASES, LONG_AGO, TAIL, plant
 from tests.support.audit_judged import BORN, Judged, MemoryLog
-from tests.support.audit_terms import COMMIT, PLAIN, Half
+from tests.support.audit_terms import COMMIT, ORDERS, PLAIN, Half
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,11 @@ def test_every_decision_has_its_ruling(planted: tuple[MemoryLog, dict[str, Half 
     held = rows["held"]
     assert (held["held_why"], held["held_ms"], held["delivered_at"]) == ("no such topic", None, None)
     assert held["held_since"] >= held["prepared_at"]
+    waiting = rows["the_third_waits_for_its_time"]
+    assert (waiting["messages"], waiting["next_at"].isoformat()) == (3, "2128-06-11T08:53:20+00:00")
+    assert [(rows[name]["messages"], rows[name]["next_at"]) for name in ("delivered", "the_rest_held")] == [
+        *((1, None), (2, None)),
+    ]
     again = rows["discarded_again_after_a_resume"]
     assert [(record["reason"], record["checks"]) for record in again["discard_records"]] == [("MAX_CHECKS", 15)] * 2
     assert (again["checks_sent"], again["resumed_end"]) == (15, again["decisions"][0]["end"])
@@ -135,6 +140,22 @@ def test_a_wanted_delay_is_no_latency(wanted: int | None, delivered: int, latenc
     summed_up = sums.overview().decision_to_delivery
     assert summed_up is not None
     assert summed_up.most == latency
+
+
+def test_messages_that_wait_are_told_with_the_next_time() -> None:
+    log, later = MemoryLog(), BORN + 3_600_000
+    half = log.several(ORDERS, ORDERS, ORDERS, times=(-1, BORN, later))
+    log.end(half, COMMIT)
+    log.transaction(*log.copies(half)[:2], log.parked(half, "scheduled", next=later, delivered=2))
+    facts = log.facts(now=BORN + 1_000)
+    sums = OverviewSums()
+    sums.take_verdict(Judged(log, facts).of(half))
+    [waits] = sums.overview().oldest_pending
+    assert waits.state == "scheduled: 2 of 3 messages, the next at 2023-11-14T23:13:20.000Z"
+    overdue = Judged(log, log.facts()).sums.entries.listed["OVERDUE"]
+    assert [entry.says for entry in overdue] == [
+        "scheduled, and not delivered though its time has come: 2 of 3 messages, the next at 2023-11-14T23:13:20.000Z"
+    ]
 
 
 def test_the_overview_of_all_cases(planted: tuple[MemoryLog, dict[str, Half | None], Judged]) -> None:

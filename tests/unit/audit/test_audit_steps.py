@@ -166,6 +166,11 @@ DELIVERED = ("twin", ["commit", "delivered"])
 # The record behind the fifth one says that one of the two may be a copy of the other; that behind the sixth, that not.
 @example([DELIVERED, ("twin", ["", "", "recorded as discarded"])], [5], False, False)
 @example([DELIVERED, ("twin", ["", "", "recorded as discarded", "explained"])], [5, 6], False, False)
+# Messages turn out to be malformed whose copies were there before, and then an END names them again.
+@example([("several", ["altered", "set aside", "commit"]), ("plain", [])], [4], False, False)
+@example(
+    [("plain", ["commit"]), ("plain", ["commit", "delivered too late", "set aside", "commit"])], [7], False, False
+)
 # Behind the twelfth one we may see the policy of the topic at last.
 @example([DELIVERED_ONCE, DELIVERED_ONCE, LOST, ("plain", ["", "", "commit"])], [12], False, True)
 def test_evidence_that_comes_late_changes_what_was_closed(
@@ -221,9 +226,9 @@ def test_a_state_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
     with pytest.raises(CouldNotAuditError, match="file is not a database"):
         StateStore(tmp_path / "other")
     state = StateStore(tmp_path / "newer")
-    state.keep_fact("format", 3)
+    state.keep_fact("format", 4)
     state.close()
-    with pytest.raises(CouldNotAuditError, match="has the form 3, which this audit does not know"):
+    with pytest.raises(CouldNotAuditError, match="has the form 4, which this audit does not know"):
         StateStore(tmp_path / "newer")
 
 

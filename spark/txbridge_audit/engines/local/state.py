@@ -36,7 +36,7 @@ from txbridge_audit.protocol.mentions import (
 from txbridge_audit.report.sums import most_listed
 
 #: Version of the database: raised when an older audit could misread it.
-FORMAT = 2
+FORMAT = 3
 #: The database in the folder of the state.
 FILE = "audit.sqlite"
 
@@ -76,7 +76,7 @@ CREATE INDEX entry_of ON entry (topic, place, at);
 CREATE TABLE phantom (row TEXT);
 -- What transactions prove about others (judge/evidence.py).
 CREATE TABLE anchor (
-    partition INTEGER, topic TEXT, place INTEGER, op INTEGER, at INTEGER, half INTEGER,
+    partition INTEGER, topic TEXT, place INTEGER, op INTEGER, at INTEGER, stamp INTEGER, half INTEGER,
     PRIMARY KEY (partition, topic, place, op, at)
 ) WITHOUT ROWID;
 CREATE INDEX anchor_of ON anchor (partition, half);
@@ -339,15 +339,15 @@ class StateStore:
         """
         after = {(*place[1:], *anchor) for place, anchors in evidence.anchors.items() for anchor in anchors}
         rows = self._database.execute(
-            "DELETE FROM anchor WHERE partition = ? AND half = ? RETURNING topic, place, op, at", key
+            "DELETE FROM anchor WHERE partition = ? AND half = ? RETURNING topic, place, op, at, stamp", key
         )
         changed = after.symmetric_difference(rows.fetchall())
         values = [(key[0], *anchor, key[1]) for anchor in after]
-        self._database.executemany("INSERT OR REPLACE INTO anchor VALUES (?, ?, ?, ?, ?, ?)", values)
+        self._database.executemany("INSERT OR REPLACE INTO anchor VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         self._database.execute("DELETE FROM unexplained WHERE partition = ? AND half = ?", key)
         for partition, identity in evidence.unexplained:
             self._database.execute("INSERT INTO unexplained VALUES (?, ?, ?)", (partition, identity, key[1]))
-        return {op for _, _, op, _ in changed}
+        return {op for _, _, op, _, _ in changed}
 
     def oldest_anchors(
         self, partition: int, topic: str, starts: Mapping[TopicPartition, int]
@@ -355,8 +355,8 @@ class StateStore:
         """By partition of a real topic, the oldest delivered records of a half partition that are still there."""
         return {
             place: self._database.execute(
-                "SELECT op, at FROM anchor WHERE partition = ? AND topic = ? AND place = ? AND at >= ? ORDER BY op, at "
-                "LIMIT ?",
+                "SELECT op, at, stamp FROM anchor WHERE partition = ? AND topic = ? AND place = ? AND at >= ? "
+                "ORDER BY op, at LIMIT ?",
                 (partition, topic, place, start, ENOUGH),
             ).fetchall()
             for (name, place), start in starts.items()

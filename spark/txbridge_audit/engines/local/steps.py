@@ -28,7 +28,7 @@ from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differen
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
 from txbridge_audit.judge.strays import label
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
@@ -41,7 +41,7 @@ from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
 
 #: Fates that a proof of a loss decides.
-_DOUBTFUL = frozenset({fates.UNVERIFIABLE.name, fates.LOST.name, fates.PARTIAL.name})
+_DOUBTFUL = frozenset({fates.UNVERIFIABLE.name, fates.LOST.name, fates.PARTIAL.name, fates.ABANDONED.name})
 
 
 class _StoredProofs:
@@ -49,9 +49,9 @@ class _StoredProofs:
 
     def __init__(self, state: StateStore, reading: Reading) -> None:
         self._state, self._reading = state, reading
-        self._known: dict[tuple[int, str], int | None] = {}
+        self._known: dict[tuple[int, str], LossProof | None] = {}
 
-    def find_above(self, partition: int, topic: str) -> int | None:
+    def find_above(self, partition: int, topic: str) -> LossProof | None:
         """See LossProofs."""
         place = partition, topic
         if place not in self._known:
@@ -320,8 +320,7 @@ class LocalSteps:
 def _is_closed(verdict: Verdict) -> bool:
     """Whether only a new record could change it, or let a copy become a stray: those above the earlier cut may."""
     case = verdict.case
-    own = [] if case.message is None else case.home
-    return verdict.is_closed and all(copy in own or case.is_before(copy) for copy in case.transaction.copies)
+    return verdict.is_closed and all(copy in case.home or case.is_before(copy) for copy in case.transaction.copies)
 
 
 def _json_of(entry: Entry) -> str:

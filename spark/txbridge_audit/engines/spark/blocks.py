@@ -164,14 +164,15 @@ class PlainOnes:
         partition = some.halves.column("partition")[0].as_py()
         topics, topic = _codes(some.copies.column("topic"))
         place, at = (some.copies.column(name).to_numpy() for name in ("place", "at"))
-        op = some.outcomes.column("at").to_numpy()
+        op, stamp = (some.outcomes.column(name).to_numpy() for name in ("at", "stamp"))
         order = np.lexsort((at, op, place, topic))
         is_first = np.ones(len(order), bool)
         is_first[1:] = (np.diff(topic[order]) != 0) | (np.diff(place[order]) != 0)
         firsts = np.flatnonzero(is_first)
         rank = np.arange(len(order)) - firsts[np.cumsum(is_first) - 1]
         for line in order[rank < ENOUGH]:
-            evidence.add_anchor((partition, topics[topic[line]], int(place[line])), (int(op[line]), int(at[line])))
+            anchor = int(op[line]), int(at[line]), int(stamp[line])
+            evidence.add_anchor((partition, topics[topic[line]], int(place[line])), anchor)
 
     def group_alike(self, facts: Facts, selection: AuditSelection) -> Iterator[Any]:
         """The lines in groups. The judge says the same of all in a group, and the selection takes all or none.

@@ -84,7 +84,7 @@ def _facts_with_evidence(reading: Reading, rows: DataFrame, odd: OddRecords) -> 
             odd.add_record(mention)
         elif what == tasks.ANCHOR:
             place, anchor = marshal.loads(packed)
-            evidence.add_anchor((place[0], place[1], place[2]), (anchor[0], anchor[1]))
+            evidence.add_anchor((place[0], place[1], place[2]), (anchor[0], anchor[1], anchor[2]))
         else:
             partition, identity, half = marshal.loads(packed)
             evidence.unexplained.setdefault((partition, identity), set()).add(half)
