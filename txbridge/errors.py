@@ -18,5 +18,9 @@ class EnvironmentProblemError(TxBridgeError):
     """The machine or the cluster lacks something: no Java, a taken port, no disk space, no connection, no right."""
 
 
+class KafkaUnreachableError(EnvironmentProblemError):
+    """The cluster did not answer in time, or refused the connection. Trying again later may help."""
+
+
 class LocalProblemError(EnvironmentProblemError):
     """Something that this machine lacks. No cluster was asked, so the cause is not there."""

@@ -22,9 +22,9 @@ from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
-from txbridge.errors import UsageError
+from txbridge.errors import KafkaUnreachableError, UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import Bounds, KafkaUnreachableError
+from txbridge.kafka.admin import Bounds
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger

@@ -31,9 +31,9 @@ from txbridge import (
 from txbridge.client.checks import consumer
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.embedded import EmbeddedKafka
+from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import admin
 from txbridge.kafka import config as kafka_config
-from txbridge.topics.verify import KafkaUnreachableError
 
 
 @pytest.fixture(params=APIS, ids=lambda api: api.__name__)

@@ -87,6 +87,10 @@ class Asyncio:
         self._await(self.api.close(timeout))
 
     @property
+    def is_connected(self):
+        return self.api.is_connected
+
+    @property
     def runtime(self):
         return self.api._life.runtime
 

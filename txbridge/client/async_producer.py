@@ -78,6 +78,7 @@ class AsyncTransactionProducer:
             checkThreadPoolMaxSize).
         check_request_hold_max: How many checks may be unanswered.
         start_timeout: Seconds to wait for Kafka at the start.
+        start_without_kafka: Let a service start while Kafka is away, and connect later.
         timer_max_delay: Longest delay of a message, in seconds.
         commit_interval: Seconds for which decisions are gathered, at most, to leave together.
         metrics: Counts the work of this producer.
@@ -94,6 +95,7 @@ class AsyncTransactionProducer:
         check_concurrency: int = 1,
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
+        start_without_kafka: bool = False,
         timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
         commit_interval: float = DEFAULT_COMMIT_INTERVAL_S,
         metrics: ClientMetrics | None = None,
@@ -113,6 +115,7 @@ class AsyncTransactionProducer:
             timer_max_delay,
             commit_interval,
             listener.forwarding,
+            start_without_kafka,
         )
         self._listener = listener
         self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
@@ -134,6 +137,11 @@ class AsyncTransactionProducer:
     def group(self) -> str:
         """The producer group."""
         return self._options.group
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the producer is started and Kafka answers, as in TransactionProducer."""
+        return self._life.is_connected
 
     async def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the producer runs already."""
@@ -218,9 +226,8 @@ class AsyncTransactionProducer:
     async def _store_one(
         self, hand_over: HandOver, message: Message, execute: ListenerMethod, arg: Any
     ) -> AsyncTransactionSendResult:
-        """Run the local transaction, which stores the message. Kafka has not answered since the start."""
-        if execute is not self._execute:
-            raise PrepareError("Kafka has not answered since the start: check the brokers, then send again")
+        """Run the local transaction, if it stores the message. Kafka has not answered since the start."""
+        self._life.refuse_send(is_stored=execute is self._execute and self._listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
             outcome = await execute.call_listener(prepared.for_listener(message), arg, left_running=lambda _: None)
@@ -282,7 +289,7 @@ class AsyncTransactionProducer:
             self._hand_over.require_this_loop()
 
     async def _ensure_started(self) -> tuple[HandOver, Runtime | None]:
-        """The started client. None: Kafka has not answered yet, and the listener stores what is sent."""
+        """The started client. None: Kafka has not answered yet, and the start goes on in the background."""
         if self._closing is not None:
             raise closed()
         self._require_ours()
@@ -300,8 +307,7 @@ class AsyncTransactionProducer:
 
     async def _start(self) -> None:
         try:
-            starts = self._life.ensure_started if self._listener.forwarding is None else self._life.start_soon
-            await _in_thread(self._calls_in, starts)
+            await _in_thread(self._calls_in, self._life.start_client)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.

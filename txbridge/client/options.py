@@ -49,6 +49,7 @@ class ClientOptions:
     commit_interval: float = DEFAULT_COMMIT_INTERVAL_S
     #: Of a listener with an outbox.
     forwarding: Forwarding | None = None
+    start_without_kafka: bool = False
 
     def __post_init__(self) -> None:
         _require_group(self.group, self.namespace)
@@ -68,6 +69,11 @@ class ClientOptions:
     def names(self) -> Names:
         """Names of the topics and groups."""
         return Names(self.namespace)
+
+    @property
+    def starts_in_background(self) -> bool:
+        """Whether the start goes on while Kafka is away. With an outbox there is always something to do meanwhile."""
+        return self.start_without_kafka or self.forwarding is not None
 
     @property
     def bootstrap_servers(self) -> str:

@@ -32,7 +32,6 @@ from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.metrics import ClientMetrics
-    from txbridge.client.runtime import Runtime
 
 
 class _Commits(TransactionListener):
@@ -72,6 +71,7 @@ class TransactionProducer:
         check_request_hold_max: How many checks may be unanswered (RocketMQ's checkRequestHoldMax). The others stay in
             Kafka; RocketMQ drops them.
         start_timeout: Seconds to wait for Kafka at the start.
+        start_without_kafka: Let a service start while Kafka is away, and connect later (see `start`).
         timer_max_delay: Longest delay of a message, in seconds. Use the workers' value, because a worker discards
             messages with a longer delay.
         commit_interval: Seconds for which decisions are gathered, at most, to leave together. So a commit is visible up
@@ -96,6 +96,7 @@ class TransactionProducer:
         check_thread_pool_max_size: int = 1,
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
+        start_without_kafka: bool = False,
         timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
         commit_interval: float = DEFAULT_COMMIT_INTERVAL_S,
         metrics: ClientMetrics | None = None,
@@ -119,6 +120,7 @@ class TransactionProducer:
             timer_max_delay,
             commit_interval,
             listener.forwarding,
+            start_without_kafka,
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = ThreadChecks(listener, self, check_executor, check_thread_pool_max_size)
@@ -133,16 +135,16 @@ class TransactionProducer:
     def is_connected(self) -> bool:
         """Whether the producer is started and Kafka has answered within the last 6 s: for readiness probes.
 
-        After an outage it is true again some 4 s after Kafka answers.
+        After an outage it is true again some 4 s after Kafka answers. After `close` it is false.
         """
-        runtime = self._life.runtime
-        return runtime is not None and runtime.is_connected
+        return self._life.is_connected
 
     def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the producer runs already.
 
-        If the listener has an outbox and Kafka does not answer within 5 s, the call returns, and the producer goes on
-        trying. Meanwhile messages are stored.
+        With `start_without_kafka`, or if the listener has an outbox, the call returns after 5 s without an answer of
+        Kafka, and the producer goes on trying. Meanwhile sends raise PrepareError at once, or store their messages.
+        What is found wrong later (LayoutError) is raised by the sends that are not stored, and logged.
 
         Raises:
             LayoutError: The internal topics are not as the protocol needs them.
@@ -150,7 +152,7 @@ class TransactionProducer:
             UsageError: librdkafka refuses a setting, the producer is closed, or it was started before a fork.
 
         """
-        if self._ensure_started(self._listener) is None:
+        if self._life.start_client() is None:
             self._life.raise_start_error()
         return self
 
@@ -212,9 +214,9 @@ class TransactionProducer:
     def _send_one(
         self, message: Message, listener: TransactionListener, arg: Any, half_partition: int = BY_KEY
     ) -> TransactionSendResult:
-        runtime = self._life.runtime or self._ensure_started(listener)
+        runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
-            return self._store_one(message, arg)
+            return self._store_one(message, listener, arg)
         sends = runtime.sends
         transaction_id = sends.admit_message(message)
         sends.ask_barrier(listener)
@@ -230,15 +232,12 @@ class TransactionProducer:
         finally:
             sends.finish_attempt(transaction_id)
 
-    def _ensure_started(self, listener: TransactionListener) -> Runtime | None:
-        """Return the started client. None: Kafka has not answered yet, and the listener stores what is sent."""
-        return self._life.ensure_started() if listener.forwarding is None else self._life.start_soon()
-
-    def _store_one(self, message: Message, arg: Any) -> TransactionSendResult:
-        """Run the local transaction, which stores the message. Kafka has not answered since the start."""
+    def _store_one(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
+        """Run the local transaction, if it stores the message. Kafka has not answered since the start."""
+        self._life.refuse_send(is_stored=listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
-            outcome = execute(self._listener, prepared.for_listener(message), arg)
+            outcome = execute(listener, prepared.for_listener(message), arg)
         return TransactionSendResult.of_decision(prepared, outcome, settled_ticket(prepared.entry_of(outcome)))
 
     def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
@@ -267,11 +266,11 @@ class TransactionProducer:
         return self._submit_one(together(messages, self._options.names), arg)
 
     def _submit_one(self, message: Message, arg: Any) -> Future[TransactionSendResult]:
-        runtime = self._life.runtime or self._ensure_started(self._listener)
+        runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
             # Here and not in a pool, which belongs to a started client.
             stored: Future[TransactionSendResult] = Future()
-            stored.set_result(self._store_one(message, arg))
+            stored.set_result(self._store_one(message, self._listener, arg))
             return stored
         return self._pipeline.submit_transaction(runtime.sends, runtime.sends.admit_message(message), message, arg)
 

@@ -17,10 +17,11 @@ from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Runtime
 from txbridge.deadline import Deadline
+from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
 from txbridge.kafka.log import librdkafka_logger
-from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
+from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 
 #: Pauses (s) between attempts to reach Kafka. An attempt itself waits for a connection, so they only slow down attempts
 #: that fail at once (a name that cannot be resolved).

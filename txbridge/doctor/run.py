@@ -12,8 +12,8 @@ from txbridge.doctor import acl_checks, broker_checks, runtime_checks, topic_che
 from txbridge.doctor.admin_requests import Answers, ask_brokers
 from txbridge.doctor.cluster_view import ClusterView, Questions, read_cluster
 from txbridge.doctor.finding import Check, Finding, Report, unknown
-from txbridge.errors import TxBridgeError
-from txbridge.kafka.admin import FoundTopic, KafkaCluster, KafkaUnreachableError
+from txbridge.errors import KafkaUnreachableError, TxBridgeError
+from txbridge.kafka.admin import FoundTopic, KafkaCluster
 from txbridge.subject import Subject
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 
 from txbridge.backoff import Backoff
 from txbridge.deadline import Deadline
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, RESOLVE, SSL, TIMED_OUT, TRANSPORT
 from txbridge.kafka.log import librdkafka_logger
@@ -56,10 +56,6 @@ NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_
 
 
 UNCLEAN = "unclean.leader.election.enable"
-
-
-class KafkaUnreachableError(EnvironmentProblemError):
-    """The cluster did not answer in time, or refused the connection. Trying again later may help."""
 
 
 class UnwantedError(EnvironmentProblemError):

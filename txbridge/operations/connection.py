@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
-from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import UNREACHABLE, FoundTopic, KafkaCluster, KafkaUnreachableError, MissingRight
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
+from txbridge.kafka.admin import UNREACHABLE, FoundTopic, KafkaCluster, MissingRight
 from txbridge.kafka.denied import is_denied
 from txbridge.subject import Subject
 from txbridge.topics.verify import LayoutError

@@ -9,8 +9,7 @@ from dataclasses import replace
 from heapq import nsmallest
 
 from txbridge.core.states import TransactionState
-from txbridge.errors import TxBridgeError
-from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.errors import KafkaUnreachableError, TxBridgeError
 from txbridge.operations.causes import cause_if
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import last_remarks, with_keys

@@ -13,8 +13,7 @@ from heapq import heappush, heappushpop
 
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
-from txbridge.errors import TxBridgeError
-from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.errors import KafkaUnreachableError, TxBridgeError
 from txbridge.kafka.failures import ReadStoppedError
 from txbridge.operations.causes import cause_of
 from txbridge.operations.connection import Connection

@@ -9,17 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import (
-    ALIKE,
-    Bounds,
-    FoundTopic,
-    KafkaCluster,
-    KafkaUnreachableError,
-    MissingRight,
-    Sight,
-    TopicRequest,
-    wait_for,
-)
+from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, Sight, TopicRequest, wait_for
 from txbridge.text import counted
 from txbridge.topics.spec import (
     HALF_ROOM,
@@ -32,7 +22,7 @@ from txbridge.topics.spec import (
     offset_topic,
 )
 
-__all__ = ["KafkaUnreachableError", "Layout", "LayoutError", "check_layout", "ensure_check_topic"]
+__all__ = ["Layout", "LayoutError", "check_layout", "ensure_check_topic"]
 
 
 class LayoutError(EnvironmentProblemError):

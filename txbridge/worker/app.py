@@ -23,7 +23,7 @@ from txbridge.backoff import Backoff
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.names import Names
-from txbridge.errors import TxBridgeError
+from txbridge.errors import KafkaUnreachableError, TxBridgeError
 from txbridge.interrupts import CTRL_C, end_on_signal, if_interrupted
 from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
@@ -34,7 +34,7 @@ from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.log import get_logger
-from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout
+from txbridge.topics.verify import Layout, check_layout
 from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.settings import faust_settings
 from txbridge.worker.faust.transport import TolerantTransport

@@ -25,7 +25,7 @@ from txbridge.client.base.in_flight import InFlight
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.flow.back_pressure import Turns
 from txbridge.core.decision_record import Decision
-from txbridge.topics.verify import KafkaUnreachableError
+from txbridge.errors import KafkaUnreachableError
 
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}

@@ -24,7 +24,7 @@ from txbridge import (
 from txbridge.client import start as start_module
 from txbridge.client.flow import lifetime
 from txbridge.client.forwarding import Forwarding
-from txbridge.topics.verify import KafkaUnreachableError
+from txbridge.errors import KafkaUnreachableError
 
 MESSAGE = Message("t", b"v", b"k", delay=60)
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}

@@ -10,7 +10,7 @@ import pytest
 from tests.support.client_fakes import FakeRuntime
 from tests.support.listeners import Commits
 from txbridge import Message, PrepareError, TransactionProducer, UsageError
-from txbridge.topics.verify import KafkaUnreachableError
+from txbridge.errors import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 

@@ -14,8 +14,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import controller_requests
-from txbridge.kafka.admin import KafkaCluster, KafkaUnreachableError
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka.denied import named
 from txbridge.operations.connection import kafka_errors
 

@@ -21,8 +21,7 @@ from txbridge.core.fingerprint import Mark
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names
-from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import LogGoneError
 from txbridge.kafka.partition_reader import PartitionReader

@@ -6,23 +6,29 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError
 
 from txbridge.client.base import process
 from txbridge.client.base.log import report
-from txbridge.client.errors import closed, started_before_a_fork
+from txbridge.client.errors import PrepareError, closed, started_before_a_fork
 from txbridge.client.in_process import BRIDGES
 from txbridge.client.options import ClientOptions
 from txbridge.deadline import Deadline
-from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
+from txbridge.kafka.errors import ALL_BROKERS_DOWN
 
 if TYPE_CHECKING:
     from txbridge.client.checks.calls import CheckCalls
     from txbridge.client.runtime import Runtime
 
-#: Seconds that calls wait for the first start, which takes a few tenths of a second. If Kafka is away, a service has
-#: to take orders soon, and librdkafka needs some seconds to give up a broker that does not answer.
+#: Seconds that calls wait for a start in the background, which takes a few tenths of a second. If Kafka is away, a
+#: service has to take orders soon, and librdkafka needs some seconds to give up a broker that does not answer.
 _START_SOON_S = 5.0
+#: Time limit (s) of the first attempt, so that these calls know its reason.
+_FIRST_ATTEMPT_S = 4.0
 #: Pause (s) before the next attempt to start when Kafka answers and something is wrong.
 _START_AGAIN_S = 5.0
 
@@ -41,19 +47,31 @@ class Life:
         self._process: int | None = None
         #: The started client; None until then.
         self.runtime: Runtime | None = None
-        #: Held while `start_soon` begins, and until when calls wait for it; 0 before.
+        #: Held while the start in the background begins, and until when calls wait for it; 0 before.
         self._begins = threading.RLock()
         self._wait_until = 0.0
         #: Set when an attempt of its thread has ended.
         self._was_tried = threading.Event()
         #: Why the last one has failed; None if it has not.
-        self.start_error: Exception | None = None
+        self._start_error: Exception | None = None
 
-    def ensure_started(self) -> Runtime:
-        """Return the Runtime, and start it if needed. Raises UsageError after close and a fork, else as `start`."""
-        self._require_open()
-        if self.is_of_another_process():
-            raise started_before_a_fork()
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client runs in this process and Kafka answers."""
+        runtime = self.runtime
+        return not (runtime is None or self._closed or self.is_of_another_process()) and runtime.is_connected
+
+    def start_client(self) -> Runtime | None:
+        """Return the Runtime, and start it if needed. None: Kafka is away, and the start goes on in the background.
+
+        Raises UsageError after close and a fork, else as `start`.
+        """
+        return self._start_soon() if self._options.starts_in_background else self.ensure_started()
+
+    def ensure_started(self, timeout: float | None = None) -> Runtime:
+        """Return the Runtime, and start it within `timeout` seconds (None: `start_timeout`). Raises as above."""
+        self._require_usable()
+        options = self._options if timeout is None else replace(self._options, start_timeout=timeout)
         # Set before the lock is taken. A thread of the parent may hold the lock at a fork, and in the child forever.
         self._process = process.generation()
         with self._lock:
@@ -64,21 +82,16 @@ class Life:
                 from txbridge.client.start import start  # noqa: PLC0415
 
                 try:
-                    self.runtime = start(self._options, self._checks, lambda: self._closed)
+                    self.runtime = start(options, self._checks, lambda: self._closed)
                 except SystemError as error:
                     # confluent-kafka runs signal handlers inside its requests and ignores that one has raised. What it
                     # has raised, a KeyboardInterrupt mostly, is the cause.
                     raise error.__cause__ or error from None
             return self.runtime
 
-    def start_soon(self) -> Runtime | None:
-        """Start in a thread that tries until Kafka answers, and wait some seconds for it. None: it goes on trying.
-
-        Raises UsageError, and what else is no fault of Kafka, if that can never work.
-        """
-        self._require_open()
-        if self.is_of_another_process():
-            raise started_before_a_fork()
+    def _start_soon(self) -> Runtime | None:
+        """Start in a thread that tries until it succeeds, and wait some seconds for it."""
+        self._require_usable()
         if self._options.bootstrap_servers in BRIDGES:
             return self._start_in_process()
         with self._begins:
@@ -86,40 +99,56 @@ class Life:
                 self._wait_until = time.monotonic() + _START_SOON_S
                 threading.Thread(target=self._keep_starting, name="txbridge-start", daemon=True).start()
         self._was_tried.wait(max(0.0, self._wait_until - time.monotonic()))
-        if self.start_error is not None and not isinstance(self.start_error, EnvironmentProblemError):
-            raise self.start_error
         return self.runtime
 
     def _start_in_process(self) -> Runtime | None:
-        """Do as `start_soon` without a thread: a bridge in this process answers at once."""
+        """Do as `_start_soon` without a thread: a bridge in this process answers at once."""
         try:
             return self.ensure_started()
         except EnvironmentProblemError as error:
-            self.start_error = error
+            self._start_error = error
             return None
 
     def raise_start_error(self) -> None:
-        """Raise why `start_soon` has failed, if Kafka has answered: what is wrong there has to be changed."""
-        # Imported here, because a program that never sends needs no admin client.
-        from txbridge.kafka.admin import KafkaUnreachableError  # noqa: PLC0415
-
-        error = self.start_error
+        """Raise why the start in the background has failed, unless Kafka is away: that mends itself."""
+        error = self._start_error
         if error is not None and not isinstance(error, KafkaUnreachableError):
-            raise error
+            # It is raised more than once, and would collect the traces of all times.
+            raise error.with_traceback(None)
+
+    def refuse_send(self, *, is_stored: bool) -> None:
+        """Raise why a message cannot be sent before the client is started, unless the message `is_stored` instead.
+
+        Raises PrepareError while Kafka is away, and as `start` what is wrong in Kafka. Raises UsageError in any case,
+        for a setting that can never work.
+        """
+        error = self._start_error
+        if is_stored and (error is None or isinstance(error, EnvironmentProblemError)):
+            return
+        self.raise_start_error()
+        raise PrepareError(
+            f"nothing was sent: Kafka has not answered since the start ({error or 'no answer yet'}); is_connected says "
+            "when it has",
+            KafkaError(ALL_BROKERS_DOWN),
+        )
 
     def _keep_starting(self) -> None:
+        timeout, said = min(_FIRST_ATTEMPT_S, self._options.start_timeout), ""
         while self.runtime is None and not self._closed:
-            self.start_error = None
             try:
-                self.ensure_started()
+                self.ensure_started(timeout)
             except EnvironmentProblemError as error:
-                self.start_error = error
+                self._start_error = error
+                if said != (said := str(error)):
+                    report(logging.WARNING, "client_not_started", reason=error, next="the start goes on")
                 self._was_tried.set()
-                report(logging.WARNING, "client_not_started", reason=error, next="messages go into the outbox")
                 time.sleep(_START_AGAIN_S)
-            except Exception as error:  # noqa: BLE001  `start_soon` raises it
-                self.start_error = error
+            except Exception as error:  # noqa: BLE001  calls raise it
+                self._start_error = error
                 break
+            else:
+                self._start_error = None
+            timeout = self._options.start_timeout
         self._was_tried.set()
 
     def is_of_another_process(self) -> bool:
@@ -153,6 +182,11 @@ class Life:
             except RuntimeError:
                 # The lock was not taken, because another call held it for longer than this one waits.
                 pass
+
+    def _require_usable(self) -> None:
+        self._require_open()
+        if self.is_of_another_process():
+            raise started_before_a_fork()
 
     def _require_open(self) -> None:
         if self._closed:

@@ -23,8 +23,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
-from txbridge.errors import UsageError
-from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.errors import KafkaUnreachableError, UsageError
 from txbridge.testing.fates import FATES, HasCoordinates
 from txbridge.testing.memory.broker import CrashPoint, MemoryBroker
 from txbridge.testing.memory.client import MemoryClient
