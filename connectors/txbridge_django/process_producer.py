@@ -46,10 +46,24 @@ def get_producer() -> TransactionProducer:
                 check_thread_pool_max_size=options.check_threads,
                 **options.producer,
             )
-            producer.start()
+            try:
+                producer.start()
+            except BaseException:
+                # With `start_without_kafka` it would go on trying beside the next one.
+                producer.close(0)
+                raise
             atexit.register(producer.close)
             _running.append(producer)
         return _running[0]
+
+
+def is_connected() -> bool:
+    """Whether the producer of this process is connected to Kafka: for the view of a readiness probe.
+
+    It starts the producer if needed, so that a process that never sends becomes ready and answers checks. Raises as
+    `get_producer`.
+    """
+    return get_producer().is_connected
 
 
 def send_message_in_transaction(

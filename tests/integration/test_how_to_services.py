@@ -64,6 +64,8 @@ def test_the_service_of_the_page(bridge, tmp_path, service):
             assert post(port, "A1") == again
             assert post(port, "A2") == 201
             bridge.wait_visible(topic, [b"A1", b"A2"], 60)
+            for probe in ("readyz", "livez") if "/readyz" in program else ():
+                assert http.ask_if_there(f"http://127.0.0.1:{port}/{probe}").status == 200
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=60)[1]
         finally:

@@ -1,8 +1,8 @@
 from django.conf import settings
-from django.http import JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
-from txbridge_django import Rollback, send_message_in_transaction
+from txbridge_django import Rollback, is_connected, send_message_in_transaction
 
 from shop.models import Order
 from txbridge import LocalTransactionState, Message, PrepareError
@@ -29,3 +29,8 @@ def place(request, number):
             return JsonResponse({"error": "this order exists"}, status=409)
         case _:
             return JsonResponse({"error": "not known yet whether the order was placed"}, status=500)
+
+
+def readyz(request):
+    """For a readiness probe."""
+    return HttpResponse(status=200 if is_connected() else 503)

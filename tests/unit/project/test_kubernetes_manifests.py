@@ -32,14 +32,19 @@ def manifests() -> dict[str, Any]:
 
 
 WORKER, JOB, RELAY = "Deployment txbridge-worker", "Job txbridge-topics", "Deployment txbridge-relay"
+AUDIT, PURGE = "CronJob txbridge-audit", "CronJob txbridge-purge"
+ANSWERS, SERVICE = "Deployment txbridge-answer-checks", "Deployment orders"
 
 
 def pod(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = manifests()[name]["spec"]["template"]["spec"]
+    spec = manifests()[name]["spec"]
+    found: dict[str, Any] = spec.get("jobTemplate", {"spec": spec})["spec"]["template"]["spec"]
     return found
 
 
-@pytest.mark.parametrize(("name", "user"), [(WORKER, "worker"), (JOB, "worker"), (RELAY, "relay")])
+@pytest.mark.parametrize(
+    ("name", "user"), [(WORKER, "worker"), (JOB, "worker"), (RELAY, "relay"), (AUDIT, "worker"), (ANSWERS, "answers")]
+)
 def test_a_program_takes_its_file_and_its_secret(tmp_path: Path, name: str, user: str) -> None:
     found, runs = manifests(), pod(name)
     file = tmp_path / "worker.toml"
@@ -63,7 +68,7 @@ def test_a_program_takes_its_file_and_its_secret(tmp_path: Path, name: str, user
     }
 
 
-@pytest.mark.parametrize("name", [WORKER, RELAY])
+@pytest.mark.parametrize("name", [WORKER, RELAY, ANSWERS, SERVICE])
 def test_labels_and_ports_name_each_other_and_a_program_has_time_to_end(name: str) -> None:
     found = manifests()
     labels = found[name]["spec"]["template"]["metadata"]["labels"]
@@ -75,8 +80,20 @@ def test_labels_and_ports_name_each_other_and_a_program_has_time_to_end(name: st
     assert {probe["path"] for probe in probes.values()} == {"/livez"}
     assert {one["httpGet"]["port"] for kind, one in container.items() if kind.endswith("Probe")} == {port["name"]}
     assert pod(name)["terminationGracePeriodSeconds"] > ENDS_WITHIN_S
+    if name == SERVICE:
+        assert container["args"][-1] == str(port["containerPort"])
+        return
     # The port of the image.
     assert f"TXBRIDGE_METRICS_PORT={port['containerPort']}" in (ROOT / "compose/Dockerfile").read_text("utf-8")
+
+
+def test_the_service_has_the_probes_of_the_page_about_it() -> None:
+    page = (ROOT / "docs/how-to/fastapi.md").read_text("utf-8")
+    [container] = pod(SERVICE)["containers"]
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert f'@app.get("{container[probe]["httpGet"]["path"]}")' in page
+    assert container["args"][:2] == ["uvicorn", "orders:app"]
+    assert "# orders.py" in page
 
 
 def test_the_budget_is_that_of_the_workers() -> None:
@@ -85,11 +102,10 @@ def test_the_budget_is_that_of_the_workers() -> None:
     assert budget == found[WORKER]["spec"]["selector"]["matchLabels"]
 
 
-def test_purge_and_relay_are_commands_that_there_are(tmp_path: Path) -> None:
+def test_purge_relay_and_answer_checks_are_commands_that_there_are(tmp_path: Path) -> None:
     file = tmp_path / "worker.toml"
     file.write_text(manifests()["ConfigMap txbridge"]["data"]["worker.toml"])
-    purge = manifests()["CronJob txbridge-purge"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    for [container] in (purge["containers"], pod(RELAY)["containers"]):
+    for [container] in (pod(name)["containers"] for name in (PURGE, RELAY, ANSWERS)):
         assert container["env"][-1]["name"] == DATABASE_VARIABLE
         # Their options are right, and the address is not.
         environment = {DATABASE_VARIABLE: "no address", "TXBRIDGE_CONFIG": str(file)}
@@ -98,8 +114,9 @@ def test_purge_and_relay_are_commands_that_there_are(tmp_path: Path) -> None:
         assert str(done.exception).startswith("--database-url cannot be used")
 
 
-def test_the_job_is_a_command_that_there_is() -> None:
-    [container] = pod(JOB)["containers"]
+@pytest.mark.parametrize("name", [JOB, AUDIT])
+def test_the_job_is_a_command_that_there_is(name: str) -> None:
+    [container] = pod(name)["containers"]
     # Without an address it gets no further than its options.
     done = CliRunner().invoke(app, [*container["args"], "--bootstrap-servers", ""], env={"TXBRIDGE_CONFIG": ""})
     assert isinstance(done.exception, UsageError), done.output

@@ -23,8 +23,8 @@ from txbridge import (
     TransactionProducer,
     UsageError,
 )
+from txbridge.errors import KafkaUnreachableError
 from txbridge.testing.memory import CheckPolicy, ClientCrashError, CrashPoint, MemoryBridge, TransactionState
-from txbridge.topics.verify import KafkaUnreachableError
 
 MESSAGE = Message("orders", b"value")
 
