@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from django.core.signals import setting_changed
 from django.db import connections
+from django.dispatch import receiver
 
 from txbridge import Message, MessageExt, TransactionProducer, TransactionSendResult
 from txbridge.client.coroutines import require_plain
@@ -105,6 +107,15 @@ def _listener() -> DjangoTransactionListener:
     listener = DjangoTransactionListener(options.database, options.check_wait, options.patience)
     listener.verify()
     return listener
+
+
+@receiver(setting_changed)
+def _close_producer(*, setting: str, **_: object) -> None:
+    """Close the producer when a test changes its settings. The next one is made from the new settings."""
+    if setting == "TXBRIDGE":
+        with _lock:
+            while _running:
+                _running.pop().close()
 
 
 def _forget() -> None:

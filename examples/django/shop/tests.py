@@ -9,6 +9,7 @@ from functools import partial
 from io import StringIO
 from unittest.mock import patch
 
+from django.conf import settings
 from django.core.handlers.base import BaseHandler
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
@@ -22,6 +23,7 @@ from txbridge_django.models import Transaction
 from shop.models import Order
 from shop.views import place_order
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionProducer, UsageError
+from txbridge.testing.memory import MemoryBridge
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
@@ -388,6 +390,35 @@ class LocalTransactions(TransactionTestCase):
                 with self.assertRaisesRegex(UsageError, "place_later is a coroutine function.*give a plain one"):
                     send_message_in_transaction(Message("orders", b"v"), function, "A1")
         started.assert_not_called()
+
+
+class Announcements(TransactionTestCase):
+    """The views, with a bridge in memory in place of Kafka. Each test has a producer of its own."""
+
+    def setUp(self):
+        self.bridge = self.enterContext(MemoryBridge())
+        self.enterContext(override_settings(TXBRIDGE={**settings.TXBRIDGE, "KAFKA": self.bridge.settings}))
+
+    def announced(self):
+        return [message.value() for message in self.bridge.delivered(settings.TOPIC)]
+
+    def test_an_order_is_announced_although_its_decision_is_lost(self):
+        self.bridge.lose_decision()
+        self.assertEqual(self.client.post("/orders/A1").status_code, 201)
+        self.assertEqual(self.announced(), [])
+        self.assertEqual(self.bridge.let_checks_be_due(), 1)
+        self.assertEqual(self.announced(), [b"A1"])
+
+    def test_an_order_that_exists_is_not_announced_again(self):
+        self.assertEqual(self.client.post("/orders/A1").status_code, 201)
+        self.assertEqual(self.client.post("/orders/A1").status_code, 409)
+        self.assertEqual(self.announced(), [b"A1"])
+
+    def test_while_kafka_is_away_nothing_is_stored(self):
+        get_producer()
+        self.bridge.stop()
+        self.assertEqual(self.client.post("/orders/A1").status_code, 503)
+        self.assertFalse(Order.objects.exists())
 
 
 class Inside(TestCase):
