@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent.parent.parent
 
-def run(folder: Path, test: str, *arguments: str, ini: str = "", **environment: str) -> str:
+
+def run(folder: Path, test: str, *arguments: str, ini: str = "", fails: bool = True, **environment: str) -> str:
     """Output of pytest on this test file, in a process of its own."""
     (folder / "test_service.py").write_text(test)
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
@@ -22,11 +25,21 @@ def run(folder: Path, test: str, *arguments: str, ini: str = "", **environment: 
         text=True,
         check=False,
     )
-    assert done.returncode != 0
+    assert (done.returncode != 0) is fails, done.stdout
     return done.stdout + done.stderr
 
 
 KAFKA = "def test_it(txbridge): pass\n"
+#: What the test of docs/testing-your-service.md takes from the example.
+OF_THE_PAGE = """
+import pytest
+from orders import OrderListener, OrderService
+from txbridge.testing import TransactionState
+
+@pytest.fixture
+def listener(tmp_path): return OrderListener(tmp_path / "orders.sqlite")
+
+"""
 
 
 def test_without_docker_the_header_says_that_kafka_is_embedded(tmp_path: Path):
@@ -38,6 +51,23 @@ def test_containers_without_docker_end_the_run_with_one_line(tmp_path: Path):
     output = run(tmp_path, KAFKA, "--txbridge-backend=containers")
     assert "Start Docker, or use the embedded Kafka (--txbridge-backend=embedded)" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["alone", "xdist"])
+def test_without_docker_and_java_the_run_ends_with_one_line(tmp_path: Path, processes: list[str]):
+    several = "import pytest\n\n@pytest.mark.parametrize('number', range(4))\ndef test_it(number, txbridge): pass\n"
+    output = run(tmp_path, several, *processes, PATH="/nowhere", JAVA_HOME="/nowhere")
+    assert output.count("txbridge: Kafka needs Java 17 or later: JAVA_HOME=/nowhere") == 1
+    assert "INTERNALERROR" not in output
+    assert "Traceback" not in output
+    assert len(output.splitlines()) < 20
+
+
+def test_the_test_of_the_page_needs_neither(tmp_path: Path):
+    page = (ROOT / "docs" / "testing-your-service.md").read_text()
+    [test] = re.findall(r"```python\n(def test_.*?)```", page, re.DOTALL)
+    places = {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT / "examples" / "orders")}
+    assert "1 passed" in run(tmp_path, OF_THE_PAGE + test, fails=False, **places)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,12 @@ def test_checks_that_nobody_can_answer_are_an_error_that_says_so(sandbox: Sandbo
     sandbox.wait_fate(result)
 
 
+async def test_a_helper_that_waits_refuses_to_block_an_event_loop(sandbox: Sandbox):
+    for name, arguments in (("wait_fate", [None]), ("wait_visible", ["t"]), ("let_checks_be_due", [])):
+        with pytest.raises(UsageError, match=rf"await sandbox\.aio\.{name}\(\)"):
+            getattr(sandbox, name)(*arguments)
+
+
 def test_a_held_message_has_that_fate_when_it_is_asked_for(sandbox: Sandbox):
     producer = sandbox.start_producer(Scripted(), "held")
     result = send(producer, "sandbox.missing", COMMIT)

@@ -86,7 +86,7 @@ def txbridge_memory() -> Iterator[MemoryBridge]:
 
 
 @pytest.fixture(scope="session")
-def txbridge_backend(pytestconfig: pytest.Config) -> Iterator[Backend]:
+def txbridge_backend(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Iterator[Backend]:
     """A running Kafka, for the whole session. Override it to use another (`ProcessBackend(servers)`)."""
     chosen, _ = _choice(pytestconfig)
     image = _option(pytestconfig, "txbridge_worker_image")
@@ -103,7 +103,12 @@ def txbridge_backend(pytestconfig: pytest.Config) -> Iterator[Backend]:
         backend.start()
     except TxBridgeError as error:
         # Every test would fail in the same way, with a traceback that adds nothing.
-        pytest.exit(f"txbridge: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+        why = f"txbridge: {error}"
+        if hasattr(pytestconfig, "workerinput"):
+            # A process of pytest-xdist. The main process ends with the reason of the first one that stops.
+            request.session.shouldstop = why
+            pytest.skip(why)
+        pytest.exit(why, returncode=pytest.ExitCode.USAGE_ERROR)
     yield backend
     backend.stop()
 
