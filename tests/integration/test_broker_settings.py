@@ -14,7 +14,7 @@ import pytest
 from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, Bridge, WorkerProcess
 from tests.support.listeners import Commits
-from tests.support.secure_kafka import documented, secure_kafka
+from tests.support.secure_kafka import printed, secure_kafka
 from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.jars import JarCache
@@ -113,12 +113,11 @@ def test_sasl_sessions_that_end(tmp_path: Path) -> None:
     lifetime = {"listener.name.secure.connections.max.reauth.ms": "4000"}
     with secure_kafka(tmp_path, lifetime) as secure, Bridge(secure.plain, "reauth") as bridge:
         topic = bridge.create_topic("orders")
-        names = {"<ns>.": f"{bridge.namespace}.", "<group>": "orders", "<real topic>": topic}
         user = secure.user("everything")
         plan = PlanOptions(partitions=2, groups=("orders",))
         apply(KafkaCluster.connect({"bootstrap.servers": secure.plain}), bridge.names, plan)
         for role in ("worker", "client"):
-            user.grant(*documented(role, names))
+            user.grant(*printed(role, bridge.namespace, "orders", topic))
         flags = [f"--kafka={name}={value}" for name, value in user.settings.items()]
         short = ["--session-timeout=6000", "--transaction-timeout=1000", f"--namespace={bridge.namespace}"]
         worker = WorkerProcess(

@@ -1,4 +1,4 @@
-"""TLS, SASL/SCRAM and ACLs on a real Kafka: every role with exactly the rights that docs/security.md lists."""
+"""TLS, SASL/SCRAM and ACLs on a real Kafka: every role with exactly the rights that `txbridge topics acls` prints."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 import threading
@@ -34,13 +35,16 @@ from tests.support import http
 from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, CheckMember, LocalOwner, WorkerProcess, eventually
 from tests.support.relays import make_outbox, rows_left
-from tests.support.secure_kafka import SecureKafka, User, documented, secure_kafka
+from tests.support.secure_kafka import SecureKafka, User, print_acls, printed, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.run import examine
+from txbridge.embedded.artifacts import locked_version
+from txbridge.embedded.jars import JarCache
+from txbridge.embedded.java import find_java
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.acl import Pattern, Right, Role
@@ -89,8 +93,7 @@ class Scene:
     group: str = GROUP
 
     def rights(self, role: str) -> list[Right]:
-        names = {"<ns>.": f"{self.bridge.namespace}.", "<group>": self.group, "<real topic>": self.real}
-        return documented(role, names)
+        return printed(role, self.bridge.namespace, self.group, self.real)
 
     def user(self, role: str, *also: str) -> User:
         """Make a user with the rights of these roles, and no others."""
@@ -239,6 +242,24 @@ def test_a_relay_with_its_documented_rights_and_without_the_one_on_real_topics(s
     engine.dispose()
 
 
+@pytest.mark.long
+def test_kafkas_own_command_takes_the_lines(scene: Scene) -> None:
+    """It is among the jars that run Kafka 3.9, and no longer among those of 4."""
+    jars = JarCache(version=locked_version("3.9"))
+    jars.ensure_jars()
+    java = [str(find_java().executable), "-XX:TieredStopAtLevel=1", "-cp", jars.class_path, "kafka.admin.AclCommand"]
+    user = scene.secure.user("client")
+    more = ("--bootstrap-servers", scene.secure.plain, "--principal", f"User:{user.name}")
+    for line in print_acls("client", scene.bridge.namespace, scene.group, "", *more):
+        _, *given = shlex.split(line)
+        subprocess.run([*java, *given], check=True, capture_output=True)
+    scene.bridge.worker()
+    producer, _ = scene.producer(user, LocalTransactionState.COMMIT_MESSAGE)
+    with producer:
+        producer.send_message_in_transaction(Message(scene.real, b"value")).wait(120)
+        scene.bridge.wait_visible(scene.real, [b"value"])
+
+
 # --- what is missing -------------------------------------------------------------------------------------------------
 
 
@@ -265,14 +286,13 @@ def write_to_every_topic(bridge: Bridge, real: str, member: CheckMember) -> None
 
 
 def operations_of(role: str) -> list[object]:
-    """Every single right of a role, as the number of its row in the document and the operation.
+    """Every single right of a role, as the number of its line and the operation.
 
     The rights of one operation differ only in the topic, so only the first of them is not a long test.
     """
-    names = {"<ns>.": "ns.", "<group>": GROUP, "<real topic>": "real"}
     seen: set[str] = set()
     found: list[object] = []
-    for number, right in enumerate(documented(role, names)):
+    for number, right in enumerate(printed(role, "ns", GROUP, "real")):
         for operation in right.operations:
             found.append(pytest.param(number, operation, marks=pytest.mark.long if operation in seen else ()))
             seen.add(operation)

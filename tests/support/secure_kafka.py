@@ -1,4 +1,4 @@
-"""A real Kafka with TLS, SASL/SCRAM and ACLs, and the rights that docs/security.md lists.
+"""A real Kafka with TLS, SASL/SCRAM and ACLs, and the rights that `txbridge topics acls` prints.
 
 Users of the listener SECURE have only the rights that were granted. The broker itself and the tests' own harness use
 the other listener, as a superuser.
@@ -6,7 +6,10 @@ the other listener, as a superuser.
 
 from __future__ import annotations
 
+import argparse
+import re
 import secrets
+import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,14 +32,17 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from typer.testing import CliRunner
 
 from tests.support.harness import quiet
+from txbridge.cli.app import app
 from txbridge.embedded import EmbeddedKafka, config
 from txbridge.embedded.java import find_java
 from txbridge.embedded.ports import HOST, free_port
-from txbridge.kafka.acl import Pattern, ResourceKind, Right
+from txbridge.kafka.acl import CLUSTER, Pattern, ResourceKind, Right, Role
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+#: Options of kafka-acls.sh that are followed by a name.
+_RESOURCES = ("topic", "group", "transactional-id")
 #: confluent-kafka's names of the resources.
 _KINDS = {
     kind: ResourceType.BROKER if kind is ResourceKind.CLUSTER else ResourceType[kind.value] for kind in ResourceKind
@@ -104,20 +110,33 @@ class User:
         return _KINDS[right.kind], right.name, pattern, user, "*", AclOperation[operation], AclPermissionType.ALLOW
 
 
-def documented(role: str, names: dict[str, str]) -> list[Right]:
-    """Rights of a role as docs/security.md lists them, with the placeholders replaced by `names`."""
+def print_acls(role: str, namespace: str, group: str, real_topic: str, *more: str) -> list[str]:
+    """The lines that `txbridge topics acls` prints for a role."""
+    words = ["--role", role, "--principal", "User:somebody", "--namespace", namespace, "--bootstrap-servers", "kafka:1"]
+    words += ["--group", group] if Role(role).has_group else []
+    words += ["--real-topic", real_topic] if Role(role).has_real_topic else []
+    done = CliRunner().invoke(app, ["topics", "acls", *words, *more], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def printed(role: str, namespace: str, group: str, real_topic: str) -> list[Right]:
+    """The same lines as rights."""
+    parser = argparse.ArgumentParser()
+    for option in ("--bootstrap-server", "--allow-principal", *(f"--{kind}" for kind in _RESOURCES)):
+        parser.add_argument(option)
+    parser.add_argument("--operation", action="append")
+    parser.add_argument("--resource-pattern-type", default="literal")
+    parser.add_argument("--add", action="store_true", required=True)
+    parser.add_argument("--cluster", action="store_const", const=CLUSTER)
     found = []
-    for line in DOCUMENT.read_text("utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 6 or cells[0] != role:
-            continue
-        name = cells[2].strip("`")
-        for placeholder, value in names.items():
-            name = name.replace(placeholder, value)
-        assert "<" not in name, name
-        operations = tuple(operation.strip() for operation in cells[4].split(","))
-        found.append(Right(ResourceKind[cells[1]], name, Pattern[cells[3].upper()], operations))
-    assert found, f"docs/security.md lists no rights of the role {role}"
+    for line in print_acls(role, namespace, group, real_topic):
+        command, *words = shlex.split(line)
+        given = vars(parser.parse_args(words))
+        assert (command, given["allow_principal"]) == ("kafka-acls.sh", "User:somebody")
+        [(kind, name)] = [(kind, name) for kind in ResourceKind if (name := given[kind.value.lower()])]
+        operations = tuple(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", one).upper() for one in given["operation"])
+        found.append(Right(kind, name, Pattern[given["resource_pattern_type"].upper()], operations))
     return found
 
 

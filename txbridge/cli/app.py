@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from txbridge.cli import (
     acknowledge,
+    acls,
     answer_checks,
     audit,
     demo,
@@ -71,6 +72,7 @@ def txbridge(
 
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
+topics.app.command("acls", epilog=SOURCES)(acls.acls)
 #: The other commands in the order of the help; typer calls them.
 _COMMANDS = {
     "dev": dev.dev,

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError
 from txbridge.doctor.admin_requests import Answers
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown
-from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role, rights, topic
+from txbridge.kafka.acl import Pattern, ResourceKind, Right, list_rights, topic
 
-_SEE = "docs/security.md lists the rights of each role"
+_SEE = "`txbridge topics acls` prints the rights of each role"
 
 
 def granted(view: ClusterView, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
@@ -26,13 +26,9 @@ def granted(view: ClusterView, answers: Answers, groups: Mapping[str, Any]) -> I
 
 def _wanted(view: ClusterView) -> list[Right]:
     questions, app_id = view.questions, view.settings.app_id
-    found: dict[Right, None] = {}
-    for group in questions.groups or ("",):
-        for real in questions.real_topics or ("",):
-            for right in rights(questions.role, view.names, app_id=app_id, group=group, real_topic=real):
-                found[right] = None
+    found = list_rights(questions.role, view.names, questions.groups, questions.real_topics, app_id=app_id)
     if questions.door:
-        found |= dict.fromkeys(topic(name, "WRITE") for name in questions.real_topics)
+        found += [topic(name, "WRITE") for name in questions.real_topics]
     # A right on a group or real topic whose name was not given cannot be checked.
     nameless = {"", view.names.check("")}
     return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
@@ -41,9 +37,9 @@ def _wanted(view: ClusterView) -> list[Right]:
 def _not_examined(view: ClusterView) -> str:
     questions = view.questions
     parts = []
-    if (questions.door or questions.role in {Role.WORKER, Role.AUDIT, Role.RELAY}) and not questions.real_topics:
+    if (questions.door or questions.role.has_real_topic) and not questions.real_topics:
         parts.append("the real topics were not named (--real-topic)")
-    if questions.role in {Role.CLIENT, Role.ANSWERER, Role.RELAY} and not questions.groups:
+    if questions.role.has_group and not questions.groups:
         parts.append("no producer group was named (--group)")
     return f"; {' and '.join(parts)}" if parts else ""
 

@@ -182,7 +182,7 @@ def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | N
     if view.groups_hidden:
         prefix = view.names.check("")
         text = f"missing right DESCRIBE on topic {prefix}*: there may be producer groups that are not shown"
-        do = "grant it to the user of this connection; docs/security.md lists the rights of each role"
+        do = "grant it to the user of this connection; `txbridge topics acls` prints the rights of each role"
         yield note(Check.PRODUCERS, text, do) if alive or dead or pending else unknown(Check.PRODUCERS, text, do)
     elif not alive and not dead and not pending:
         yield note(Check.PRODUCERS, "no producer has been here yet")

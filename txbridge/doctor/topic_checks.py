@@ -55,7 +55,7 @@ def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterat
         yield unknown(
             Check.TOPICS,
             f"missing right {sight.right} on topic {topic}: whether {doubt} as it must be, is not known",
-            "grant it to the user of this connection; docs/security.md lists the rights of each role",
+            "grant it to the user of this connection; `txbridge topics acls` prints the rights of each role",
         )
     else:
         for wanted in properties:

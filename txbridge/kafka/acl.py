@@ -1,12 +1,13 @@
 """The rights that each role needs, as Kafka's ACLs.
 
-docs/security.md shows this table, and a test grants no more than it. Only necessary grants are listed: WRITE and READ
-include DESCRIBE on topics, groups and transactional ids.
+docs/security.md shows this table, `txbridge topics acls` prints it, and a test grants no more than that. Only necessary
+grants are listed: WRITE and READ include DESCRIBE on topics, groups and transactional ids.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txbridge.core.names import READER_GROUP, SYSTEM_GROUP, Names
@@ -32,6 +33,16 @@ class Role(enum.Enum):
     ADMIN = "admin"
     #: `txbridge doctor`; it also needs the rights of the role that it examines.
     DOCTOR = "doctor"
+
+    @property
+    def has_group(self) -> bool:
+        """Whether it has rights on the names of producer groups."""
+        return self in {Role.CLIENT, Role.ANSWERER, Role.RELAY}
+
+    @property
+    def has_real_topic(self) -> bool:
+        """Whether it has rights on real topics."""
+        return self in {Role.WORKER, Role.AUDIT, Role.RELAY}
 
 
 class ResourceKind(enum.Enum):
@@ -63,6 +74,25 @@ class Right:
         what = f"{self.kind.value.lower().replace('_', ' ')} {self.name}"
         return f"{', '.join(self.operations)} on {what}{'*' if self.pattern is Pattern.PREFIXED else ''}"
 
+    def as_options(self) -> list[str]:
+        """The options of kafka-acls.sh that name the operations and the resource."""
+        resource = f"--{self.kind.value.lower().replace('_', '-')}"
+        return [
+            *(word for one in self.operations for word in ("--operation", one.title().replace("_", ""))),
+            *((resource,) if self.kind is ResourceKind.CLUSTER else (resource, self.name)),
+            # Kafka's default is literal.
+            *(("--resource-pattern-type", "prefixed") if self.pattern is Pattern.PREFIXED else ()),
+        ]
+
+    def as_record(self) -> dict[str, str | list[str]]:
+        """The right by Kafka's names."""
+        return {
+            "resource_type": self.kind.value,
+            "resource_name": self.name,
+            "pattern_type": self.pattern.value,
+            "operations": [*self.operations],
+        }
+
 
 #: Kafka's only name for the cluster resource.
 CLUSTER = "kafka-cluster"
@@ -70,6 +100,20 @@ CLUSTER = "kafka-cluster"
 
 def topic(name: str, *operations: str, pattern: Pattern = Pattern.LITERAL) -> Right:
     return Right(ResourceKind.TOPIC, name, pattern, operations)
+
+
+def list_rights(
+    role: Role, names: Names, groups: Sequence[str], real_topics: Sequence[str], *, app_id: str = ""
+) -> list[Right]:
+    """Return the rights of a role on several producer groups and real topics, each right once."""
+    return list(
+        dict.fromkeys(
+            right
+            for group in groups or ("",)
+            for real_topic in real_topics or ("",)
+            for right in rights(role, names, app_id=app_id, group=group, real_topic=real_topic)
+        )
+    )
 
 
 def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_topic: str = "") -> list[Right]:
