@@ -16,6 +16,8 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "states.svg"
 _LABELS = {
     Event.COMMIT_UNDELIVERABLE: "commit, not deliverable now",
     Event.COMMIT_EARLY: "commit before its time",
+    Event.COMMIT_STEP: "commit before its time",
+    Event.DELIVER_STEP: "deliver, more to come",
     Event.DUE_UNDELIVERABLE: "due, not deliverable now",
     Event.GIVE_UP: "give up",
 }
@@ -48,7 +50,7 @@ def arrows() -> dict[tuple[TransactionState, TransactionState], list[str]]:
         if transition.refused is None:
             found.setdefault((state, transition.state), []).append(event)
     return {
-        pair: sorted(_LABELS.get(event, event.value) for event in events)
+        pair: sorted({_LABELS.get(event, event.value) for event in events})
         for pair, events in found.items()
         if pair[0] is not pair[1] or Event.CHECK in events
     }
@@ -91,6 +93,8 @@ def _arrow(state: TransactionState, after: TransactionState, label: str, *, both
         return [*drawn, _text(x1 + (10 if right else -10), height + 5, label, anchor="start" if right else "end")]
     if y1 == y2:
         return [*drawn, _text(middle, height - 9, label)]
+    if both_ways and y2 < y1:
+        return [*drawn, _text(middle - 12, height + 16, label, anchor="end")]
     # The text is on the right of the line: below it where it rises, above it where it falls.
     return [*drawn, _text(middle + 12, height + (16 if y2 < y1 else -4), label, anchor="start")]
 

@@ -137,5 +137,5 @@ class SqlForwarding(Forwarding):
         rows = []
         for one in message.messages:
             open_ends = [EarlierEnd(self.group, *half) for half in self.list_open(keys_of(one))]
-            rows.append(row_after(one, message.deliver_at, open_ends))
+            rows.append(row_after(one, open_ends))
         self._outbox.write_rows(connection, rows)

@@ -173,8 +173,7 @@ class RowsByFate:
 
 def _as_one(messages: list[Message]) -> Message:
     """The message of the transaction. A single one has no frames, so it may be as large as HALF allows."""
-    first = messages[0]
-    return first if len(messages) == 1 else Several(tuple(messages), None, first.deliver_at)
+    return messages[0] if len(messages) == 1 else Several(tuple(messages), None)
 
 
 def frame_size(message: Message) -> int:

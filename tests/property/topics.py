@@ -150,7 +150,7 @@ class Worker:
         named = [entry.half_offset for one in records if isinstance(one, DecisionRecord) for entry in one.entries]
         self.read(max(named, default=-1) + 1)
         size = TransactionSize(Limits(room.entries, room.bytes))
-        planner = TurnPlanner(self.queue, size, self.gates, self.queue.enter_fresh)
+        planner = TurnPlanner(self.queue, size, self.gates, self.queue.enter_fresh, lambda _: {})
         choice = planner.choose(records, self.topics.end_end, now)
         due_round = None
         if as_of is not None and choice.end == self.topics.end_end:

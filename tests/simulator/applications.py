@@ -59,6 +59,7 @@ class Application:
         self._side = world.side(name)
         self._several = world.side(f"several of {name}")
         self._delays = world.side(f"delays of {name}")
+        self._steps = world.side(f"steps of {name}")
         self._load = load
         self._check_position = 0
         self._prepared = 0
@@ -98,6 +99,9 @@ class Application:
             several[0].key = key
             headers = [one for one in headers if one[0] != "REAL_QID"]
             headers.append(("TXB_MESSAGES", b"%d" % len(several)))
+            if self._load.delayed and self._steps.random() < 0.6:
+                headers = [one for one in headers if one[0] != "TXB_DELIVER_AT"]
+                self._name_times(several)
             value = frames.write(several)
             if self._several.random() < 0.05:
                 # Cut off: this is no half message, and nothing of it may ever be delivered.
@@ -139,6 +143,16 @@ class Application:
                 one.timestamp = 1_000 + number
             several.append(one)
         return several
+
+    def _name_times(self, several: list[frames.Framed]) -> None:
+        """Give messages different times, some of them the same one."""
+        chance, now = self._steps, self._world.now
+        for one in several:
+            one.deliver_at = chance.choice((-1, *[max(1, now + delay) for delay in _DELAYS]))
+        if len({one.deliver_at for one in several}) == 1:
+            several[0].deliver_at, several[1].deliver_at = -1, now + _DELAYS[-1]
+        if chance.random() < 0.03:
+            several[-1].deliver_at = now + _TOO_LONG
 
     def decide(self) -> None:
         """End local transactions, and usually send their decisions."""

@@ -215,10 +215,13 @@ class Checker:
         return decided, given_up
 
     def _may_be_held(self, half: Half) -> bool:
-        """Whether one of its topics has ever refused a record or been absent, or may have."""
-        return any(
-            one.topic in self._world.refused or one.topic == "missing" or one.partition == 7 for one in half.messages
-        )
+        """Whether a topic of what is due has ever refused a record or been absent, or may have."""
+        due = [
+            half.messages[number]
+            for number in half.waiting
+            if half.times[number] <= self._world.now or self._world.brokers_were_set
+        ]
+        return any(one.topic in self._world.refused or one.topic == "missing" or one.partition == 7 for one in due)
 
     def _deliveries(self, by_topic: dict[str, Records], number: int, decided: dict[int, int]) -> set[int]:
         own = {self._names.op, self._names.discard}
@@ -249,35 +252,50 @@ class Checker:
                 )
                 within[place, offset] = message
                 if offset not in found:
-                    if half.state == "abandoned" and offset in decided:
-                        # The same Kafka transaction has applied its commit and delivers it, so it was not held before.
-                        half.state = "held"
                     self._require(half.state != "rolled_back", "P4", f"{name} was rolled back at END {half.decided}")
                     self._require(half.state != "committed", "P3", f"{name} was delivered twice")
-                    good = half.state in {"held", "scheduled"}
+                    # It may be given up by the Kafka transaction that applies its commit and delivers what is due.
+                    good = half.state in {"held", "scheduled"} or (half.state == "abandoned" and offset in decided)
                     self._require(good, "P1", f"{name} was delivered though it is {half.state}")
-                    if offset not in decided:
-                        self._world.count(f"transition {half.state} deliver")
-                    if half.is_framed and half.state == "scheduled":
-                        self._world.count("several messages scheduled and delivered together")
-                    half.state = "committed"
-                if half.deliver_at is not None:
-                    self._require_due(half.deliver_at, "P13", f"{name} was delivered")
-                self._require(message not in found.get(offset, ()), "P3", f"{name} was delivered twice")
+                self._require_due(half.times[message], "P13", f"{name} was delivered")
+                before = half.delivered | found.get(offset, set())
+                self._require(message not in before, "P3", f"{name} was delivered twice")
                 found.setdefault(offset, set()).add(message)
                 same = _is_copy(half, message, topic, place, stored) and headers["UNIQ_KEY"] == half.headers["UNIQ_KEY"]
                 self._require(same, "P1", f"{name} was delivered as something else, to {place}")
+        finished = set()
         for offset, messages in found.items():
             half = self.models[number].halves[offset]
-            text = (
-                f"half {number}:{offset}: {len(messages)} of {len(half.messages)} messages are in a Kafka transaction"
-            )
-            self._require(len(messages) == len(half.messages), "P12", text)
+            self._require_whole_steps(f"half {number}:{offset}", half, messages)
             if half.is_framed:
                 self._world.count("several messages delivered together")
                 if offset not in decided:
                     self._world.count("several messages held and delivered together")
-        return set(found)
+                if half.state == "scheduled" and not half.is_timed:
+                    self._world.count("several messages scheduled and delivered together")
+            if half.is_timed:
+                self._world.count("step delivered alone" if len(messages) == 1 else "step of several messages")
+            half.delivered |= messages
+            is_last = not half.waiting
+            if is_last:
+                finished.add(offset)
+            event = f"{'commit' if offset in decided else 'deliver'}{'' if is_last else '_step'}"
+            if not (is_last and offset in decided):
+                self._world.count(f"transition {'pending' if offset in decided else half.state} {event}")
+            if is_last:
+                half.state = "committed"
+            elif half.state == "abandoned":
+                self._world.count("abandoned in the transaction that delivered its first step")
+            else:
+                half.state = "scheduled"
+        return finished
+
+    def _require_whole_steps(self, name: str, half: Half, messages: set[int]) -> None:
+        """Require that a Kafka transaction delivers all messages that name the same time, and no later ones before."""
+        left = [half.times[number] for number in half.waiting if number not in messages]
+        last = max(half.times[number] for number in messages)
+        text = f"{name}: {len(messages)} messages are in a Kafka transaction, {len(half.waiting)} were to come"
+        self._require(last < min(left, default=last + 1), "P12", text)
 
     def _number_of(self, half: Half, headers: dict[str, str], name: str) -> int:
         """The number of this message within its half message, from 0."""
@@ -320,7 +338,12 @@ class Checker:
             name = f"half {number}:{offset}"
             if reason == "ABANDONED":
                 self._require(headers.get("TXB_REMARK") == "gone for good", "P2", f"{name}: why it was abandoned")
-                self._require(half and stored.value == half.stored.value, "P2", f"{name}: its copy has another body")
+                assert half is not None
+                self._require(stored.value == half.stored.value, "P2", f"{name}: its copy has another body")
+                count = int(headers.get("TXB_DELIVERED", 0))
+                self._require(count == len(half.delivered), "P12", f"{name} was abandoned after {count} messages")
+                if half.delivered:
+                    self._world.count("abandoned after a step")
                 abandoned.add(offset)
                 continue
             self._require(
@@ -487,10 +510,12 @@ class Checker:
         """Check the parked entry of a message that names a time of delivery."""
         good = data.get("deliver") == half.deliver_at
         self._require(good, "P13", f"the parked entry of {name} names another time than {half.deliver_at}: {data}")
+        good = data.get("delivered", 0) == len(half.delivered)
+        self._require(good, "P3", f"the parked entry of {name} says that {data.get('delivered')} are delivered")
         if data["state"] == "scheduled" and half.state == "held" and is_new:
             half.state = "scheduled"
-            good = half.deliver_at is not None and data["next"] == half.deliver_at
-            self._require(good, "P13", f"{name} is scheduled for {data['next']}, not for {half.deliver_at}")
+            good = half.deliver_at is not None
+            self._require(good, "P13", f"{name} is scheduled for {data['next']}, and names no time")
             self._world.count("transition pending commit_early")
         elif data["state"] == "held" and half.state == "scheduled":
             half.state = "held"
@@ -498,6 +523,11 @@ class Checker:
             self._require_due(half.deliver_at, "P13", f"{name} was tried")
             self._require(self._may_be_held(half), "P13", f"{name} is held when it is due, and its topic takes all")
             self._world.count("transition scheduled due_undeliverable")
+            if half.delivered:
+                self._world.count("held after a step")
+        if data["state"] == "scheduled":
+            good = data["next"] == half.deliver_at
+            self._require(good, "P13", f"{name} is scheduled for {data['next']}, not for {half.deliver_at}")
 
     def _check_watermark(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
         model, parked = self.models[number], self._parked[number]
@@ -602,7 +632,7 @@ class Checker:
             or POISON in (one.value or b"")
             or len(one.value or b"") > self._world.max_batch
             or one.partition == 7
-            for one in half.messages
+            for one in map(half.messages.__getitem__, half.waiting)
         )
 
     def check_readers(self, topics: list[Place]) -> None:
@@ -616,9 +646,9 @@ class Checker:
         for number, model in enumerate(self.models):
             for offset, half in model.halves.items():
                 copies = seen.pop((number, offset), 0)
-                due = len(half.messages) if half.state == "committed" else 0
+                due = len(half.delivered)
                 of_committed = "P3" if copies > due else "P12" if copies else "P2"
-                promise = of_committed if half.state == "committed" else "P1"
+                promise = of_committed if half.delivered else "P1"
                 text = f"half {number}:{offset} is {half.state}, readers see it {copies} times"
                 self._require(copies == due, promise, text)
         self._require(not seen, "P1", f"readers see what was never prepared: {sorted(seen)}")

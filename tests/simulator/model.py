@@ -35,14 +35,31 @@ class Half:
     #: Time when the command was stored that has resumed it in the current Kafka transaction (ms).
     resumed_by: int | None = None
     is_set_aside: bool = False
-    #: Earliest time of delivery (ms).
-    deliver_at: int | None = None
+    #: Earliest time of delivery of each message (ms); 0 for none.
+    times: list[int] = field(default_factory=list)
+    #: Numbers (from 0) of the messages that are delivered.
+    delivered: set[int] = field(default_factory=set)
     #: OP offset that names it finished.
     op: int | None = None
     #: Messages to be delivered, in this order.
     messages: list[frames.Framed] = field(default_factory=list)
     #: Whether the half message holds them as frames.
     is_framed: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its messages name different times."""
+        return len(set(self.times)) > 1
+
+    @property
+    def deliver_at(self) -> int | None:
+        """Time (ms) of the messages to be delivered next, if they name one."""
+        return min((self.times[number] for number in self.waiting), default=0) or None
+
+    @property
+    def waiting(self) -> list[int]:
+        """Numbers of the messages that are not delivered."""
+        return [number for number in range(len(self.times)) if number not in self.delivered]
 
     @property
     def is_finished(self) -> bool:
@@ -136,9 +153,9 @@ class PartitionModel:
             headers = text_headers(stored)
             is_copy = self.first_of(offset) != offset
             messages = _messages(stored, headers)
-            time = headers.get("TXB_DELIVER_AT")
+            times = [max(one.deliver_at, int(headers.get("TXB_DELIVER_AT", 0)), 0) for one in messages or []]
             # A client's clock may differ by a minute.
-            is_too_late = time is not None and int(time) > stored.timestamp + self.times.max_delay + 60_000
+            is_too_late = max(times, default=0) > stored.timestamp + self.times.max_delay + 60_000
             malformed = is_copy or "UNIQ_KEY" not in headers or messages is None or is_too_late
             if messages is None:
                 self.count("several messages cut off")
@@ -147,7 +164,7 @@ class PartitionModel:
             immunity = headers.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
             wait = int(immunity) * 1000 if immunity.isdigit() else self.times.timeout
             found.due = stored.appended + wait
-            found.deliver_at = None if time is None else int(time)
+            found.times = times
         return found
 
     def entries(self, end: int) -> list[Entry] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 from txbridge.core.check_policy import CheckPolicy
@@ -77,7 +77,7 @@ class Gates:
         return self.obstacles.keys().isdisjoint(topics)
 
     def obstacle_of_new(self, open_entry: HalfEntry) -> str | None:
-        return self.obstacles.get(open_entry.real_topic)
+        return next(filter(None, map(self.obstacles.get, open_entry.topics)), None)
 
     obstacle_of_held = problem_of_any = obstacle_of_new
 
@@ -90,6 +90,8 @@ class Partition:
 
     def __init__(self, policy: CheckPolicy = POLICY, **start: int) -> None:
         self.queue = HalfQueue(policy, **start)
+        #: HALF, as far as retention has not deleted it.
+        self.halves: dict[int, HalfMessage] = {}
         self.gates = Gates()
         self.obstacles = self.gates.obstacles
         #: Groups without a live member.
@@ -100,14 +102,21 @@ class Partition:
         self.next_op = start.get("next_op", 0)
 
     def prepare(self, *offsets: int, **kwargs) -> Partition:
-        for offset in offsets:
-            self.queue.read_half(half(offset, **kwargs))
+        return self.read(*[half(offset, **kwargs) for offset in offsets])
+
+    def read(self, *halves: HalfMessage) -> Partition:
+        for one in halves:
+            self.halves[one.offset] = one
+            self.queue.read_half(one)
         return self
 
     @property
     def planner(self) -> TurnPlanner:
         size = TransactionSize(Limits(self.max_entries, self.max_bytes))
-        return TurnPlanner(self.queue, size, self.gates, self.queue.enter_fresh)
+        return TurnPlanner(self.queue, size, self.gates, self.queue.enter_fresh, self._load)
+
+    def _load(self, half_offsets: Collection[int]) -> dict[int, HalfMessage]:
+        return {offset: self.halves[offset] for offset in half_offsets if offset in self.halves}
 
     def draft(
         self,
@@ -122,6 +131,7 @@ class Partition:
         planner, queue = self.planner, self.queue
         waiting = [record for record in records if record.offset >= queue.next_end]
         choice = planner.choose(waiting, queue.next_end, now if due is None else due)
+        planner.look_at_due(choice.due)
         return planner.plan(
             choice, now, self.due_round(now, checks, discards), may_discard=True, most_malformed=malformed
         )

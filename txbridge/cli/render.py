@@ -37,6 +37,8 @@ def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[st
         **_key_record(message.key),
         "barrier_id": message.barrier_id,
         "size": message.size,
+        "messages": message.messages,
+        "delivered": message.delivered,
         "state": message.state.value,
         "parked": message.parked,
         "born": iso_time(message.born),

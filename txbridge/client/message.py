@@ -58,7 +58,7 @@ class Message:
         deliver_at: Earliest time at which a committed message becomes visible, by the brokers' clock. It is a datetime
             with a time zone, or ms since 1970-01-01 UTC. A time in the past means no delay.
         delay: Time from now until `deliver_at`, by the clock of this machine. It is a timedelta, or seconds. Give only
-            one of the two.
+            one of the two. Of several messages in a transaction each has its own time, or none.
 
     Raises:
         UsageError: An argument has the wrong type, or text that UTF-8 cannot express, or the time of delivery has no
@@ -178,9 +178,7 @@ class MessageExt(Message):
     def for_execution(cls, message: Message, transaction_id: str, partition: int, offset: int, born: int) -> Self:
         """Return the message for the local transaction. Kafka has just acknowledged its half message."""
         return cls._with_fields(
-            message.__dict__
-            if type(message) is Message
-            else _first_of(message.messages, message.check_immunity_time, message.deliver_at),
+            message.__dict__ if type(message) is Message else _first_of(message.messages, message.check_immunity_time),
             transaction_id=transaction_id,
             half_partition=partition,
             half_offset=offset,
@@ -206,9 +204,14 @@ class MessageExt(Message):
             fields: Mapping[str, object] = Message(half.real_topic, half.value, half.key, users, *where).__dict__
         else:
             several = tuple(
-                Message(one.topic, one.value, one.key, one.headers, one.timestamp, one.partition) for one in half.framed
+                Message(
+                    *(one.topic, one.value, one.key, one.headers, one.timestamp, one.partition),
+                    # One time for all of them is not in the frames.
+                    deliver_at=one.deliver_at or half.deliver_at,
+                )
+                for one in half.framed
             )
-            fields = _first_of(several, immunity, half.deliver_at)
+            fields = _first_of(several, immunity)
         return cls._with_fields(
             fields,
             transaction_id=half.transaction_id,
@@ -228,13 +231,8 @@ class MessageExt(Message):
         return made
 
 
-def _first_of(several: tuple[Message, ...], immunity: int | None, deliver_at: int | None) -> Mapping[str, object]:
-    return {
-        **several[0].__dict__,
-        "check_immunity_time": immunity,
-        "deliver_at": deliver_at,
-        "_several": several,
-    }
+def _first_of(several: tuple[Message, ...], immunity: int | None) -> Mapping[str, object]:
+    return {**several[0].__dict__, "check_immunity_time": immunity, "_several": several}
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +318,9 @@ def check_limits(message: Message, limits: MessageLimits) -> None:
         )
     # With a longer one, retention would delete the half message before its first check.
     _within(message.check_immunity_time, 0, limits.immunity, "check_immunity_time", " (s; the retention of HALF)")
-    if message.deliver_at is not None:
-        delay = message.deliver_at - now_ms()
+    times = [one.deliver_at for one in message.messages if one.deliver_at is not None]
+    if times:
+        delay = max(times) - now_ms()
         if delay > limits.delay:
             raise UsageError(
                 f"the message is to be delivered in {duration(delay)}, and the longest delay is "

@@ -60,9 +60,9 @@ def _row_of(message: Message) -> dict[str, object]:
     }
 
 
-def row_after(message: Message, deliver_at: int | None, ends: list[EarlierEnd]) -> dict[str, object]:
+def row_after(message: Message, ends: list[EarlierEnd]) -> dict[str, object]:
     """The row of a message that was meant for Kafka, to be sent after these ENDs. No check of it will come."""
-    row = _row_of(message) | {"deliver_at": deliver_at}
+    row = _row_of(message)
     if ends:
         row["headers"] = encode_headers(((AFTER, json.dumps(ends).encode()), *message.headers))
     return row

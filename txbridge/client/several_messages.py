@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txbridge.client.message import Message, check_message
-from txbridge.core.message_frames import MOST_MESSAGES, MOST_TOPICS, encode_frames
+from txbridge.core.message_frames import MOST_MESSAGES, MOST_TOPICS, common_time, encode_frames
 from txbridge.core.names import Headers, Names
 from txbridge.errors import UsageError
 
@@ -19,10 +19,11 @@ class Several(Message):
         self,
         messages: tuple[Message, ...],
         check_immunity_time: int | None,
-        deliver_at: int | None = None,
         headers: Headers = (),
     ) -> None:
         first = messages[0]
+        # Different times are in the frames.
+        _, deliver_at = common_time(messages)
         super().__init__(
             first.topic,
             encode_frames(messages),
@@ -44,7 +45,7 @@ class Several(Message):
         messages = tuple(
             one if any(name == unless for name, _ in one.headers) else with_headers(one, more) for one in self.messages
         )
-        return Several(messages, self.check_immunity_time, self.deliver_at, more)
+        return Several(messages, self.check_immunity_time, more)
 
 
 def with_headers(message: Message, headers: Headers) -> Message:
@@ -80,10 +81,4 @@ def together(messages: Iterable[Message], names: Names) -> Several:
             "the messages of a transaction are checked together: give check_immunity_time to one of them, or the same "
             "to all"
         )
-    times = {message.deliver_at for message in all_of_them} - {None}
-    if len(times) > 1:
-        raise UsageError(
-            "the messages of a transaction are delivered together: give delay to one of them only (it counts from when "
-            "a Message is made), or the same deliver_at to all"
-        )
-    return Several(all_of_them, immunity.pop() if immunity else None, times.pop() if times else None)
+    return Several(all_of_them, immunity.pop() if immunity else None)

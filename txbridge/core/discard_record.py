@@ -60,6 +60,7 @@ def abandoned_headers(half: HalfMessage, abandoned: Abandoned, partition: int, e
     return [
         *copy_headers(half, partition, abandoned.entry.checks, end),
         (names.REASON, b"ABANDONED"),
+        *([(names.DELIVERED, b"%d" % abandoned.entry.delivered)] if abandoned.entry.delivered else []),
         *_said(names.ERROR, abandoned.entry.error),
         *_said(names.CLIENT_ID, abandoned.operator),
         *_said(names.REMARK, abandoned.reason),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,10 +28,11 @@ def parse_coordinates(text: str) -> tuple[int, int]:
     return whole_number(partition, names.HALF_COORDINATES), whole_number(offset, names.HALF_COORDINATES)
 
 
-def delivered_copies(half: HalfMessage, partition: int) -> Iterator[Copy]:
-    """Records that a commit delivers: one, or those of all messages of the transaction, in their order.
+def delivered_copies(half: HalfMessage, partition: int, due: Collection[int] | None = None) -> Iterator[Copy]:
+    """Records that a commit delivers: one, or those of several messages of the transaction, in their order.
 
-    They have the user's headers, the transaction id and the half coordinates.
+    `due`: indices of the messages, if these are not all of them. The records have the user's headers, the transaction
+    id and the half coordinates.
     """
     transaction_id = (names.UNIQ_KEY, half.transaction_id.encode())
     where = (names.HALF_COORDINATES, coordinates(partition, half.offset))
@@ -41,9 +42,10 @@ def delivered_copies(half: HalfMessage, partition: int) -> Iterator[Copy]:
         yield half.offset, half.real_topic, half.value, half.key, to, half.delivered_timestamp, headers
         return
     messages = half.framed
-    for number, (topic, key, value, users, real_partition, timestamp) in zip(
-        _message_numbers(len(messages)), messages, strict=True
-    ):
+    for index, (number, message) in enumerate(zip(_message_numbers(len(messages)), messages, strict=True)):
+        if due is not None and index not in due:
+            continue
+        topic, key, value, users, real_partition, timestamp, _ = message
         headers = [*users, transaction_id, where, number]
         to, when = -1 if real_partition is None else real_partition, half.born if timestamp is None else timestamp
         yield half.offset, topic, value, key, to, when, headers

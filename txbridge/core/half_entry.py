@@ -46,8 +46,11 @@ class _EntryFields(NamedTuple):
     resumed: int | None = None
     #: Number of messages that it holds.
     messages: int = 1
-    #: Before this time (ms) it must not be delivered.
+    #: Before this time (ms) it must not be delivered. If its messages name different times: time of the next ones to be
+    #: delivered, None if these name none.
     deliver_at: int | None = None
+    #: If its messages name different times: number of those delivered so far, in the order of times (`steps`).
+    delivered: int | None = None
 
 
 class HalfEntry(_EntryFields):
@@ -68,6 +71,11 @@ class HalfEntry(_EntryFields):
     def topics(self) -> tuple[str, ...]:
         """Its real topics."""
         return names.topics_of(self.real_topic)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its messages name different times, so that it may be delivered in steps."""
+        return self.delivered is not None
 
     @property
     def is_plain(self) -> bool:
@@ -117,6 +125,8 @@ class HalfEntry(_EntryFields):
             data["resumed"] = self.resumed
         if self.messages != 1:
             data["messages"] = self.messages
+        if self.delivered is not None:
+            data["delivered"] = self.delivered
         return dump(data)
 
     @classmethod
@@ -151,6 +161,7 @@ class HalfEntry(_EntryFields):
                 resumed=None if data.get("resumed") is None else number(data["resumed"]),
                 messages=number(data.get("messages", 1)),
                 deliver_at=None if data.get("deliver") is None else number(data["deliver"]),
+                delivered=None if data.get("delivered") is None else number(data["delivered"]),
             )
         except (KeyError, TypeError) as error:
             raise MalformedRecordError(f"not a parked entry: {short(error)}") from None

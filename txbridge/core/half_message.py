@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded
-from txbridge.core.message_frames import FramedMessage, joined_topics, parse_frames
+from txbridge.core.message_frames import FramedMessage, common_time, joined_topics, parse_frames
 from txbridge.core.names import Headers, Names
 
 #: Size of the caches for groups, topics and their headers. Millions of messages share a few of them.
@@ -50,10 +50,13 @@ class HalfMessage(NamedTuple):
     user_timestamp: int | None = None
     #: Number of messages that the value holds as frames. None: the half message is a single message.
     messages: int | None = None
-    #: TXB_DELIVER_AT: the earliest time (ms) at which a commit makes the message visible.
+    #: TXB_DELIVER_AT: the earliest time (ms) at which a commit makes the message visible. If its messages name
+    #: different times, the first one; None if some name none.
     deliver_at: int | None = None
     #: Whether a message in the frames names a partition.
     names_partitions: bool = False
+    #: The last time (ms) of delivery in the frames, if they name different ones.
+    last_time: int | None = None
 
     @classmethod
     def of(
@@ -148,7 +151,19 @@ def _of_several(half: HalfMessage) -> HalfMessage:
     if (half.real_topic, half.key) != (messages[0].topic, messages[0].key):
         raise MalformedRecordError(f"{names.REAL_TOPIC} or the key is not that of the first message")
     partitions = [message.partition for message in messages]
-    return half._replace(real_topic=joined_topics(messages), names_partitions=partitions.count(None) < len(partitions))
+    half = half._replace(real_topic=joined_topics(messages), names_partitions=partitions.count(None) < len(partitions))
+    return half if half.value is None or half.value[0] == 1 else _with_times(half, messages)
+
+
+def _with_times(half: HalfMessage, messages: list[FramedMessage]) -> HalfMessage:
+    if half.deliver_at is not None:
+        raise MalformedRecordError(f"header {names.DELIVER_AT} is there, and each message has its own time")
+    is_common, time = common_time(messages)
+    if is_common:
+        return half._replace(deliver_at=time)
+    times = [message.deliver_at for message in messages]
+    last = max(filter(None, times))
+    return half._replace(deliver_at=None if None in times else min(filter(None, times)), last_time=last)
 
 
 @lru_cache(_SHARED)

@@ -147,9 +147,10 @@ class HalfQueue:
 
         A message that a worker with a longer limit has taken in before stays.
         """
-        if half.deliver_at is None or half.offset in self._entries or half.offset in self._outcomes:
+        latest = half.deliver_at if half.last_time is None else half.last_time
+        if latest is None or half.offset in self._entries or half.offset in self._outcomes:
             return None
-        return self.policy.problem_of_delay(half.born, half.deliver_at)
+        return self.policy.problem_of_delay(half.born, latest)
 
     def _entry_of(self, half: HalfMessage) -> HalfEntry:
         born, immunity = half.born, half.immunity
@@ -159,7 +160,7 @@ class HalfQueue:
         # By position: naming the arguments takes three times as long.
         entry = HalfEntry(half.offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
         if half.messages is not None:
-            entry = entry._replace(messages=half.messages)
+            entry = entry._replace(messages=half.messages, delivered=None if half.last_time is None else 0)
         return entry if half.deliver_at is None else entry._replace(deliver_at=half.deliver_at)
 
     def _is_open(self, offset: int) -> bool:

@@ -16,8 +16,8 @@ from txbridge.core.names import Headers, Names
 MOST_MESSAGES = 1_000
 #: Most different real topics of one transaction. Its entry has all of them while it is open.
 MOST_TOPICS = 100
-#: The layout of the frames. No other one is read.
-_LAYOUT = b"\x01"
+#: The layout of the frames, and the one in which each frame has its time of delivery. No other one is read.
+_LAYOUT, _TIMED_LAYOUT = b"\x01", b"\x02"
 _NULL = -1
 
 _LENGTH = struct.Struct(">i")
@@ -26,6 +26,8 @@ _MIDDLE = struct.Struct(">iqi")
 #: The same and four more bytes, which are always there. Without a key they are the length of the value. With a key they
 #: are its first bytes, or the length behind an empty key.
 _MIDDLE_AND_NEXT = struct.Struct(">iqii")
+#: Both with the time of delivery before the key.
+_TIMED_MIDDLE, _TIMED_MIDDLE_AND_NEXT = struct.Struct(">iqqi"), struct.Struct(">iqqii")
 
 
 class FramedMessage(NamedTuple):
@@ -37,6 +39,8 @@ class FramedMessage(NamedTuple):
     headers: Headers
     partition: int | None = None
     timestamp: int | None = None
+    #: Earliest time of delivery (ms), if the messages name different ones. Otherwise the half message has it.
+    deliver_at: int | None = None
 
     @property
     def size(self) -> int:
@@ -60,20 +64,33 @@ class Message(Protocol):
     def partition(self) -> int | None: ...
     @property
     def timestamp(self) -> int | None: ...
+    @property
+    def deliver_at(self) -> int | None: ...
 
 
-def encode_frames(messages: Iterable[Message]) -> bytes:
-    """The value of a half message with these messages."""
-    parts = [_LAYOUT]
+def common_time(messages: Iterable[Message]) -> tuple[bool, int | None]:
+    """Whether all messages name the same time of delivery (ms), and that time; None and 0 are no time."""
+    times = {message.deliver_at or None for message in messages}
+    return (True, times.pop()) if len(times) == 1 else (False, None)
+
+
+def encode_frames(messages: Sequence[Message]) -> bytes:
+    """The value of a half message with these messages.
+
+    If all of them name the same time of delivery, the half message has to state it.
+    """
+    is_timed = not common_time(messages)[0]
+    parts = [_TIMED_LAYOUT if is_timed else _LAYOUT]
     for message in messages:
         key = message.key
+        length = _NULL if key is None else len(key)
+        where = _NULL if message.partition is None else message.partition
+        when = _NULL if message.timestamp is None else message.timestamp
         parts += [
             *_sized(message.topic.encode()),
-            _MIDDLE.pack(
-                _NULL if message.partition is None else message.partition,
-                _NULL if message.timestamp is None else message.timestamp,
-                _NULL if key is None else len(key),
-            ),
+            _TIMED_MIDDLE.pack(where, when, message.deliver_at or _NULL, length)
+            if is_timed
+            else _MIDDLE.pack(where, when, length),
             key or b"",
             *_sized(message.value),
             _LENGTH.pack(len(message.headers)),
@@ -91,8 +108,8 @@ def parse_frames(value: bytes | None, count: int) -> list[FramedMessage]:
     """The `count` messages in the value of a half message. Raises MalformedRecordError."""
     if not 1 <= count <= MOST_MESSAGES:
         raise MalformedRecordError(f"{names.MESSAGES} is not 1 to {MOST_MESSAGES}: {count}")
-    if value is None or value[:1] != _LAYOUT:
-        raise MalformedRecordError("the value does not begin with byte 1, the layout of message frames that is known")
+    if value is None or value[:1] not in (_LAYOUT, _TIMED_LAYOUT):
+        raise MalformedRecordError("the value does not begin with byte 1 or 2, the layouts of message frames")
     try:
         messages, rest = _parse(value, count)
     except struct.error:
@@ -106,6 +123,7 @@ def _parse(value: bytes, count: int) -> tuple[list[FramedMessage], int]:
     """Messages, and number of bytes behind the last. Raises struct.error if the value ends too early."""
     # This loop is a third of a worker's work for a transaction with several messages, so it avoids calls.
     length_at, middle_at, end = _LENGTH.unpack_from, _MIDDLE_AND_NEXT.unpack_from, len(value)
+    is_timed, timed_at, time = value[:1] == _TIMED_LAYOUT, _TIMED_MIDDLE_AND_NEXT.unpack_from, None
     messages = []
     at = len(_LAYOUT)
     for number in range(1, count + 1):
@@ -115,7 +133,15 @@ def _parse(value: bytes, count: int) -> tuple[list[FramedMessage], int]:
         # A slice may be cut off by the end of the value. The next number, behind that end, then raises struct.error.
         start, at = at + 4, at + 4 + length
         raw_topic = value[start:at]
-        partition, timestamp, length, following = middle_at(value, at)
+        if is_timed:
+            partition, timestamp, time, length, following = timed_at(value, at)
+            at += 8
+            if time <= 0:
+                if time != _NULL:
+                    raise MalformedRecordError(f"the time of delivery of message {number} is {time}")
+                time = None
+        else:
+            partition, timestamp, length, following = middle_at(value, at)
         if length == _NULL:
             key, length = None, following
         else:
@@ -161,7 +187,7 @@ def _parse(value: bytes, count: int) -> tuple[list[FramedMessage], int]:
             raise MalformedRecordError(f"message {number} has no topic that it may go to: {raw_topic[:40]!r}")
         # librdkafka takes 0 for "now", as in BORN_TIMESTAMP.
         where, when = None if partition == _NULL else partition, timestamp if timestamp > 0 else None
-        messages.append(tuple.__new__(FramedMessage, (topic, key, body, headers, where, when)))
+        messages.append(tuple.__new__(FramedMessage, (topic, key, body, headers, where, when, time)))
     return messages, end - at
 
 

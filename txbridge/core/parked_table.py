@@ -22,8 +22,8 @@ _ID_BYTES = 16
 _DEAD, _PENDING, _SCHEDULED = range(3)
 #: Stands for a missing time.
 _NONE = -1
-#: Group, real topics, number of messages.
-_Kind = tuple[str, str, int]
+#: Group, real topics, number of messages, and of those delivered (`HalfEntry.delivered`).
+_Kind = tuple[str, str, int, int | None]
 
 
 class ParkedTable:
@@ -40,7 +40,7 @@ class ParkedTable:
         self._next_due = array("q")
         self._sizes = array("I")
         self._checks = array("I")
-        #: Kind of each row (group, real topics, number of messages) as a number. A million rows share a few kinds.
+        #: Kind of each row as a number. A million rows share a few kinds.
         self._kinds = array("I")
         self._ids = bytearray()
         #: Of a pending row the time of delivery that it names, of a scheduled one the END offset of its decision.
@@ -94,7 +94,7 @@ class ParkedTable:
 
         Those of scheduled rows are by group and state.
         """
-        groups = [group for group, _, _ in self._kind_names]
+        groups = [kind[0] for kind in self._kind_names]
         rows = zip(self._kinds, self._born, self._states, strict=True)
         return Counter(
             (groups[kind], born // width if state == _PENDING else TransactionState.SCHEDULED)
@@ -104,7 +104,7 @@ class ParkedTable:
 
     def iter_schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
         """Offset, group and the values of `schedule_of` for every pending row. A quick way through a million rows."""
-        groups = [group for group, _, _ in self._kind_names]
+        groups = [kind[0] for kind in self._kind_names]
         columns = zip(self._offsets, self._kinds, self._next_due, self._checks, self._born, self._states, strict=True)
         for offset, kind, next_due, checks, born, state in columns:
             if state == _PENDING:
@@ -123,7 +123,7 @@ class ParkedTable:
             return
         self._born[place], self._next_due[place] = row.born, row.next_due
         self._sizes[place], self._checks[place] = row.size, row.checks
-        self._kinds[place] = self._kind_number((row.group, row.real_topic, row.messages))
+        self._kinds[place] = self._kind_number(_kind_of(row))
         self._states[place], self._others[place] = _state_of(row)
         self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES] = bytes.fromhex(row.transaction_id)
 
@@ -171,7 +171,7 @@ class ParkedTable:
         return row
 
     def _entry_at(self, row: int) -> HalfEntry:
-        group, real_topic, messages = self._kind_names[self._kinds[row]]
+        group, real_topic, messages, delivered = self._kind_names[self._kinds[row]]
         state, other, next_due = self._states[row], self._others[row], self._next_due[row]
         is_scheduled = state == _SCHEDULED
         decided = other if is_scheduled else None
@@ -190,6 +190,7 @@ class ParkedTable:
             decided=decided,
             messages=messages,
             deliver_at=deliver_at,
+            delivered=delivered,
         )
 
     def _append_row(self, row: HalfEntry) -> None:
@@ -202,7 +203,7 @@ class ParkedTable:
         self._next_due.append(row.next_due)
         self._sizes.append(row.size)
         self._checks.append(row.checks)
-        self._kinds.append(self._kind_number((row.group, row.real_topic, row.messages)))
+        self._kinds.append(self._kind_number(_kind_of(row)))
         self._ids += bytes.fromhex(row.transaction_id)
         state, other = _state_of(row)
         self._others.append(other)
@@ -242,6 +243,10 @@ class ParkedTable:
 
 
 _STATES = {_PENDING: TransactionState.PENDING, _SCHEDULED: TransactionState.SCHEDULED}
+
+
+def _kind_of(row: HalfEntry) -> _Kind:
+    return row.group, row.real_topic, row.messages, row.delivered
 
 
 def _state_of(row: HalfEntry) -> tuple[int, int]:

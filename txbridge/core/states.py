@@ -18,7 +18,7 @@ class TransactionState(Enum):
     PENDING = "pending"
     #: Committed, but its real topic does not take it at the moment.
     HELD = "held"
-    #: Committed. The time of delivery that the message names has not come yet.
+    #: Committed. The time of delivery has not come yet that the message, or one of several messages, names.
     SCHEDULED = "scheduled"
     #: Undecided after the last check or at its greatest age. It lies in TRANS_CHECK_MAX_TIME_TOPIC and can be resumed.
     DISCARDED = "discarded"
@@ -71,7 +71,7 @@ _STATE_OF_OUTCOME = {
 
 
 class Event(Enum):
-    """Events of a half message. The first seven come as END entries, the others from the worker itself."""
+    """Events of a half message. Those up to ABANDON come as END entries, the others from the worker itself."""
 
     # Members are unique, as in Source. They are keys of a table that is looked up for every message.
     __hash__ = object.__hash__
@@ -81,12 +81,16 @@ class Event(Enum):
     COMMIT_UNDELIVERABLE = "commit_undeliverable"
     #: A commit before the time that the message names.
     COMMIT_EARLY = "commit_early"
+    #: A commit that delivers some of several messages. The time of others has not come.
+    COMMIT_STEP = "commit_step"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
     RESUME = "resume"
     ABANDON = "abandon"
     #: The real topic takes a held message now, or the time of a scheduled one has come.
     DELIVER = "deliver"
+    #: The same, and others of several messages are still to come.
+    DELIVER_STEP = "deliver_step"
     #: The time of a scheduled message has come, and it cannot be delivered now.
     DUE_UNDELIVERABLE = "due_undeliverable"
     CHECK = "check"
@@ -125,6 +129,7 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_PENDING, Event.COMMIT): Transition(_COMMITTED),
     (_PENDING, Event.COMMIT_UNDELIVERABLE): Transition(_HELD),
     (_PENDING, Event.COMMIT_EARLY): Transition(_SCHEDULED),
+    (_PENDING, Event.COMMIT_STEP): Transition(_SCHEDULED),
     (_PENDING, Event.ROLLBACK): Transition(_ROLLED_BACK),
     (_PENDING, Event.UNKNOWN): Transition(_PENDING),
     (_PENDING, Event.RESUME): Transition(_PENDING, _NOT_DISCARDED),
@@ -140,6 +145,7 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     # Not a rollback. The commit stands, and the state records that it could not be carried out.
     (_HELD, Event.ABANDON): Transition(_ABANDONED),
     (_HELD, Event.DELIVER): Transition(_COMMITTED),
+    (_HELD, Event.DELIVER_STEP): Transition(_SCHEDULED),
     # A scheduled message is decided as well. It only waits for its time.
     (_SCHEDULED, Event.COMMIT): Transition(_SCHEDULED, _REPEAT),
     (_SCHEDULED, Event.ROLLBACK): Transition(_SCHEDULED, _CONTRADICTION),
@@ -147,6 +153,7 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_SCHEDULED, Event.RESUME): Transition(_SCHEDULED, _NOT_DISCARDED),
     (_SCHEDULED, Event.ABANDON): Transition(_ABANDONED),
     (_SCHEDULED, Event.DELIVER): Transition(_COMMITTED),
+    (_SCHEDULED, Event.DELIVER_STEP): Transition(_SCHEDULED),
     (_SCHEDULED, Event.DUE_UNDELIVERABLE): Transition(_HELD),
     # A decision after a discard is late (RocketMQ delivers it: #8158). A resume makes the message pending again.
     (_DISCARDED, Event.COMMIT): Transition(_DISCARDED, _LATE),

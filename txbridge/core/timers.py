@@ -151,10 +151,10 @@ class Timers:
         for entry in entries:
             self.schedule_expiry(entry)
 
-    def topics_of_due_deliveries(self, now: int, limit: int) -> set[str]:
-        """Real topics of the held and scheduled messages that `take_timers_due` would yield."""
+    def peek_deliveries(self, now: int, limit: int) -> list[HalfEntry]:
+        """The held and scheduled messages that `take_timers_due` would yield."""
         entries = map(self._entries.get_open, self._timers.peek_due(now, limit))
-        return {topic for entry in entries if entry.state.is_committed for topic in entry.topics}
+        return [entry for entry in entries if entry.state.is_committed]
 
     def bring_forward(self, now: int, step: int) -> None:
         """Move entries that a clock has put off which has gone back by `step` to `now` (ms).

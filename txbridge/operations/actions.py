@@ -58,7 +58,8 @@ def foretell(action: Action, message: OpenMessage) -> Answer:
     if action is Action.ABANDON:
         body = _LOST_BODY if message.gone else f"{message.size} bytes go to the discard topic"
         is_held = message.state is TransactionState.HELD
-        more = f"; {body}. {f'It cannot be delivered: {message.error}' if is_held else 'Its time has not come'}"
+        why = f"It cannot be delivered: {message.error}" if is_held else "Its time has not come"
+        more = f"; {body}. {f'{message.progress}. ' if message.progress else ''}{why}"
     forecast = Answer(message, rule.would, f"would be {rule.forecast}{more}. Nothing was written")
     return refuse(action, message) or forecast
 
@@ -131,7 +132,8 @@ def _outcome(
     last = outcomes[-1] if outcomes else None
     state = None if parked is None else parked.state
     if action is Action.ABANDON and last is Outcome.ABANDON:
-        return Result.ABANDONED, "abandoned: it will not be delivered. A copy of what is left is in the discard topic"
+        what = "what was not delivered before" if message.progress else "it"
+        return Result.ABANDONED, f"abandoned: {what} will not be delivered. A copy is in the discard topic"
     if action is Action.ABANDON and last is Outcome.COMMIT:
         return Result.REFUSED, f"it was delivered to {message.real_topic} before the command was applied"
     if action is Action.ABANDON or not has_effect:

@@ -64,14 +64,15 @@ def cause_if(
 
 
 def next_step_of(message: OpenMessage, now: int) -> str:
-    """The next step of the worker and its time, as `check in 12s`."""
+    """The next step of the worker and its time, as `check in 12s` or `1 of 3 delivered, deliver in 20s`."""
     if message.stored is not None:
         return f"{message.stored}, not applied yet"
+    step = f"{message.progress}, {message.next_step.value}" if message.progress else message.next_step.value
     if message.next_due is None:
-        return f"{message.next_step.value} within a minute"
+        return f"{step} within a minute"
     if message.next_due > now:
-        return f"{message.next_step.value} in {duration(message.next_due - now)}"
-    return f"{message.next_step.value} due for {duration(now - message.next_due)}"
+        return f"{step} in {duration(message.next_due - now)}"
+    return f"{step} due for {duration(now - message.next_due)}"
 
 
 def trouble_of(message: OpenMessage) -> str:

@@ -90,10 +90,12 @@ def read_history(connection: Connection, target: str) -> History:
     if message is not None:
         state = message.state.value
         if message.state is TransactionState.HELD and message.error:
-            steps.append(Step(_now(), "not delivered yet", message.error))
+            steps.append(Step(_now(), "not delivered yet", ": ".join(filter(None, (message.progress, message.error)))))
         if message.state is TransactionState.SCHEDULED and message.deliver_at is not None:
             at = datetime.fromtimestamp(message.deliver_at / 1000, UTC).isoformat(timespec="milliseconds")
-            steps.append(Step(_now(), "not delivered yet", f"to be delivered at {at}"))
+            what = "not all delivered yet" if message.delivered else "not delivered yet"
+            detail = f"{message.progress}, next at {at}" if message.delivered else f"to be delivered at {at}"
+            steps.append(Step(_now(), what, detail))
     else:
         state = outcomes[-1].what if outcomes else "finished, but OP does not go back that far"
     return History(
@@ -250,4 +252,6 @@ def _discard_steps(record: Message, where: bytes) -> Iterator[Step]:
     if headers.get(header_names.HALF_COORDINATES) == where:
         reason = (headers.get(header_names.REASON) or b"?").decode(errors="replace")
         place = f"{record.partition()}:{offset_of(record)}"
-        yield Step(record.timestamp()[1], "set aside", f"{reason}, at {place} of the discard topic")
+        count = headers.get(header_names.DELIVERED)
+        after = "" if count is None else f" after {count.decode(errors='replace')} of its messages were delivered"
+        yield Step(record.timestamp()[1], "set aside", f"{reason}{after}, at {place} of the discard topic")

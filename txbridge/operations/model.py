@@ -74,8 +74,11 @@ class OpenMessage:
     discarded_at: tuple[int, int] | None = None
     #: Time of the last resume.
     resumed: int | None = None
-    #: The earliest time of delivery, if the message names one.
+    #: The earliest time of delivery, if the message names one. Of several messages: of those to be delivered next.
     deliver_at: int | None = None
+    #: Number of messages in the transaction, and of those that are delivered, if they name different times.
+    messages: int = 1
+    delivered: int = 0
     #: The first command in END that will change its state, but that no worker has applied yet.
     stored: StoredCommand | None = None
     #: The user's key; None if it was not read, or if the message has none.
@@ -88,6 +91,11 @@ class OpenMessage:
     @property
     def coordinates(self) -> str:
         return f"{self.partition}:{self.half_offset}"
+
+    @property
+    def progress(self) -> str:
+        """How many of its messages are delivered, if some are."""
+        return f"{self.delivered} of {self.messages} delivered" if self.delivered else ""
 
     @property
     def short_id(self) -> str:

@@ -121,6 +121,7 @@ class PartitionView:
                 born=half.born,
                 size=half.size,
                 next_due=self.policy.first_check(half.born, half.immunity),
+                messages=half.messages or 1,
                 deliver_at=half.deliver_at,
             )
 
@@ -175,6 +176,8 @@ class PartitionView:
             discarded_at=entry.discarded_at,
             resumed=entry.resumed,
             deliver_at=entry.deliver_at,
+            messages=entry.messages,
+            delivered=entry.delivered or 0,
             gone=entry.offset < self.half_start,
         )
 

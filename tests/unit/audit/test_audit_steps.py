@@ -168,9 +168,7 @@ DELIVERED = ("twin", ["commit", "delivered"])
 @example([DELIVERED, ("twin", ["", "", "recorded as discarded", "explained"])], [5, 6], False, False)
 # Messages turn out to be malformed whose copies were there before, and then an END names them again.
 @example([("several", ["altered", "set aside", "commit"]), ("plain", [])], [4], False, False)
-@example(
-    [("plain", ["commit"]), ("plain", ["commit", "delivered too late", "set aside", "commit"])], [7], False, False
-)
+@example([("plain", ["commit"]), ("plain", ["commit", "delivered too late", "set aside", "commit"])], [7], False, False)
 # Behind the twelfth one we may see the policy of the topic at last.
 @example([DELIVERED_ONCE, DELIVERED_ONCE, LOST, ("plain", ["", "", "commit"])], [12], False, True)
 def test_evidence_that_comes_late_changes_what_was_closed(

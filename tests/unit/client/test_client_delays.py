@@ -23,6 +23,7 @@ from txbridge.client.message import MessageLimits, check_limits, check_message
 from txbridge.client.several_messages import together, with_headers
 from txbridge.core.half_copies import check_headers
 from txbridge.core.half_message import half_headers, parse_half
+from txbridge.core.message_frames import parse_frames
 from txbridge.core.names import Names
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -148,11 +149,20 @@ def test_a_message_in_a_transaction_carries_its_time_and_its_listener_sees_it(mo
     assert [message.deliver_at for message, _ in listener.executed] == [NOW + 7]
 
 
-#: Of several messages, one names the time of all, or each names the same one.
+#: Messages of a transaction, the header that states one time for all of them, and the times in the frames.
 SEVERAL = [
-    [Message("orders", b"1", b"k"), Message("stock", b"2", deliver_at=NOW + 7)],
-    [Message("orders", b"1", b"k", deliver_at=NOW + 7), Message("stock", b"2", deliver_at=NOW + 7)],
+    ((None, NOW + 7), None, [None, NOW + 7]),
+    ((NOW + 7, NOW + 7), b"1700000000007", [None, None]),
+    ((NOW + 7, NOW + 8), None, [NOW + 7, NOW + 8]),
+    # 0 is no time.
+    ((0, None), None, [None, None]),
+    ((0, NOW + 7), None, [None, NOW + 7]),
 ]
+
+
+def _messages(times):
+    first, second = times
+    return [Message("orders", b"1", b"k", deliver_at=first), Message("stock", b"2", deliver_at=second)]
 
 
 async def _send_on_a_loop(listener, messages):
@@ -171,26 +181,30 @@ def _submit(listener, messages):
 
 
 @pytest.mark.parametrize("send", [_send, _submit, lambda *given: asyncio.run(_send_on_a_loop(*given))])
-@pytest.mark.parametrize("messages", SEVERAL)
-def test_several_messages_have_one_time(monkeypatch, messages, send):
+@pytest.mark.parametrize(("times", "header", "in_frames"), SEVERAL)
+def test_each_of_several_messages_has_its_own_time(monkeypatch, times, header, in_frames, send):
     kafka, listener = working_kafka(monkeypatch), Answers()
-    send(listener, messages)
+    send(listener, _messages(times))
     [record] = [record for wire in kafka.half_wires() for record in wire.records]
     headers = dict(record[3])
-    assert (headers["TXB_MESSAGES"], headers["TXB_DELIVER_AT"]) == (b"2", b"1700000000007")
+    assert (headers["TXB_MESSAGES"], headers.get("TXB_DELIVER_AT")) == (b"2", header)
+    assert [one.deliver_at for one in parse_frames(record[1], 2)] == in_frames
     [(shown, _)] = listener.executed
-    assert (shown.deliver_at, [one.topic for one in shown.messages]) == (NOW + 7, ["orders", "stock"])
+    assert (shown.deliver_at, [one.deliver_at for one in shown.messages]) == (times[0], list(times))
 
 
-def test_a_check_of_several_messages_shows_their_time():
-    several, given = together(SEVERAL[0], Names()), "0123456789ABCDEF0123456789ABCDEF"
+@pytest.mark.parametrize(("times", "header", "in_frames"), SEVERAL)
+def test_a_check_of_several_messages_shows_their_times(times, header, in_frames):
+    several, given = together(_messages(times), Names()), "0123456789ABCDEF0123456789ABCDEF"
     ours = half_headers(
         [], transaction_id=given, group="g", real_topic="orders", messages=2, deliver_at=several.deliver_at
     )
     half = parse_half(7, 1_000, several.key, several.value, ours, Names())
     record = FakeRecord(0, 3, 9_000, several.key, several.value, check_headers(half, 0, 2, 40))
     message = parse_check(record, "g", Names(), 4).message
-    assert (message.deliver_at, [one.value for one in message.messages]) == (NOW + 7, [b"1", b"2"])
+    assert [one.value for one in message.messages] == [b"1", b"2"]
+    assert [one.deliver_at for one in message.messages] == [time or None for time in times]
+    assert message.deliver_at == (times[0] or None)
 
 
 def test_several_messages_may_not_wait_longer_than_one():

@@ -27,8 +27,8 @@ def test_they_become_one_half_message():
     assert (several.topic, several.key, several.headers, several.partition) == ("orders", b"k", (), None)
     assert (several.timestamp, several.check_immunity_time, several.deliver_at) == (None, 90, None)
     first, second = parse_frames(several.value, 2)
-    assert tuple(first) == ("orders", b"k", b"1", [("trace", b"00")], 3, 10**11)
-    assert tuple(second) == ("stock", None, None, [], None, None)
+    assert tuple(first) == ("orders", b"k", b"1", [("trace", b"00")], 3, 10**11, None)
+    assert tuple(second) == ("stock", None, None, [], None, None, None)
 
 
 def test_the_listener_sees_all_of_them_and_what_the_first_one_has():
@@ -73,10 +73,6 @@ def test_a_check_shows_all_of_them():
         (
             [Message("t", b"", check_immunity_time=1), Message("t", b"", check_immunity_time=2)],
             "give check_immunity_time to one of them, or the same to all",
-        ),
-        (
-            [Message("t", b"", deliver_at=10**11), Message("t", b"", deliver_at=10**11 + 1)],
-            r"give delay to one of them only \(it counts from when a Message is made\), or the same deliver_at to all",
         ),
     ],
 )

@@ -32,6 +32,19 @@ FIRST = bytes.fromhex(
     "00000005 656d707479 ffffffff"  # empty: null
 )
 SECOND = bytes.fromhex("00000005 73746f636b ffffffff ffffffffffffffff ffffffff ffffffff 00000000")
+#: The same, where the first one has a time of delivery, 1700000100000.
+TIME = bytes.fromhex("0000018bcfe6eea0")
+TIMED = bytes.fromhex(
+    "02"
+    "00000006 6f7264657273"
+    "00000003 0000018bcfe5687b 0000018bcfe6eea0"
+    "00000002 6b31"
+    "00000002 7631"
+    "00000002"
+    "00000005 7472616365 00000002 3030"
+    "00000005 656d707479 ffffffff"
+    "00000005 73746f636b ffffffff ffffffffffffffff ffffffffffffffff ffffffff ffffffff 00000000"
+)
 MESSAGES = [
     FramedMessage("orders", b"k1", b"v1", [("trace", b"00"), ("empty", None)], 3, 1_700_000_000_123),
     FramedMessage("stock", None, None, []),
@@ -47,6 +60,27 @@ def half_of(value: bytes | None, key: bytes | None = b"k1", topic: str = "orders
 def test_frames_are_what_the_protocol_says():
     assert encode_frames(MESSAGES) == FIRST + SECOND
     assert parse_frames(FIRST + SECOND, 2) == MESSAGES
+
+
+def test_different_times_are_in_the_frames():
+    messages = [MESSAGES[0]._replace(deliver_at=1_700_000_100_000), MESSAGES[1]]
+    assert encode_frames(messages) == TIMED
+    assert parse_frames(TIMED, 2) == messages
+    # One time for all is in the half message.
+    assert encode_frames([one._replace(deliver_at=7) for one in MESSAGES]) == FIRST + SECOND
+
+
+def test_a_half_message_knows_the_first_and_the_last_time():
+    assert (half_of(FIRST + SECOND).deliver_at, half_of(FIRST + SECOND).last_time) == (None, None)
+    half = half_of(TIMED)
+    assert (half.deliver_at, half.last_time) == (None, 1_700_000_100_000)
+    second = TIMED[:-20] + (9).to_bytes(8, "big") + TIMED[-12:]
+    assert (half_of(second).deliver_at, half_of(second).last_time) == (9, 1_700_000_100_000)
+    # Another client may write equal times. They are one.
+    equal = TIMED[:-20] + TIME + TIMED[-12:]
+    assert (half_of(equal).deliver_at, half_of(equal).last_time) == (1_700_000_100_000, None)
+    with pytest.raises(MalformedRecordError, match="TXB_DELIVER_AT is there, and each message has its own time"):
+        half_of(TIMED, TXB_DELIVER_AT=b"9")
 
 
 def test_a_half_message_names_the_topics_of_all_of_its_messages():
@@ -76,7 +110,11 @@ def test_a_timestamp_of_zero_counts_as_absent():
     [
         (None, 1, "the value does not begin with byte 1"),
         (b"", 1, "the value does not begin with byte 1"),
-        (b"\x02" + FIRST[1:], 1, "the value does not begin with byte 1"),
+        (b"\x03" + FIRST[1:], 1, "the value does not begin with byte 1 or 2"),
+        # With the other layout, lengths stand where others are.
+        (b"\x02" + FIRST[1:], 1, "the message frames end before 1 of them are complete"),
+        (TIMED.replace(TIME, bytes(8)), 2, "the time of delivery of message 1 is 0"),
+        (TIMED.replace(TIME, b"\xff" * 7 + b"\xfe"), 2, "the time of delivery of message 1 is -2"),
         (FIRST + SECOND, 3, "the message frames end before 3 of them are complete"),
         ((FIRST + SECOND)[:-1], 2, "the message frames end before 2 of them are complete"),
         (FIRST + SECOND, 1, "33 bytes follow the last of 1 message frames"),

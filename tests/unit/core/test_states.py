@@ -15,11 +15,13 @@ event                pending     held            scheduled       discarded  comm
 commit               committed   ! repeat        ! repeat        ! late     ! repeat        ! contradict. ! repeat
 commit_undeliverable held        ! repeat        -               ! late     ! repeat        ! contradict. ! repeat
 commit_early         scheduled   -               -               -          -               -               -
+commit_step          scheduled   -               -               -          -               -               -
 rollback             rolled_back ! contradict. ! contradict. ! late     ! contradict. ! repeat        ! contradict.
 unknown              pending     held            scheduled       discarded  committed       rolled_back     abandoned
 resume               ! not_disc. ! not_disc.     ! not_disc.     pending    ! not_disc.     ! not_disc.     ! not_disc.
 abandon              ! not_held  abandoned       abandoned       ! not_held ! not_held      ! not_held      ! not_held
 deliver              -           committed       committed       -          -               -               -
+deliver_step         -           scheduled       scheduled       -          -               -               -
 due_undeliverable    -           -               held            -          -               -               -
 check                pending     -               -               -          -               -               -
 give_up              discarded   -               -               -          -               -               -
@@ -47,7 +49,7 @@ def test_the_transition_table_is_the_one_written_by_hand(capsys):
     for event in Event:
         print(f"{event.value:<22}" + "".join(f"{table[state.value, event.value]:<17}" for state in TransactionState))
     assert table == by_hand
-    assert len(by_hand) == 7 * 11
+    assert len(by_hand) == 7 * 13
 
 
 def test_a_pair_that_can_not_happen_is_an_error():

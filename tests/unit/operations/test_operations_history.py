@@ -86,6 +86,13 @@ def test_one_that_is_scheduled_says_when_it_is_to_be_delivered(read):
     ]
 
 
+def test_one_that_is_delivered_in_part_says_how_much_and_when_the_next_comes(read):
+    found = read(replace(SCHEDULED, deliver_at=DUE, messages=3, delivered=2), [END])
+    assert [(step.what, step.detail) for step in found.steps[2:]] == [
+        ("not all delivered yet", "2 of 3 delivered, next at 2023-11-14T23:13:20.000+00:00"),
+    ]
+
+
 def test_one_that_was_cancelled_says_who_did_it_and_why(read):
     who = {"PGROUP": b"orders", "SOURCE": b"abandon", "CLIENT_ID": b"alice"}
     cancelled = record(9, f"5,{ID},0,,has paid".encode(), 1_700_000_001_500, **who)

@@ -133,6 +133,7 @@ def test_the_diagram_is_drawn_from_the_transition_table() -> None:
         ("pending", "discarded"): ["give up"],
         ("held", "abandoned"): ["abandon"],
         ("held", "committed"): ["deliver"],
+        ("held", "scheduled"): ["deliver, more to come"],
         ("scheduled", "abandoned"): ["abandon"],
         ("scheduled", "committed"): ["deliver"],
         ("scheduled", "held"): ["due, not deliverable now"],

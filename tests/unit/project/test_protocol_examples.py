@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.client_fakes import FakeRecord
+from tests.support.partition_builder import Partition, end
 from txbridge.client.checks.request import parse_check
+from txbridge.core.checkpoint import offset_headers
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.half_copies import check_headers, delivered_copies
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
@@ -76,8 +78,13 @@ def test_an_end_is_written_and_read_like_that(
     page = Example(name)
     assert (page.topic, page.partition, page.key) == (NAMES.end, 2, None)
     assert encode_end(entries, "orders", source, client_id) == (page.value, page.headers)
-    end = parse_end(40, page.value, page.headers)
-    assert (end.group, end.source, end.client_id, list(end.entries)) == ("orders", source, client_id, entries)
+    parsed = parse_end(40, page.value, page.headers)
+    assert (parsed.group, parsed.source, parsed.client_id, list(parsed.entries)) == (
+        "orders",
+        source,
+        client_id,
+        entries,
+    )
 
 
 def test_a_check_is_written_and_read_like_that() -> None:
@@ -113,6 +120,25 @@ def test_several_messages_are_written_read_and_delivered_like_that() -> None:
     assert first[:6] == (9, "orders.placed", b'{"order": 42}', b"order-42", -1, 1_700_000_000_123)
     seen = Example("delivered-second")
     assert second == (9, seen.topic, seen.value, None, 0, BORN, seen.headers)
+
+
+def test_messages_with_different_times_are_written_read_and_parked_like_that() -> None:
+    page, parked = Example("timed"), Example("parked")
+    messages = [
+        FramedMessage(
+            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
+        ),
+        FramedMessage("orders.unpaid", None, b"42", [], deliver_at=1_700_000_020_000),
+    ]
+    written = half_headers([], transaction_id=SECOND, group="orders", real_topic="orders.placed", messages=2)
+    assert (encode_frames(messages), written) == (page.value, page.headers)
+    half = parse_half(9, BORN, page.key, page.value, page.headers, NAMES)
+    assert half.framed == messages
+    partition = Partition(watermark=9, next_end=40).read(half)
+    draft = partition.step(BORN + 500, end(40, DecisionEntry(9, SECOND, Decision.COMMIT)))
+    assert [copy[1] for part in draft.parts for copy in part.copies(2, partition.halves)] == ["orders.placed"]
+    assert (parked.topic, parked.key, parked.headers) == (NAMES.offset, NAMES.parked_key(2, 9), offset_headers())
+    assert [one.encode(draft.next_end) for one in draft.changed] == [parked.value]
 
 
 def test_the_topics_are_as_the_table_says() -> None:

@@ -47,7 +47,7 @@ class Round:
             obstacle_of_held=None,
         )
         self._round = CheckRound(context, state, topics, RefusedChecks(self.time), size)
-        self._planner = TurnPlanner(self.queue, size, topics, lambda _: None)
+        self._planner = TurnPlanner(self.queue, size, topics, lambda _: None, lambda _: {})
 
     def draft_at(self, now: int) -> Draft:
         """The draft of a round at this time (ms)."""

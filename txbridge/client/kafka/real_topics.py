@@ -55,10 +55,10 @@ class RealTopics:
 
     def require_taken(self, message: Message) -> None:
         """Raise UsageError for a timestamp that its topic refuses."""
-        arrives = max(now_ms(), message.deliver_at or 0)
         for one in message.messages:
             if one.timestamp is None or one.topic not in self._known:
                 continue
+            arrives = max(now_ms(), one.deliver_at or 0)
             why = self._known[one.topic][1].refusal_of_time(one.timestamp, arrives)
             if why is not None:
                 raise UsageError(f"topic {one.topic} would refuse the message: {why}. Timestamps are milliseconds")

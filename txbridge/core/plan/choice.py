@@ -10,6 +10,7 @@ from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.steps import KnownSteps
 from txbridge.core.transaction_size import Limits
 
 #: Function that tells whether its topic has room for one more message. None: it cannot be delivered now, and needs no
@@ -44,12 +45,24 @@ class EndChoice:
 
     The counts assume that every topic takes its messages. HALF must be read beyond all offsets that the entries name.
     `due`: the time (ms) by which the draft decides whether a commit is early.
+
+    `steps` are those of messages with different times. An entry whose frames were not looked at counts with its
+    whole size and goes to `unread`. Without such a list, the choice ends before it.
     """
 
     def __init__(
-        self, queue: HalfQueue, limits: Limits, room: Room | None = None, *, due: int, position: int = 0
+        self,
+        queue: HalfQueue,
+        limits: Limits,
+        room: Room | None = None,
+        *,
+        due: int,
+        position: int = 0,
+        steps: KnownSteps | None = None,
+        unread: list[HalfEntry] | None = None,
     ) -> None:
         self._queue = queue
+        self._steps, self._unread = steps, unread
         self._limits = limits
         self._room = room
         self.due = due
@@ -84,6 +97,8 @@ class EndChoice:
                 # A discarded message counts as well, because an earlier entry may resume it.
                 is_early = entry is not None and entry.deliver_at is not None and entry.deliver_at > due
                 if entry is not None and not entry.state.is_committed and not is_early:
+                    if entry.is_timed and (entry := self._due_of(entry)) is None:
+                        break
                     has_room = True if room is None else room(entry)
                     if has_room is not None:
                         # A message that is too large by itself goes alone.
@@ -111,6 +126,17 @@ class EndChoice:
         if stop > start:
             self.slices.append(taken)
         return taken
+
+    def _due_of(self, entry: HalfEntry) -> HalfEntry | None:
+        """The entry with what is due of it. None if its frames have to be looked at first."""
+        assert self._steps is not None
+        if self._steps.are_known(entry):
+            return self._steps.due_part(entry, self.due).entry
+        if self._unread is None:
+            return None
+        self._unread.append(entry)
+        # Its frames will be in memory. How many of its messages are due is not known.
+        return entry._replace(messages=1)
 
     def run_of(self, record: DecisionRecord) -> Run | None:
         """The decisions of the record about fresh half messages, if they can be taken as a run.

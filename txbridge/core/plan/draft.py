@@ -18,12 +18,13 @@ from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
 from txbridge.core.plan.parts import OneByOne, Part
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
+from txbridge.core.steps import DuePart, KnownSteps
 
 
 class Draft:
     """Effects of one Kafka transaction. The shell writes the lists. Offsets are half offsets."""
 
-    def __init__(self, queue: HalfQueue, now: int, due: int | None = None) -> None:
+    def __init__(self, queue: HalfQueue, now: int, due: int | None = None, steps: KnownSteps | None = None) -> None:
         #: The state on which it is decided. `apply` changes it. Before that, only due entries are taken from its
         #: timers.
         self.queue = queue
@@ -31,6 +32,7 @@ class Draft:
         self.now = now
         #: Time (ms) up to which timers count as due; not later than `now`.
         self.due = now if due is None else due
+        self._steps = steps
         self._final: dict[int, TransactionState] = {}
         self._changed: dict[int, HalfEntry] = {}
         self._taken: list[HalfEntry] = []
@@ -47,7 +49,10 @@ class Draft:
         self.left_out = False
         #: Whether the limit of due messages was reached, so that there may be more.
         self.more_due = False
+        #: What it delivers. Of messages with different times, an entry has only those that are due.
         self.deliver: list[HalfEntry] = []
+        #: By half offset, what is due of those whose messages name different times.
+        self.due_parts: dict[int, DuePart] = {}
         #: Everything that it delivers, in the order of END. The messages that are looked at one by one are in `deliver`
         #: as well.
         self.parts: list[Part] = []
@@ -140,10 +145,14 @@ class Draft:
             return RefusalReason.WRONG_GROUP
         why = None
         if event is Event.COMMIT:
-            if entry.deliver_at is not None and entry.deliver_at > self.due:
+            if self._is_early(entry):
                 event = Event.COMMIT_EARLY
-            elif (why := obstacle(entry)) is not None:
-                event = Event.COMMIT_UNDELIVERABLE
+            else:
+                part = self._due_part(entry)
+                if (why := obstacle(entry if part is None else part.entry)) is not None:
+                    event = Event.COMMIT_UNDELIVERABLE
+                elif part is not None and part.next_time is not None:
+                    event = Event.COMMIT_STEP
         transition = TRANSITIONS[entry.state, event]
         if transition.refused is None and transition.state is not entry.state:
             self._move_to(entry, transition.state, record, command, why)
@@ -161,8 +170,8 @@ class Draft:
     def _move_to(
         self, entry: HalfEntry, state: TransactionState, record: DecisionRecord, command: DecisionEntry, why: str | None
     ) -> None:
-        if state is TransactionState.COMMITTED:
-            self.add_delivery(entry)
+        if state is TransactionState.COMMITTED or (state is TransactionState.SCHEDULED and not self._is_early(entry)):
+            self.add_delivery(entry, record.offset)
         elif state is TransactionState.ROLLED_BACK:
             self._final[entry.offset] = state
             self.rolled_back.append(entry)
@@ -184,15 +193,47 @@ class Draft:
         due = self.queue.policy.retry_refused(self.now, 1)
         self.held.append(self._change_entry(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
 
-    def add_delivery(self, entry: HalfEntry) -> None:
-        self._final[entry.offset] = TransactionState.COMMITTED
-        self.deliver.append(entry)
+    def _is_early(self, entry: HalfEntry) -> bool:
+        return entry.deliver_at is not None and entry.deliver_at > self.due
+
+    def can_tell(self, entry: HalfEntry) -> bool:
+        """Whether `part_of` can tell what is due of this entry."""
+        return not entry.is_timed or (self._steps is not None and self._steps.are_known(entry))
+
+    def part_of(self, entry: HalfEntry) -> HalfEntry:
+        """What is due of a committed message: all of it, if it names one time or none."""
+        part = self._due_part(entry)
+        return entry if part is None else part.entry
+
+    def _due_part(self, entry: HalfEntry) -> DuePart | None:
+        if not entry.is_timed:
+            return None
+        assert self._steps is not None
+        return self._steps.due_part(entry, self.due)
+
+    def add_delivery(self, entry: HalfEntry, decided: int | None = None) -> None:
+        """Deliver what is due of a committed message. `decided`: END offset, if this draft applies the decision."""
         if self._last is None:
-            self.parts.append(last := OneByOne())
+            self.parts.append(last := OneByOne(steps=self.due_parts))
             self._last = last
+        part = self._due_part(entry)
+        if part is not None:
+            self.due_parts[entry.offset] = part
+        if part is not None and part.next_time is not None:
+            self._wait_for_next(entry, part.stop, part.next_time, entry.decided if decided is None else decided)
+        else:
+            self._final[entry.offset] = TransactionState.COMMITTED
+        entry = entry if part is None else part.entry
+        self.deliver.append(entry)
         self._last.entries.append(entry)
         self.bytes += entry.size
         self.more += entry.messages - 1
+
+    def _wait_for_next(self, entry: HalfEntry, delivered: int, time: int, decided: int | None) -> None:
+        """Schedule the messages that come after those that this draft delivers."""
+        event = Event.COMMIT_STEP if entry.state is TransactionState.PENDING else Event.DELIVER_STEP
+        fields: dict[str, Any] = {"deliver_at": time, "delivered": delivered, "decided": decided, "error": None}
+        self._change_entry(entry, TRANSITIONS[entry.state, event].state, time, attempts=0, **fields)
 
     # --- due work ---------------------------------------------------------------------------------------------------
 
@@ -321,7 +362,8 @@ class Draft:
         abandoned = [one.entry for one in self.abandoned]
         finished = (*self.deliver, *self.rolled_back, *self.forgotten, *abandoned)
         # Without entries that only this transaction would have parked.
-        return [entry.offset for entry in finished if entry.parked and self._is_parked(entry.offset)]
+        parked = [entry.offset for entry in finished if entry.parked and self._is_parked(entry.offset)]
+        return [offset for offset in dict.fromkeys(parked) if offset in self._final] if self.due_parts else parked
 
     def _is_parked(self, offset: int) -> bool:
         if offset not in self._changed:
@@ -332,7 +374,8 @@ class Draft:
     @property
     def delivered(self) -> int:
         """Number of messages that it delivers."""
-        return sum(len(part.commits) for part in self.parts)
+        runs = sum(len(part.commits) for part in self.parts if isinstance(part, Run))
+        return runs + len(self.deliver) + self.more
 
     @property
     def real_topics(self) -> set[str]:
@@ -358,9 +401,17 @@ class Draft:
         return (queue.next_end, queue.next_entry), (self.next_end, self.next_entry)
 
     @property
+    def unfinished(self) -> set[int]:
+        """Half offsets of which it delivers what is due, and other messages come later."""
+        return {offset for offset, part in self.due_parts.items() if part.next_time is not None}
+
+    @property
     def _late(self) -> dict[int, HalfEntry]:
         """Delivered messages that were decided in an earlier transaction and had to wait, by half offset."""
-        return {entry.offset: entry for entry in self.deliver if entry.state is not TransactionState.PENDING}
+        late = {entry.offset: entry for entry in self.deliver if entry.state is not TransactionState.PENDING}
+        for offset in self.unfinished:
+            late.pop(offset, None)
+        return late
 
     def ops(self) -> list[tuple[Outcome, list[int]]]:
         """Outcome and half offsets, as OP will name them. A forgotten message was named when it was discarded.

@@ -48,7 +48,8 @@ def deliver_due(
     """Deliver scheduled and held messages that are due, and forget discarded ones that cannot be resumed any more.
 
     `max_bytes` bounds the draft as a whole, `limit` the messages that are retried. Only a transaction that would be
-    alone in the draft may be larger. A message without room goes back unchanged, and nothing is written about it.
+    alone in the draft may be larger. A message without room goes back unchanged, and nothing is written about it. So
+    does one with different times whose frames were not looked at: they would not have fitted into the memory.
     """
     timers = draft.queue.timers
     most = len(draft.deliver) + draft.more + limit
@@ -59,14 +60,16 @@ def deliver_due(
             draft.forget_discarded(entry)
             continue
         # After the first message that does not fit, none does. Otherwise small messages would always pass a large one.
-        is_much = draft.bytes + entry.size > max_bytes or len(draft.deliver) + draft.more + entry.messages > most
+        left_out = left_out or not draft.can_tell(entry)
+        part = entry if left_out else draft.part_of(entry)
+        is_much = draft.bytes + part.size > max_bytes or len(draft.deliver) + draft.more + part.messages > most
         left_out = left_out or bool(draft.deliver and is_much)
-        if left_out or (room is not None and room(entry) is False):
+        if left_out or (room is not None and room(part) is False):
             # Back into the schedule at once, whatever happens to this transaction.
             timers.put_back((entry,))
             continue
         is_held = entry.state is TransactionState.HELD
-        why = (obstacle_of_held if is_held else obstacle)(entry)
+        why = (obstacle_of_held if is_held else obstacle)(part)
         if why is None:
             draft.add_delivery(entry)
         elif is_held:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan import due_work
 from txbridge.core.plan.choice import ROUND_LIMIT, EndChoice, Room, Slice, Waiting
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.due_work import DueRound
 from txbridge.core.states import TransactionState
+from txbridge.core.steps import KnownSteps
 from txbridge.core.transaction_size import TransactionSize
 
 #: Most messages that one Kafka transaction parks, 2 MB of records. One turn reads as many, so that undecided messages
@@ -55,16 +57,24 @@ class Gates(Protocol):
 class TurnPlanner:
     """Plans the Kafka transactions of one partition. Times are in ms.
 
-    `enter_fresh` makes entries of the fresh half messages below a HALF offset.
+    `enter_fresh` makes entries of the fresh half messages below a HALF offset. `load` reads half messages of HALF by
+    offset, and leaves out those that are gone. It is called for messages with different times only, before anything is
+    taken from the state.
     """
 
     def __init__(
-        self, queue: HalfQueue, size: TransactionSize, gates: Gates, enter_fresh: Callable[[int], None]
+        self,
+        queue: HalfQueue,
+        size: TransactionSize,
+        gates: Gates,
+        enter_fresh: Callable[[int], None],
+        load: Callable[[Collection[int]], Mapping[int, HalfMessage]],
     ) -> None:
         self._queue = queue
         self._size = size
         self._gates = gates
         self._enter_fresh = enter_fresh
+        self._steps = KnownSteps(load)
         #: Whether due checks and discards wait for a Kafka transaction of their own. It is the next one.
         self.round_waits = False
 
@@ -79,10 +89,22 @@ class TurnPlanner:
         hold. Without `may_run`, each message is looked at by itself.
         """
         queue, limits = self._queue, self._size.limits
+        self._steps.forget()
         if self.round_waits:
             return EndChoice(queue, limits, due=due, position=queue.next_end if waiting else position)
+        unread: list[HalfEntry] = []
+        choices = (
+            EndChoice(queue, limits, self._gates.room, due=due, position=position, steps=self._steps, unread=one)
+            for one in (unread, None)
+        )
+        choice = self._fill(next(choices), waiting, ready, may_run=may_run)
+        if unread:
+            self._steps.look_at(unread)
+            choice = self._fill(next(choices), waiting, ready, may_run=may_run)
+        return choice
+
+    def _fill(self, choice: EndChoice, waiting: Waiting, ready: int | None, *, may_run: bool) -> EndChoice:
         self._gates.begin_draft()
-        choice = EndChoice(queue, limits, self._gates.room, due=due, position=position)
         for number, record in enumerate(waiting):
             if number == ready or not self._choose_from(record, choice, may_run):
                 choice.end = record.offset
@@ -110,7 +132,7 @@ class TurnPlanner:
 
         `may_discard`: whether the discard topic takes copies. `most_malformed`: of records of HALF.
         """
-        draft, limits = Draft(self._queue, now, choice.due), self._size.limits
+        draft, limits = self._new_draft(now, choice.due), self._size.limits
         for part in choice.slices:
             self._decide_part(part, draft)
         for record in choice.malformed:
@@ -173,23 +195,43 @@ class TurnPlanner:
         gates, limit = self._gates, min(ROUND_LIMIT, self._size.limits.entries)
         due_work.deliver_due(draft, gates.obstacle_of_new, gates.obstacle_of_held, limit, max_bytes, gates.room)
 
+    def _new_draft(self, now: int, due: int) -> Draft:
+        return Draft(self._queue, now, due, self._steps)
+
+    def look_at_due(self, due: int) -> set[str]:
+        """Look at what is due to be delivered by this time (ms), before a plan. Returns its real topics."""
+        entries = self._queue.timers.peek_deliveries(due, ROUND_LIMIT)
+        size, timed = 0, []
+        for entry in entries:
+            if entry.is_timed and size <= self._size.limits.bytes:
+                timed.append(entry)
+                size += entry.size
+        self._steps.look_at(timed)
+        topics: set[str] = set()
+        for entry in entries:
+            if self._steps.are_known(entry):
+                topics.update(self._steps.due_part(entry, due).entry.topics if entry.is_timed else entry.topics)
+        return topics
+
     # --- other turns ------------------------------------------------------------------------------------------------
 
     def plan_due_alone(self, now: int, due: int) -> Draft:
         """A plan of held and scheduled messages only."""
         self._gates.begin_draft()
-        draft = Draft(self._queue, now, due)
+        draft = self._new_draft(now, due)
         self._deliver_due(draft, self._size.limits.bytes)
         draft.park_entries(0)
         return draft
 
-    def plan_probe(self, entries: Iterable[HalfEntry], now: int, due: int) -> Draft:
+    def plan_probe(self, entries: Sequence[HalfEntry], now: int, due: int) -> Draft:
         """A plan of these held messages only, of a topic that has refused some: those whose topics take them."""
         self._gates.begin_draft()
-        draft, limits = Draft(self._queue, now, due), self._size.limits
+        self._steps.look_at(entries)
+        draft, limits = self._new_draft(now, due), self._size.limits
         for entry in entries:
-            is_ready = entry.state is TransactionState.HELD and self._gates.problem_of_any(entry) is None
-            if draft.deliver and draft.bytes + entry.size > limits.bytes:
+            part = draft.part_of(entry)
+            is_ready = entry.state is TransactionState.HELD and self._gates.problem_of_any(part) is None
+            if draft.deliver and draft.bytes + part.size > limits.bytes:
                 break
             if is_ready and len(draft.deliver) < limits.entries:
                 draft.add_delivery(entry)

@@ -227,8 +227,7 @@ def _later(message: Message, ahead: int) -> Message:
     """The message with its times of delivery by the bridge's clock, which is `ahead` (ms) of the sender's."""
     if isinstance(message, Several):
         messages = tuple(_later(one, ahead) for one in message.messages)
-        deliver_at = None if message.deliver_at is None else message.deliver_at + ahead
-        return Several(messages, message.check_immunity_time, deliver_at, message.headers)
+        return Several(messages, message.check_immunity_time, message.headers)
     if message.deliver_at is None:
         return message
     fields = (message.topic, message.value, message.key, message.headers, message.timestamp, message.partition)

@@ -51,8 +51,14 @@ class MemoryPartition:
         self.policy = policy
         self._names = Names()
         self._queue = HalfQueue(policy)
-        self._planner = TurnPlanner(self._queue, TransactionSize(Limits()), _OpenTopics(), lambda _: None)
         self._halves: list[HalfMessage] = []
+        self._planner = TurnPlanner(
+            self._queue,
+            TransactionSize(Limits()),
+            _OpenTopics(),
+            lambda _: None,
+            lambda offsets: {offset: self._halves[offset] for offset in offsets},
+        )
         #: Copies for the discard topic of half messages that no worker takes.
         self._refused: dict[int, MalformedRecord] = {}
         self._waiting: list[DecisionRecord] = []
@@ -113,6 +119,7 @@ class MemoryPartition:
                 is_probe=False,
             )
             choice = self._planner.choose(self._waiting, self._end, now)
+            self._planner.look_at_due(now)
             draft = self._planner.plan(choice, now, due_round, may_discard=True, most_malformed=ROUND_LIMIT)
             if draft.is_empty:
                 draft.abandon()

@@ -234,7 +234,7 @@ class HalfLog:
         bodies = self._state.bodies
         for _, half_offsets in draft.ops():
             bodies.drop(half_offsets)
-        bodies.yield_room(entry.offset for entry in (*draft.parked, *draft.scheduled))
+        bodies.yield_room([*(entry.offset for entry in (*draft.parked, *draft.scheduled)), *draft.unfinished])
         for offset in draft.malformed:
             record = self._malformed.pop(offset)
             if isinstance(record, MalformedRecord):

@@ -36,7 +36,7 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
         if half is None:
             why: str | None = _GONE if entry in gone else _ANOTHER
         else:
-            why = _why_not(half, topics, draft.now)
+            why = _why_not(half, topics, draft)
         if why is not None:
             topics.note_refusal(entry, why)
             undeliverable = True
@@ -46,14 +46,16 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
     return bodies
 
 
-def _why_not(half: HalfMessage, topics: TopicHealth, now: int) -> str | None:
-    """Reason why a topic of the message does not take it, as far as that is known beforehand, or None."""
+def _why_not(half: HalfMessage, topics: TopicHealth, draft: Draft) -> str | None:
+    """Reason why a topic of what the draft delivers does not take it, as far as that is known beforehand, or None."""
+    now = draft.now
     if half.messages is None:
         why = None if half.real_partition is None else topics.problem_of_partition(half.real_topic, half.real_partition)
         return why or topics.refusal_of(half.real_topic, half.key, half.delivered_timestamp, now)
     if not half.names_partitions and topics.are_lenient(names.topics_of(half.real_topic)):
         return None
-    for one in half.framed:
+    messages, part = half.framed, draft.due_parts.get(half.offset)
+    for one in messages if part is None else [messages[index] for index in sorted(part.indices_in(messages))]:
         why = None if one.partition is None else topics.problem_of_partition(one.topic, one.partition)
         why = why or topics.refusal_of(one.topic, one.key, half.born if one.timestamp is None else one.timestamp, now)
         if why is not None:
@@ -63,8 +65,12 @@ def _why_not(half: HalfMessage, topics: TopicHealth, now: int) -> str | None:
 
 def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
     """Whether the half message belongs to the transaction of the entry."""
-    expected = entry.transaction_id, entry.group, entry.real_topic
-    return (half.transaction_id, half.group, half.real_topic) == expected
+    if (half.transaction_id, half.group) != (entry.transaction_id, entry.group):
+        return False
+    # Of messages with different times, an entry to be delivered has the topics of those that are due.
+    return half.real_topic == entry.real_topic or (
+        entry.is_timed and {*entry.topics} <= {*names.topics_of(half.real_topic)}
+    )
 
 
 def _without_body(entry: HalfEntry) -> HalfMessage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from txbridge.core.plan.choice import ROUND_LIMIT, first_entries, lacks_the_rest
+from txbridge.core.plan.choice import first_entries, lacks_the_rest
 from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
@@ -55,7 +55,7 @@ class CommitLoop:
         self._committer = Committer(
             context, state, self._half, decision_log, self._topics, refused_checks, self._size, self.clock
         )
-        self._planner = TurnPlanner(state.queue, self._size, self._topics, self._half.enter_fresh)
+        self._planner = TurnPlanner(state.queue, self._size, self._topics, self._half.enter_fresh, state.bodies.load)
         # Kafka transactions in a row that left out due held or scheduled messages for lack of room.
         self._left_out = 0
         # Whether the last turn was a probe: decisions have every second turn at least.
@@ -258,8 +258,7 @@ class CommitLoop:
 
     def _look_up(self, topics: AbstractSet[str]) -> None:
         """Ask Kafka about these topics, and those of due deliveries."""
-        of_due = self._state.queue.timers.topics_of_due_deliveries(self.clock.due(), ROUND_LIMIT)
-        self._topics.look_up(topics | of_due)
+        self._topics.look_up(topics | self._planner.look_at_due(self.clock.due()))
 
     # --- at rest ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,243 @@
+"""P12 and P13: messages with different times are delivered in steps, each as a whole and at its time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.partition_builder import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Partition,
+    end,
+    entry,
+    id_of,
+    offsets,
+    reasons,
+)
+from txbridge.core.decision_record import Source
+from txbridge.core.discard_record import abandoned_headers
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_message import half_headers, parse_half
+from txbridge.core.message_frames import FramedMessage, encode_frames
+from txbridge.core.names import Names
+from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.plan.draft import Draft
+from txbridge.core.states import Outcome, TransactionState
+
+NOW, SOON, LATE = 2_000, 20_000, 90_000
+SCHEDULED, HELD = TransactionState.SCHEDULED, TransactionState.HELD
+
+
+def several(offset: int, *times: int | None, topics: str = "orders stock bills", partition: int | None = None):
+    """A half message with messages of these times, for these topics."""
+    messages = [
+        FramedMessage(topic, b"k", b"%d" % number, [], partition, None, time)
+        for number, (topic, time) in enumerate(zip(topics.split(), times, strict=False), 1)
+    ]
+    ours = half_headers(
+        [], transaction_id=id_of(offset), group="orders", real_topic=messages[0].topic, messages=len(messages)
+    )
+    return parse_half(offset, 1_000, b"k", encode_frames(messages), ours, Names())
+
+
+def commit(offset: int, *half_offsets: int):
+    return end(offset, *[entry(one, COMMIT) for one in half_offsets])
+
+
+def abandon(offset: int, half_offset: int):
+    return end(offset, entry(half_offset, UNKNOWN), source=Source.ABANDON)
+
+
+def visible(draft: Draft, partition: Partition) -> list[tuple[int, str, bytes]]:
+    """Half offset, topic and number of each delivered message."""
+    copies = [copy for part in draft.parts for copy in part.copies(0, partition.halves)]
+    return [(copy[0], copy[1], dict(copy[-1])["TXB_MESSAGE"]) for copy in copies]
+
+
+def taken_over(before: Partition) -> Partition:
+    """Another owner, with the state of all open messages from OFFSET, and HALF as it is."""
+    after = Partition(watermark=before.queue.watermark, next_end=before.queue.next_end)
+    decoded = [HalfEntry.decode(one.offset, one.encode(0)) for one in before.open_entries if one.parked]
+    after.queue.restore_parked(ParkedEntries(decoded))
+    after.halves = before.halves
+    return after
+
+
+def test_p12_a_commit_delivers_what_is_due_and_each_time_the_messages_that_name_it():
+    partition = Partition().read(several(0, LATE, None, SOON))
+    draft = partition.step(NOW, commit(4, 0))
+    assert visible(draft, partition) == [(0, "stock", b"2/3")]
+    assert (draft.ops(), draft.delivered, draft.decisions[Source.CLIENT].commits) == ([], 1, 1)
+    later = partition.queue.entry(0)
+    assert (later.state, later.next_due, later.deliver_at, later.delivered, later.messages, later.decided) == (
+        *(SCHEDULED, SOON, SOON, 1, 3, 4),
+    )
+    assert (draft.changed, draft.tombstones, partition.queue.watermark) == ([later], [], 1)
+    assert partition.step(SOON - 1).is_empty
+    draft = partition.step(SOON)
+    assert (visible(draft, partition), draft.ops()) == ([(0, "bills", b"3/3")], [])
+    assert (partition.queue.entry(0).delivered, partition.queue.entry(0).next_due) == (2, LATE)
+    draft = partition.step(LATE)
+    assert (visible(draft, partition), draft.tombstones) == ([(0, "orders", b"1/3")], [0])
+    assert draft.ops() == [(Outcome.COMMIT, [0])]
+    assert partition.queue.entry(0) is None
+
+
+@pytest.mark.parametrize(
+    ("times", "now", "numbers"),
+    [
+        # A commit that comes after some times, after all, or before all; equal times; those of one step in their order.
+        ((None, SOON, LATE), SOON, [b"1/3", b"2/3"]),
+        ((LATE, SOON, None), LATE, [b"1/3", b"2/3", b"3/3"]),
+        ((SOON, LATE, SOON), SOON, [b"1/3", b"3/3"]),
+        ((SOON, LATE, LATE), NOW, []),
+    ],
+)
+def test_p12_a_commit_delivers_all_that_is_due_by_then_in_the_order_of_the_frames(times, now, numbers):
+    partition = Partition().read(several(0, *times))
+    draft = partition.step(now, commit(4, 0))
+    assert [number for _, _, number in visible(draft, partition)] == numbers
+    is_last = len(numbers) == 3
+    assert draft.ops() == ([(Outcome.COMMIT, [0])] if is_last else [])
+    assert draft.ends_of(Outcome.COMMIT, [0]) is not None
+    rest = partition.step(LATE)
+    assert sorted([*numbers, *[number for _, _, number in visible(rest, partition)]]) == [b"1/3", b"2/3", b"3/3"]
+    assert rest.ends_of(Outcome.COMMIT, [0]) is None or is_last
+    assert partition.queue.entry(0) is None
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+@pytest.mark.parametrize("steps", range(3))
+def test_p12_a_take_over_after_any_step_goes_on_with_the_next(steps, is_row):
+    before = Partition().read(several(0, None, SOON, LATE))
+    if is_row:
+        before.step(40_000 if not steps else NOW, *([commit(4, 0)] if steps else []))
+    else:
+        before.step(NOW, *([commit(4, 0)] if steps else []))
+    if steps == 2:
+        before.step(SOON)
+    after = taken_over(before) if before.queue.watermark else before
+    if not steps:
+        assert len(visible(after.step(NOW, commit(4, 0)), after)) == 1
+    if steps < 2:
+        assert visible(after.step(SOON), after) == [(0, "stock", b"2/3")]
+    assert visible(after.step(LATE), after) == [(0, "bills", b"3/3")]
+
+
+def test_p5_the_decision_stands_after_the_first_step_and_a_person_gives_up_the_rest():
+    partition = Partition().read(several(0, None, SOON, LATE))
+    record = end(0, entry(0, COMMIT), entry(0, ROLLBACK), entry(0, COMMIT))
+    assert reasons(partition.step(NOW, record)) == ["CONTRADICTION", "REPEAT"]
+    draft = partition.step(SOON, abandon(1, 0))
+    [given_up] = draft.abandoned
+    assert (draft.deliver, draft.ops(), draft.tombstones) == ([], [(Outcome.ABANDON, [0])], [0])
+    assert dict(abandoned_headers(partition.halves[0], given_up, 0, 2))["TXB_DELIVERED"] == b"1"
+    assert partition.step(LATE).is_empty
+
+
+def test_p2_a_commit_and_its_cancel_in_one_transaction_deliver_what_was_due():
+    partition = Partition().read(several(0, None, SOON, LATE))
+    draft = partition.step(NOW, commit(0, 0), abandon(1, 0))
+    assert visible(draft, partition) == [(0, "orders", b"1/3")]
+    assert (draft.ops(), draft.changed, draft.tombstones) == ([(Outcome.ABANDON, [0])], [], [])
+    assert [one.entry.delivered for one in draft.abandoned] == [1]
+    assert partition.step(LATE).is_empty
+
+
+def test_a_topic_that_only_later_messages_need_holds_nobody_before():
+    partition = Partition().read(several(0, None, SOON, LATE))
+    partition.obstacles["stock"] = partition.obstacles["bills"] = "no such topic"
+    assert visible(partition.step(NOW, commit(4, 0)), partition) == [(0, "orders", b"1/3")]
+    draft = partition.step(SOON)
+    [held] = draft.held
+    assert (held.state, held.error, held.decided, held.delivered, held.deliver_at) == (
+        *(HELD, "no such topic", 4, 1, SOON),
+    )
+    # A take-over keeps it so. The later ones wait behind it.
+    after = taken_over(partition)
+    after.obstacles["bills"] = "no such topic"
+    draft = after.step(SOON + 1_000)
+    assert visible(draft, after) == [(0, "stock", b"2/3")]
+    assert (after.queue.entry(0).state, after.queue.entry(0).error, after.queue.entry(0).next_due) == (
+        *(SCHEDULED, None, LATE),
+    )
+
+
+def test_a_step_that_is_held_goes_together_with_those_that_are_due_meanwhile():
+    partition = Partition().read(several(0, SOON, LATE, LATE + 1))
+    partition.obstacles["orders"] = "no such topic"
+    partition.step(NOW, commit(4, 0))
+    assert offsets(partition.step(SOON).held) == [0]
+    assert partition.step(LATE).deliver == []
+    partition.obstacles.clear()
+    assert visible(partition.step(LATE + 100_000), partition) == [
+        *((0, "orders", b"1/3"), (0, "stock", b"2/3"), (0, "bills", b"3/3")),
+    ]
+
+
+def test_a_step_counts_with_its_own_size_and_number_of_messages():
+    # A hundred messages each, of which one is due.
+    times = (None, *[LATE] * 99)
+    partition = Partition().read(*[several(offset, *times, topics="orders " * 100) for offset in range(4)])
+    partition.max_entries = 3
+    draft = partition.step(NOW, commit(4, 0, 1, 2, 3))
+    # Key, value and headers of one are 2 bytes.
+    assert (offsets(draft.deliver), draft.bytes, draft.more) == ([0, 1, 2], 6, 0)
+    assert offsets(partition.step(NOW, commit(4, 0, 1, 2, 3)).deliver) == [3]
+
+
+def test_what_the_memory_has_no_room_for_comes_with_the_next_transaction():
+    partition = Partition().read(*[several(offset, None, SOON) for offset in range(4)])
+    partition.step(NOW, commit(4, 0, 1, 2, 3))
+    # Room for the frames of one, and for the first that does not fit.
+    partition.max_bytes = partition.halves[0].size - 1
+    assert [offsets(partition.step(SOON).deliver) for _ in range(4)] == [[0], [1], [2], [3]]
+    assert partition.step(LATE).is_empty
+
+
+def test_frames_that_are_gone_are_for_the_delivery_to_refuse():
+    partition = Partition().read(several(0, None, SOON, LATE))
+    partition.step(NOW, commit(4, 0))
+    after = taken_over(partition)
+    after.halves = {}
+    # It is drafted with all that is left, and the shell, which misses the body, holds it.
+    draft = after.draft(SOON)
+    assert [(one.delivered, one.messages) for one in draft.deliver] == [(1, 3)]
+    draft.abandon()
+    after.obstacles |= dict.fromkeys(("orders", "stock", "bills"), "gone")
+    assert [(one.state, one.delivered, one.deliver_at) for one in after.step(SOON).held] == [(HELD, 1, SOON)]
+
+
+def test_p13_a_clock_that_goes_back_does_not_undo_what_was_due():
+    partition = Partition().read(several(0, SOON, LATE))
+    partition.obstacles["orders"] = "no such topic"
+    partition.step(NOW, commit(4, 0))
+    partition.step(SOON)
+    partition.obstacles.clear()
+    draft = partition.draft(SOON + 5_000, due=SOON + 2_000)
+    assert visible(draft, partition) == [(0, "orders", b"1/2")]
+
+
+def test_a_time_beyond_the_longest_delay_is_refused_for_each_message():
+    partition = Partition()
+    longest = 1_000 + 72 * 3_600_000 + 60_000
+    assert partition.queue.why_not_read(several(0, None, longest)) is None
+    assert "and timer_max_delay is" in partition.queue.why_not_read(several(0, None, longest + 1, 5))
+
+
+def test_a_parked_entry_says_how_many_are_delivered():
+    partition = Partition().read(several(0, None, SOON, LATE))
+    draft = partition.step(NOW, commit(4, 0))
+    assert draft.changed[0].encode(5).replace(b": ", b":").replace(b", ", b",") == (
+        b'{"state":"scheduled","id":"%s","group":"orders","topic":"orders,stock,bills","born":1000,"size":%d,'
+        b'"checks":0,"next":20000,"end":5,"deliver":20000,"decision":8,"decided":4,"messages":3,"delivered":1}'
+        % (id_of(0).encode(), partition.halves[0].size)
+    )
+    assert HalfEntry.decode(0, draft.changed[0].encode(5)) == draft.changed[0]
+
+
+def test_a_million_of_them_are_rows():
+    partition = Partition().read(*[several(offset, None, SOON, LATE) for offset in range(3)])
+    partition.step(NOW, commit(4, 0, 1, 2))
+    assert [one.is_plain for one in partition.open_entries] == [True] * 3
