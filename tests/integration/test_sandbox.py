@@ -1,4 +1,4 @@
-"""txbridge.testing.Sandbox: its promises to the tests of services (docs/testing-your-service.md)."""
+"""txbridge.testing.Sandbox: what it promises beyond test_bridge_contract.py."""
 
 from __future__ import annotations
 
@@ -9,32 +9,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.support.harness import eventually, quiet
-from txbridge import LocalTransactionState, Message, TransactionListener
+from tests.support.listeners import Commits
+from txbridge import Message
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import UsageError
 from txbridge.testing import ProcessBackend, Sandbox, TransactionState
-
-
-class Scripted(TransactionListener):
-    """The test gives the result of the local transaction. Checks get the answers of a list, then unknown."""
-
-    def __init__(self, *answers: LocalTransactionState) -> None:
-        self.answers = list(answers)
-        self.asked: list[int] = []
-
-    def execute_local_transaction(self, message, arg):
-        return arg
-
-    def check_local_transaction(self, message):
-        self.asked.append(message.check_times)
-        return self.answers.pop(0) if self.answers else LocalTransactionState.UNKNOW
-
-
-COMMIT, ROLLBACK, UNKNOW = (
-    LocalTransactionState.COMMIT_MESSAGE,
-    LocalTransactionState.ROLLBACK_MESSAGE,
-    LocalTransactionState.UNKNOW,
-)
 
 
 @pytest.fixture(scope="module")
@@ -46,61 +25,13 @@ def backend(kafka: EmbeddedKafka) -> Iterator[ProcessBackend]:
 @pytest.fixture(scope="module")
 def sandbox(backend: ProcessBackend) -> Iterator[Sandbox]:
     """A sandbox with a worker; tests that kill or count workers make their own."""
-    with Sandbox(backend, options={"transaction_check_max": 2}) as sandbox:
+    with Sandbox(backend) as sandbox:
         sandbox.start_worker()
         yield sandbox
 
 
-def send(producer, topic, arg, value=b"value"):
-    return producer.send_message_in_transaction(Message(topic, value), arg)
-
-
-def test_a_fate_is_waited_for_and_what_is_committed_is_visible_then(sandbox: Sandbox):
-    topic = sandbox.create_topic("sandbox.fates")
-    producer = sandbox.start_producer(Scripted(), "fates")
-    results = [send(producer, topic, COMMIT, b"%d" % number) for number in range(20)]
-    lost = send(producer, topic, ROLLBACK, b"never")
-    for result in results:
-        assert sandbox.wait_fate(result) is TransactionState.COMMITTED
-    assert sandbox.wait_fate(lost) is TransactionState.ROLLED_BACK
-    assert sorted(int(message.value()) for message in sandbox.read_visible(topic)) == list(range(20))
-
-
-def test_checks_come_when_the_test_lets_them_and_not_before(sandbox: Sandbox):
-    topic = sandbox.create_topic("sandbox.checks")
-    listener = Scripted(UNKNOW, COMMIT)
-    producer = sandbox.start_producer(listener, "checks")
-    result = send(producer, topic, UNKNOW)
-    assert [message.checks for message in sandbox.list_pending()] == [0]
-    assert sandbox.let_checks_be_due() == 1
-    assert [message.checks for message in sandbox.list_pending()] == [1]
-    assert sandbox.read_fate(result) is TransactionState.PENDING
-    sandbox.let_checks_be_due()
-    assert sandbox.wait_fate(result) is TransactionState.COMMITTED
-    assert listener.asked == [1, 2]
-    assert sandbox.let_checks_be_due() == 0
-
-
-def test_after_the_last_check_a_transaction_is_discarded(sandbox: Sandbox):
-    topic = sandbox.create_topic("sandbox.discards")
-    producer = sandbox.start_producer(Scripted(), "discards")
-    result = send(producer, topic, UNKNOW)
-    for _ in range(3):  # transaction_check_max is 2; the third round is the interval after the last check
-        assert sandbox.let_checks_be_due() == 1
-    assert sandbox.wait_fate(result) is TransactionState.DISCARDED
-    assert sandbox.read_visible(topic) == []
-
-
-def test_checks_that_nobody_can_answer_are_an_error_that_says_so(sandbox: Sandbox):
-    topic = sandbox.create_topic("sandbox.nobody")
-    with sandbox.start_producer(Scripted(), "nobody") as producer:
-        result = send(producer, topic, UNKNOW)
-    with pytest.raises(AssertionError, match="is a producer of the group alive"):
-        sandbox.let_checks_be_due(timeout=2)
-    # Leave nothing open for later tests.
-    sandbox.start_producer(Scripted(ROLLBACK), "nobody")
-    sandbox.let_checks_be_due()
-    sandbox.wait_fate(result)
+def send(producer, topic):
+    return producer.send_message_in_transaction(Message(topic, b"value"))
 
 
 async def test_a_helper_that_waits_refuses_to_block_an_event_loop(sandbox: Sandbox):
@@ -110,8 +41,8 @@ async def test_a_helper_that_waits_refuses_to_block_an_event_loop(sandbox: Sandb
 
 
 def test_a_held_message_has_that_fate_when_it_is_asked_for(sandbox: Sandbox):
-    producer = sandbox.start_producer(Scripted(), "held")
-    result = send(producer, "sandbox.missing", COMMIT)
+    producer = sandbox.start_producer(Commits(), "held")
+    result = send(producer, "sandbox.missing")
     assert sandbox.wait_fate(result, {TransactionState.HELD}) is TransactionState.HELD
     with pytest.raises(AssertionError, match=r"is still held after 0\.1 s"):
         sandbox.wait_fate(result, timeout=0.1)
@@ -126,7 +57,7 @@ def test_a_topic_of_the_same_name_is_empty_again_and_gone_at_the_end(backend: Pr
             sandbox.start_worker()
             topic = sandbox.create_topic("sandbox.again", partitions=2)
             assert sandbox.read_visible(topic) == []
-            send(sandbox.start_producer(Scripted()), topic, COMMIT)
+            send(sandbox.start_producer(Commits()), topic)
             assert len(sandbox.wait_visible(topic)) == 1
         with pytest.raises((KafkaException, AssertionError)):
             sandbox.wait_visible(topic, timeout=1)
@@ -138,10 +69,10 @@ def test_a_killed_worker_is_gone_and_its_successor_goes_on(backend: ProcessBacke
             sandbox.kill_worker()
         topic = sandbox.create_topic("sandbox.killed")
         killed = sandbox.start_worker()
-        producer = sandbox.start_producer(Scripted())
+        producer = sandbox.start_producer(Commits())
         sandbox.kill_worker()
         assert killed.returncode == -9
-        result = send(producer, topic, COMMIT)
+        result = send(producer, topic)
         assert sandbox.read_fate(result) is TransactionState.PENDING
         successor = sandbox.start_worker()
         assert sandbox.wait_fate(result) is TransactionState.COMMITTED
@@ -158,7 +89,7 @@ def topics_of(sandbox: Sandbox) -> list[str]:
 def fail_in(sandbox: Sandbox) -> None:
     with sandbox:
         sandbox.create_topic(f"real-{sandbox.namespace}")
-        sandbox.start_producer(Scripted(), "orders")
+        sandbox.start_producer(Commits(), "orders")
         assert topics_of(sandbox) == [
             "RMQ_SYS_TRANS_CHECK.orders",
             "RMQ_SYS_TRANS_END_TOPIC",
