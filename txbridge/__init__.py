@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.producer import TransactionProducer
     from txbridge.client.result import AsyncTransactionSendResult, TransactionSendResult
-    from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
+    from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, TxBridgeError, UsageError
     from txbridge.topics.verify import LayoutError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ClientMetrics",
     "EndTransactionError",
     "EnvironmentProblemError",
+    "KafkaUnreachableError",
     "LayoutError",
     "LocalTransactionState",
     "Message",
@@ -44,6 +45,7 @@ _HOMES = {
     "ClientMetrics": "client.metrics",
     "EndTransactionError": "client.errors",
     "EnvironmentProblemError": "errors",
+    "KafkaUnreachableError": "errors",
     "LayoutError": "topics.verify",
     "LocalTransactionState": "client.listener",
     "Message": "client.message",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
 
 class TxBridgeError(Exception):
     """Base class of every error that txbridge raises on purpose."""
@@ -19,7 +24,17 @@ class EnvironmentProblemError(TxBridgeError):
 
 
 class KafkaUnreachableError(EnvironmentProblemError):
-    """The cluster did not answer in time, or refused the connection. Trying again later may help."""
+    """The cluster did not answer in time, or refused the connection. Trying again later may help.
+
+    The text has the addresses, the cause and a remedy.
+    """
+
+    def __init__(self, message: str, bootstrap_servers: str = "", cause: KafkaError | None = None) -> None:
+        super().__init__(message)
+        #: The addresses of the connection; empty if they are not known.
+        self.bootstrap_servers = bootstrap_servers
+        #: The last error of the connection from librdkafka; None if there is none.
+        self.cause = cause
 
 
 class LocalProblemError(EnvironmentProblemError):

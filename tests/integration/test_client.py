@@ -228,7 +228,7 @@ def test_a_timestamp_that_the_real_topic_refuses_is_refused_before_the_local_tra
     with producer_on(bridge, listener) as producer:
         for topic, timestamp, text in (
             (usual, now + 2 * hour, "more than 1h ahead (message.timestamp.after.max.ms)"),
-            (usual, now * 1_000, "Timestamps are milliseconds"),
+            (usual, now * 1_000, "is a time in microseconds or nanoseconds"),
             (limited, now - 2 * hour, "more than 1h behind (message.timestamp.before.max.ms)"),
         ):
             with pytest.raises(UsageError) as caught:

@@ -15,6 +15,7 @@ from txbridge import (
     ClientMetrics,
     EndTransactionError,
     EnvironmentProblemError,
+    KafkaUnreachableError,
     LayoutError,
     LocalTransactionState,
     Message,
@@ -119,4 +120,4 @@ async def on_a_loop() -> None:
 
 
 def errors() -> list[type[TxBridgeError]]:
-    return [UsageError, PrepareError, EndTransactionError, LayoutError, EnvironmentProblemError]
+    return [UsageError, PrepareError, EndTransactionError, LayoutError, EnvironmentProblemError, KafkaUnreachableError]

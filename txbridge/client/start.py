@@ -21,6 +21,7 @@ from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.kafka.unreachable import unreachable
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 
 #: Pauses (s) between attempts to reach Kafka. An attempt itself waits for a connection, so they only slow down attempts
@@ -84,10 +85,11 @@ def _layout(
             raise closed() from None
         except KafkaUnreachableError as error:
             admin.poll(0)  # an admin client calls error_cb only in here
-            connection.note_loss(str(error))
+            explained = unreachable("start of the producer", options.settings, connection.cause or error.cause)
+            connection.note_loss(str(explained))
             # Only when `start_timeout` is over. A single request has less time.
             if bounds.deadline.left <= backoff.pause:
-                raise
+                raise explained from None
         else:
             return layout
         bounds.wait_for(backoff.next())

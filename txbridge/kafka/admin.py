@@ -24,6 +24,7 @@ from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, RESOLVE, SSL, TIMED_OUT, TRANSPORT
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.kafka.unreachable import note_cause, unreachable
 
 #: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the
 #: controller or a slow TLS and SASL handshake takes seconds. A person or the start of a service waits for the answer.
@@ -160,11 +161,12 @@ class KafkaCluster:
     EnvironmentProblemError; `create_topics` and `alter_topics` return them.
     """
 
-    def __init__(self, admin: AdminClient, bounds: Bounds | None = None) -> None:
+    def __init__(self, admin: AdminClient, bounds: Bounds | None = None, user: Mapping[str, Any] | None = None) -> None:
         self._admin = admin
         self._bounds = bounds or Bounds()
+        self._user = user or {}
         #: librdkafka's last error about the connection. The request itself only ends with "timed out".
-        self.last_error = ""
+        self._cause: KafkaError | None = None
 
     @classmethod
     def connect(cls, user: Mapping[str, Any]) -> KafkaCluster:
@@ -172,13 +174,12 @@ class KafkaCluster:
         config = kafka_config.admin_config(user)
 
         def remember(error: KafkaError) -> None:
-            if error.code() != ALL_BROKERS_DOWN:  # it only repeats that all of them failed
-                cluster.last_error = error.str()
+            cluster._cause = note_cause(cluster._cause, error)
 
         config.setdefault("error_cb", remember)
         if "debug" not in config:
             config.setdefault("logger", librdkafka_logger())
-        cluster = cls(kafka_config.create(AdminClient, config))
+        cluster = cls(kafka_config.create(AdminClient, config), user=user)
         return cluster
 
     @property
@@ -309,8 +310,7 @@ class KafkaCluster:
     def _translate_error(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
         if error.code() in UNREACHABLE:
             self._admin.poll(0)  # an admin client calls error_cb only in poll()
-            reason = self.last_error or error.str()
-            return KafkaUnreachableError(f"Kafka cannot be reached ({purpose}): {reason}")
+            return unreachable(purpose, self._user, self._cause or error)
         advice = f". {ALIKE}: choose another name" if "collides" in error.str() else ""
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}{advice}")
 

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError
 from txbridge.client.base.log import report
 from txbridge.client.kafka.callbacks import guarded
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
+from txbridge.kafka.unreachable import note_cause
 from txbridge.proof import FRESH_S, ProofOfLife
 
 #: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.
@@ -41,6 +42,8 @@ class KafkaConnection:
         self._bootstrap_servers = bootstrap_servers
         self._also = None if also is None else guarded(also)
         self._lock = threading.Lock()
+        #: The last error since Kafka has answered; None if there is none.
+        self.cause: KafkaError | None = None
         self._last_transport_error = ""
         self._reported: dict[int, float] = {}
         self._lost_at: float | None = None
@@ -66,6 +69,7 @@ class KafkaConnection:
     def on_error(self, error: KafkaError) -> None:
         """Note an error. This is the error_cb of every client."""
         code = error.code()
+        self.cause = note_cause(self.cause, error)
         if code == ALL_BROKERS_DOWN:
             # The text of this error only counts brokers.
             self._last_transport_error = self._last_transport_error or "no broker can be reached"
@@ -109,6 +113,7 @@ class KafkaConnection:
     def note_answer(self) -> None:
         """Note an answer of Kafka. The connection is back once Kafka answers for a while without trouble."""
         self._answered.renew()
+        self.cause = None
         if self._lost_at is None:
             self._last_transport_error = ""
             return

@@ -61,7 +61,7 @@ class RealTopics:
             arrives = max(now_ms(), one.deliver_at or 0)
             why = self._known[one.topic][1].refusal_of_time(one.timestamp, arrives)
             if why is not None:
-                raise UsageError(f"topic {one.topic} would refuse the message: {why}. Timestamps are milliseconds")
+                raise UsageError(f"topic {one.topic} would refuse the message: {why}")
 
     # --- messages that the worker would hold ------------------------------------------------------------------------
 

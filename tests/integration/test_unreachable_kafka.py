@@ -1,0 +1,79 @@
+"""Errors about a Kafka that cannot be reached: addresses, cause and remedy, from producers and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.listeners import Commits
+from tests.support.secure_kafka import SecureKafka, secure_kafka
+from txbridge import AsyncTransactionProducer, KafkaUnreachableError, TransactionProducer
+from txbridge.cli.app import app
+from txbridge.kafka import admin
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    with secure_kafka(tmp_path_factory.mktemp("keys")) as made:
+        yield made
+
+
+def refusal(settings: dict[str, str]) -> str:
+    """The text of the error with which a start ends; `bootstrap_servers` of it must be those of the settings."""
+    producer = TransactionProducer("orders", Commits(), settings, start_timeout=3)
+    with pytest.raises(KafkaUnreachableError) as raised:
+        producer.start()
+    producer.close()
+    assert raised.value.bootstrap_servers == settings["bootstrap.servers"]
+    assert raised.value.cause is not None
+    return str(raised.value)
+
+
+def test_a_mistake_in_the_address_or_the_security_settings_is_named_with_its_remedy(secure: SecureKafka) -> None:
+    right = {"bootstrap.servers": secure.secure, **secure.user("client").settings, "log_level": "0"}
+    plain = {"bootstrap.servers": secure.plain}
+    tls_only = {name: value for name, value in right.items() if not name.startswith("sasl")}
+    without_ca = {name: value for name, value in right.items() if name != "ssl.ca.location"}
+    other_name = {**right, "bootstrap.servers": secure.secure.replace("127.0.0.1", "localhost")}
+    closed = f"{secure.secure} (start of the producer): every connection is closed at once; security.protocol="
+    expected = [
+        ({"bootstrap.servers": "127.0.0.1:1"}, "Connection refused; nothing listens there: check the port"),
+        ({"bootstrap.servers": "no-such-host.invalid:9092"}, "Name or service not known; check the name; if it is not"),
+        ({"bootstrap.servers": secure.secure}, f"{closed}plaintext may not fit this port"),
+        ({**right, "security.protocol": "SASL_PLAINTEXT"}, f"{closed}sasl_plaintext may not fit this port"),
+        ({**tls_only, "security.protocol": "SSL"}, f"{closed}ssl may not fit this port"),
+        ({**right, **plain}, "connecting to a PLAINTEXT broker listener?; this port has no TLS: check the port, or"),
+        ({**right, **plain, "security.protocol": "SASL_PLAINTEXT"}, "; sasl.mechanism or security.protocol does not"),
+        ({**right, "sasl.mechanism": "PLAIN"}, "supported mechanisms: SCRAM-SHA-512; sasl.mechanism or security."),
+        (
+            {**right, "sasl.password": "no"},
+            "invalid credentials with SASL mechanism SCRAM-SHA-512; check sasl.user",
+        ),
+        (without_ca, "; set ssl.ca.location to the"),
+        (
+            other_name,
+            "; set ssl.ca.location to the",
+        ),
+    ]
+    with ThreadPoolExecutor(len(expected)) as threads:
+        found = list(threads.map(refusal, [settings for settings, _ in expected]))
+    for text, (settings, part) in zip(found, expected, strict=True):
+        assert text.startswith(f"Kafka cannot be reached at {settings['bootstrap.servers']} (start of the producer): ")
+        assert part in text
+        assert "\n" not in text
+        assert right["sasl.password"] not in text
+
+
+async def test_asyncio_and_commands_say_it_too(secure: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = AsyncTransactionProducer("orders", Commits(), {"bootstrap.servers": secure.secure}, start_timeout=2)
+    with pytest.raises(KafkaUnreachableError, match=r"closed at once; security\.protocol=plaintext may not fit"):
+        await producer.start()
+    await producer.close()
+    monkeypatch.setattr(admin, "REQUEST_TIMEOUT_S", 2.0)
+    done = CliRunner().invoke(app, ["topics", "plan", "--bootstrap-servers", secure.secure])
+    # `main` prints it as one line, as for every TxBridgeError.
+    assert isinstance(done.exception, KafkaUnreachableError)
+    assert str(done.exception).startswith(f"Kafka cannot be reached at {secure.secure} (connect): every connection is")

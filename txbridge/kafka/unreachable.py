@@ -1,0 +1,61 @@
+"""Why Kafka cannot be reached, from librdkafka's errors of the connection: the addresses, the cause and the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from txbridge.errors import KafkaUnreachableError
+from txbridge.kafka.errors import ALL_BROKERS_DOWN
+
+#: Parts of librdkafka's texts, and what to do. The first that is found counts.
+_REMEDIES = (
+    ("Connection refused", "nothing listens there: check the port, and whether Kafka runs"),
+    (
+        "Failed to resolve",
+        "check the name; if it is not in bootstrap.servers, a broker has it in its advertised.listeners",
+    ),
+    ("connecting to a PLAINTEXT broker listener", "this port has no TLS: check the port, or security.protocol"),
+    (
+        "certificate",
+        "set ssl.ca.location to the authority of the broker's certificate, and use an address that is in it",
+    ),
+    ("mechanism handshake failed", "sasl.mechanism or security.protocol does not fit this port"),
+    ("SASL", "check sasl.username and sasl.password"),
+    ("Receive failed", "what listens at this port is no Kafka: check the port"),
+)
+#: What librdkafka adds to an error: for how long it has tried, and in which state.
+_HOW_LONG = re.compile(r"(/bootstrap)?(: .*?) \(after .*\)$", re.DOTALL)
+
+
+def unreachable(purpose: str, user: Mapping[str, Any], cause: KafkaError | None) -> KafkaUnreachableError:
+    """The error of a request that no broker has answered.
+
+    `cause` is the last error of the connection. `user` are the settings of the connection, empty if they are not known.
+    """
+    servers = str(user.get("bootstrap.servers", ""))
+    where = f" at {servers}" if servers else ""
+    text, remedy = _explain(cause, str(user.get("security.protocol", "plaintext")).lower())
+    return KafkaUnreachableError(f"Kafka cannot be reached{where} ({purpose}): {text}; {remedy}", servers, cause)
+
+
+def note_cause(last: KafkaError | None, error: KafkaError) -> KafkaError:
+    """The cause after one more error of the connection. That all brokers are down follows each of the others."""
+    return error if last is None or error.code() != ALL_BROKERS_DOWN else last
+
+
+def _explain(cause: KafkaError | None, protocol: str) -> tuple[str, str]:
+    if cause is not None and cause.code() == ALL_BROKERS_DOWN:
+        # librdkafka reports no error of a connection that was made and then closed.
+        return (
+            "every connection is closed at once",
+            f"security.protocol={protocol} may not fit this port, or a proxy has no broker behind it",
+        )
+    text = "no answer" if cause is None else _HOW_LONG.sub(r"\2", cause.str())
+    for part, remedy in _REMEDIES:
+        if part in text:
+            return text, remedy
+    return text, "check the address, and whether Kafka runs"
