@@ -4,10 +4,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from txbridge.client.answers import Committed, DecidedBy, LocalTransactionState, Rollback, SendStatus
     from txbridge.client.async_listener import AsyncTransactionListener
     from txbridge.client.async_producer import AsyncTransactionProducer
     from txbridge.client.errors import EndTransactionError, PrepareError
-    from txbridge.client.listener import LocalTransactionState, SendStatus, TransactionListener
+    from txbridge.client.listener import TransactionListener
     from txbridge.client.message import Message, MessageExt
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.producer import TransactionProducer
@@ -20,6 +21,8 @@ __all__ = [
     "AsyncTransactionProducer",
     "AsyncTransactionSendResult",
     "ClientMetrics",
+    "Committed",
+    "DecidedBy",
     "EndTransactionError",
     "EnvironmentProblemError",
     "KafkaUnreachableError",
@@ -28,6 +31,7 @@ __all__ = [
     "Message",
     "MessageExt",
     "PrepareError",
+    "Rollback",
     "SendStatus",
     "TransactionListener",
     "TransactionProducer",
@@ -43,15 +47,18 @@ _HOMES = {
     "AsyncTransactionProducer": "client.async_producer",
     "AsyncTransactionSendResult": "client.result",
     "ClientMetrics": "client.metrics",
+    "Committed": "client.answers",
+    "DecidedBy": "client.answers",
     "EndTransactionError": "client.errors",
     "EnvironmentProblemError": "errors",
     "KafkaUnreachableError": "errors",
     "LayoutError": "topics.verify",
-    "LocalTransactionState": "client.listener",
+    "LocalTransactionState": "client.answers",
     "Message": "client.message",
     "MessageExt": "client.message",
     "PrepareError": "client.errors",
-    "SendStatus": "client.listener",
+    "Rollback": "client.answers",
+    "SendStatus": "client.answers",
     "TransactionListener": "client.listener",
     "TransactionProducer": "client.producer",
     "TransactionSendResult": "client.result",

@@ -5,7 +5,7 @@ from txbridge.extras import missing_extra
 if error := missing_extra(__name__, "django", "django"):
     raise error
 
-from txbridge.client.barrier import Rollback
+from txbridge import Rollback
 from txbridge_django import outbox
 from txbridge_django.process_producer import get_producer, is_connected, send_message_in_transaction
 

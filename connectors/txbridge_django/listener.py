@@ -9,26 +9,22 @@ from typing import Any
 
 from django.db import DatabaseError, IntegrityError, OperationalError, close_old_connections, connections, transaction
 
-from txbridge import LocalTransactionState, MessageExt
+from txbridge import LocalTransactionState, MessageExt, Rollback
 from txbridge.client.barrier import (
     BARRIER_ROW,
     COMMITTED,
     NEVER_PURGED,
     PURGED_ROW,
     ROLLED_BACK,
-    Rollback,
     creation_time,
     new_barrier_id,
     refuse_purged,
 )
-from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, wants_commit
+from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, commit_of
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_django.conf import refuse_autocommit_off
 from txbridge_django.models import Transaction
-
-#: The `arg` of a message: the application's function and its argument.
-Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
 
 #: psycopg and psycopg2: the server has said that no transaction is open.
 _IDLE = 0
@@ -86,27 +82,23 @@ class DjangoTransactionListener(BarrierListener):
         finally:
             close_old_connections()
 
-    def _run(self, message: MessageExt, arg: Call) -> bool:
+    def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
         connection = connections[self._database]
         earlier_error = connection.rollback_exc
-        try:
-            with self._open_transaction():
-                xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
-                function, given = arg
-                with connection.execute_wrapper(_refuse_after_the_end):
-                    commits = wants_commit(function, message, given)
-                if commits and connection.rollback_exc is not earlier_error and connection.needs_rollback:
-                    # Django's ORM marks the transaction for a rollback when one of its statements fails.
+        with self._open_transaction():
+            xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
+            with connection.execute_wrapper(_refuse_after_the_end):
+                answer = commit_of(function(message, arg))
+            if connection.needs_rollback:
+                # Django's ORM marks the transaction for a rollback when one of its statements fails.
+                if connection.rollback_exc is not earlier_error:
                     raise LostTransactionError(_CAUGHT)
-                if not commits or connection.needs_rollback:
-                    raise Rollback  # noqa: TRY301
-                # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite
-                # may have ended the transaction by itself.
-                if not self._is_committable(message.transaction_id, xid):
-                    raise LostTransactionError(_CAUGHT)
-        except Rollback:
-            return False
-        return True
+                raise Rollback
+            # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite may
+            # have ended the transaction by itself.
+            if not self._is_committable(message.transaction_id, xid):
+                raise LostTransactionError(_CAUGHT)
+        return answer
 
     @contextmanager
     def _open_transaction(self) -> Iterator[None]:

@@ -69,14 +69,14 @@ def is_connected() -> bool:
 
 
 def send_message_in_transaction(
-    message: Message, function: Callable[[MessageExt, Any], bool | None], arg: Any = None
+    message: Message, arg: Any = None, *, execute: Callable[[MessageExt, Any], Any]
 ) -> TransactionSendResult:
-    """Send a message that is visible if, and only if, `function(message, arg)` and its database transaction succeed.
+    """Send a message that is visible if, and only if, `execute(message, arg)` and its database transaction succeed.
 
     It stores the half message, runs the function in `transaction.atomic()` of the database of the settings, and sends
-    the decision. The function returns None or True to commit. It returns False, raises Rollback, or calls
-    `set_rollback` to roll back. Another exception rolls the database back, too. It is `local_exception` of the result,
-    and the message is undecided until it is checked.
+    the decision. The function returns None, True or `Committed(value)` to commit. It returns False, raises
+    `Rollback(reason)`, or calls `set_rollback` to roll back. Another exception rolls the database back, too. It is
+    `local_exception` of the result, and the message is undecided until it is checked.
 
     Raises:
         UsageError: the message or the settings cannot work, or the function is a coroutine function, or this was
@@ -87,7 +87,7 @@ def send_message_in_transaction(
 
     """
     refuse_event_loop("send_message_in_transaction")
-    require_plain(function, "Django's transactions are synchronous, so give a plain one")
+    require_plain(execute, "Django's transactions are synchronous, so give a plain one")
     database = valid_options().database
     if connections[database].in_atomic_block:
         raise UsageError(
@@ -96,7 +96,7 @@ def send_message_in_transaction(
             "ATOMIC_REQUESTS decorate the view with @transaction.non_atomic_requests; in tests use TransactionTestCase"
         )
     refuse_autocommit_off(database)
-    return get_producer().send_message_in_transaction(message, (function, arg))
+    return get_producer().send_message_in_transaction(message, arg, execute=execute)
 
 
 def _listener() -> DjangoTransactionListener:

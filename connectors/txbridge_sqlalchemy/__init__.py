@@ -8,7 +8,7 @@ from txbridge.extras import MissingExtraError, missing_extra
 if error := missing_extra(__name__, "sqlalchemy", "sqlalchemy"):
     raise error
 
-from txbridge.client.barrier import Rollback
+from txbridge import Rollback
 from txbridge.client.barrier_listener import LostTransactionError
 from txbridge_sqlalchemy.inbox import Inbox
 from txbridge_sqlalchemy.inbox_table import (

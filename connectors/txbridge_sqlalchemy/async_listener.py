@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar, cast, overload
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.util import greenlet_spawn
 
-from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt, SendStatus
+from txbridge import AsyncTransactionListener, Committed, LocalTransactionState, MessageExt
 from txbridge.client.coroutines import require_coroutine
+from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.async_work import async_opener, await_
 from txbridge_sqlalchemy.outbox import Outbox
@@ -44,7 +46,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
     def __init__(
         self,
         database: AsyncEngine,
-        execute: Callable[[AsyncConnection, MessageExt, Any], Awaitable[bool | None]],
+        execute: Callable[[AsyncConnection, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = ...,
         *,
         check_wait: float = ...,
         patience: float = ...,
@@ -55,7 +57,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
     def __init__(
         self,
         database: async_sessionmaker[_S],
-        execute: Callable[[_S, MessageExt, Any], Awaitable[bool | None]],
+        execute: Callable[[_S, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = ...,
         *,
         check_wait: float = ...,
         patience: float = ...,
@@ -65,21 +67,21 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
     def __init__(
         self,
         database: AsyncEngine | async_sessionmaker[Any],
-        execute: Callable[[Any, MessageExt, Any], Awaitable[bool | None]],
+        execute: Callable[[Any, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = None,
         *,
         check_wait: float = 3.0,
         patience: float = DEFAULT_PATIENCE_S,
         outbox: Outbox | None = None,
     ) -> None:
-        require_coroutine(execute, "a SqlTransactionListener takes it, with an Engine")
         self._listener = _ListenerInGreenlet(
             cast(Any, database),
-            lambda *given: await_(execute(*given)),
+            None if execute is None else _awaited(execute),
             check_wait=check_wait,
             patience=patience,
             outbox=outbox,
         )
         self.forwarding = self._listener.forwarding
+        self.needs_function = self._listener.needs_function
 
     async def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.
@@ -92,12 +94,15 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         """Identity of the table, which half messages carry. Read once, and created if the table has none."""
         return await greenlet_spawn(self._listener.barrier_id)
 
-    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Committed[Any]:
         """Run the application's function and write the transaction's row, all or nothing.
 
         See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction.
         """
         return await greenlet_spawn(self._listener.execute_local_transaction, message, arg)
+
+    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
+        return partial(greenlet_spawn, self._listener.bind_function(_awaited(function)))
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.
@@ -105,6 +110,12 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         See SqlTransactionListener.
         """
         return await greenlet_spawn(self._listener.check_local_transaction, message)
+
+
+def _awaited(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """The application's function, as called in a greenlet. Raises UsageError unless it is a coroutine function."""
+    require_coroutine(function, "a SqlTransactionListener takes it, with an Engine")
+    return lambda *given: await_(function(*given))
 
 
 class _ListenerInGreenlet(SqlTransactionListener):

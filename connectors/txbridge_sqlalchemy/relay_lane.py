@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from txbridge.backoff import Backoff
+from txbridge.client.answers import LocalTransactionState, Rollback
 from txbridge.client.base.log import report
 from txbridge.client.lane_producer import LaneProducer
-from txbridge.client.listener import LocalTransactionState, SendStatus
 from txbridge.client.message import MessageExt, now_ms
 from txbridge.client.outbox_values import EarlierEnd
 from txbridge.core.message_frames import MOST_MESSAGES
@@ -58,14 +58,14 @@ class RelayListener(SqlTransactionListener):
     def __init__(self, engine: Engine, patience: float) -> None:
         super().__init__(engine, _delete_rows, patience=patience)
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> Any:
         fault_point("relay.half_stored")
         try:
             state = super().execute_local_transaction(message, arg)
         except SQLAlchemyError as error:
             # The lane reports it, in one line for an outage. The client would log a trace.
             arg.error = error
-            return LocalTransactionState.UNKNOW
+            return LocalTransactionState.UNKNOWN
         fault_point("relay.committed")
         return state
 
@@ -75,7 +75,7 @@ class RelayListener(SqlTransactionListener):
         except SQLAlchemyError as error:
             # As above. `/readyz` has the reason, too.
             report(logging.DEBUG, "relay_check_waits", reason=first_line(error))
-            return LocalTransactionState.UNKNOW
+            return LocalTransactionState.UNKNOWN
 
 
 def _delete_rows(connection: Connection, message: MessageExt, deletion: Deletion) -> bool:
@@ -256,7 +256,7 @@ class LaneRelay:
             self._end = result.end
             self._lost_after = None
             self._watcher.on_batch("committed", len(batch.ids))
-        elif (error := deletion.error or result.local_exception) is not None:
+        elif (error := deletion.error or result.local_exception) is not None and not isinstance(error, Rollback):
             raise error
         else:
             # Another relay was faster, or a check has rolled the batch back while this process was paused.

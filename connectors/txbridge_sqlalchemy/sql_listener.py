@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from txbridge import LocalTransactionState, MessageExt, SendStatus
+from txbridge import Committed, MessageExt
 from txbridge.client.barrier import (
     BARRIER_ROW,
     COMMITTED,
@@ -19,8 +19,9 @@ from txbridge.client.barrier import (
     new_barrier_id,
     refuse_purged,
 )
-from txbridge.client.barrier_listener import BarrierListener, RowDecidesError, wants_commit
+from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, commit_of
 from txbridge.client.coroutines import require_plain
+from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.forwarding import SqlForwarding, StoreInsteadError
@@ -49,9 +50,9 @@ class SqlTransactionListener(BarrierListener):
         database: an Engine, or a sessionmaker that is bound to exactly one.
         execute: called as `execute(connection, message, arg)`, with a Session instead of the connection when a
             sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
-            through unless a savepoint contains them. It returns None or True to commit. It returns False or raises
-            Rollback to roll back. Another exception rolls the database back, too, but leaves the message undecided
-            until it is checked.
+            through unless a savepoint contains them. It returns None, True or `Committed(value)` to commit. It returns
+            False or raises `Rollback(reason)` to roll back. Another exception rolls the database back, too, but leaves
+            the message undecided until it is checked. Without it, each send names its function.
         check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
             "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
             `timeout` of the connection, 5 s).
@@ -71,7 +72,7 @@ class SqlTransactionListener(BarrierListener):
     def __init__(
         self,
         database: Engine,
-        execute: Callable[[Connection, MessageExt, Any], bool | None],
+        execute: Callable[[Connection, MessageExt, Any], bool | Committed[Any] | None] | None = ...,
         *,
         check_wait: float = ...,
         patience: float = ...,
@@ -82,7 +83,7 @@ class SqlTransactionListener(BarrierListener):
     def __init__(
         self,
         database: sessionmaker[_S],
-        execute: Callable[[_S, MessageExt, Any], bool | None],
+        execute: Callable[[_S, MessageExt, Any], bool | Committed[Any] | None] | None = ...,
         *,
         check_wait: float = ...,
         patience: float = ...,
@@ -92,18 +93,18 @@ class SqlTransactionListener(BarrierListener):
     def __init__(
         self,
         database: Engine | sessionmaker[Any],
-        execute: Callable[[Any, MessageExt, Any], bool | None],
+        execute: Callable[[Any, MessageExt, Any], bool | Committed[Any] | None] | None = None,
         *,
         check_wait: float = 3.0,
         patience: float = DEFAULT_PATIENCE_S,
         outbox: Outbox | None = None,
     ) -> None:
-        super().__init__(patience)
+        super().__init__(patience, execute)
         if check_wait <= 0:
             raise UsageError(f"check_wait must be positive, not {check_wait}")
         self._open = self._make_opener(database)
-        require_plain(execute, "an AsyncSqlTransactionListener takes it")
-        self._execute = execute
+        if execute is not None:
+            require_plain(execute, _ASYNCHRONOUS)
         self._wait_ms = max(1, round(check_wait * 1000))
         self.forwarding: SqlForwarding | None = None if outbox is None else SqlForwarding(outbox, self._wait_for)
 
@@ -133,26 +134,28 @@ class SqlTransactionListener(BarrierListener):
                 self.forwarding.verify(work.connection)
         self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id(), NEVER_PURGED)
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
-        try:
-            return super().execute_local_transaction(message, arg)
-        except StoreInsteadError:
-            return super().execute_local_transaction(message.without_half(), arg)
+    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
+        require_plain(function, _ASYNCHRONOUS)
+        return super().bind_function(function)
 
-    def _run(self, message: MessageExt, arg: Any) -> bool:
+    def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
+        try:
+            return super()._run_function(function, message, arg)
+        except StoreInsteadError:
+            return super()._run_function(function, message.without_half(), arg)
+
+    def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
         with begin(self._open, transactions) as work:
             work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
             if self.forwarding is not None and message.has_half:
                 self.forwarding.require_direct(work.connection, message)
-            commits = wants_commit(self._execute, work.given, message, arg)
+            answer = commit_of(function(work.given, message, arg))
             if work.is_over():
-                raise RowDecidesError
-            if not commits:
-                work.transaction.rollback()
-            elif self.forwarding is not None and not message.has_half:
+                raise LostTransactionError(_ENDED)
+            if self.forwarding is not None and not message.has_half:
                 # Last: of two transactions that wait for each other's locks, the later one gets the later row.
                 self.forwarding.store_message(work.connection, message)
-        return commits
+        return answer
 
     def _wait_for(self, ends: Collection[Future[None]], seconds: float) -> None:
         wait(ends, seconds)
@@ -183,6 +186,12 @@ class SqlTransactionListener(BarrierListener):
             # migration of the table. Without a bound these would block the checks. LOCAL: until the transaction ends.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._wait_ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._wait_ms}")
+
+
+_ASYNCHRONOUS = "an AsyncSqlTransactionListener takes it"
+_ENDED = (
+    "the function has ended its transaction, or caught an error that ended it: leave COMMIT and ROLLBACK to txbridge"
+)
 
 
 def _read_rows(connection: Connection, *ids: str) -> dict[str, str]:

@@ -45,7 +45,7 @@ class FlightLog(AsyncTransactionListener):
         await self._insert((message.transaction_id, flight.carrier, flight.flight, flight.row["time_hour"]))
         if not flight.has_air_time:
             # Stands for an application that does not know the result yet, so that a check asks again.
-            return LocalTransactionState.UNKNOW
+            return LocalTransactionState.UNKNOWN
         return LocalTransactionState.COMMIT_MESSAGE
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:

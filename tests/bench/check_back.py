@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         standing(kafka, check_after=_TIMEOUT_MS, check_again_after=_INTERVAL_MS) as stand,
-        PacedClient(stand, LocalTransactionState.UNKNOW) as ours,
+        PacedClient(stand, LocalTransactionState.UNKNOWN) as ours,
         rocketmq(_ROCKETMQ) as peer,
     ):
         found = by_turns(

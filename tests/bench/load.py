@@ -41,7 +41,7 @@ class Mix:
         if place < self.rollback:
             return LocalTransactionState.ROLLBACK_MESSAGE
         return (
-            LocalTransactionState.UNKNOW
+            LocalTransactionState.UNKNOWN
             if place < self.rollback + self.unknown
             else LocalTransactionState.COMMIT_MESSAGE
         )
@@ -73,7 +73,7 @@ class Load:
 
     @property
     def unknown(self) -> int:
-        return self.mix.count(LocalTransactionState.UNKNOW, self.count)
+        return self.mix.count(LocalTransactionState.UNKNOWN, self.count)
 
     def messages(self) -> Iterator[tuple[int, Message]]:
         values = Values(self.size)

@@ -32,7 +32,7 @@ from txbridge.errors import TxBridgeError
 _COMMIT, _ROLLBACK, _UNKNOWN = (
     LocalTransactionState.COMMIT_MESSAGE,
     LocalTransactionState.ROLLBACK_MESSAGE,
-    LocalTransactionState.UNKNOW,
+    LocalTransactionState.UNKNOWN,
 )
 #: Half messages fail while Kafka is away. An immediate retry would only waste processor time.
 _RETRY_S = 0.5

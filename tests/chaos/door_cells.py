@@ -28,7 +28,7 @@ _CLIENTS = 3
 _ANSWERS = {
     LocalTransactionState.COMMIT_MESSAGE: "commit",
     LocalTransactionState.ROLLBACK_MESSAGE: "rollback",
-    LocalTransactionState.UNKNOW: "unknown",
+    LocalTransactionState.UNKNOWN: "unknown",
 }
 
 

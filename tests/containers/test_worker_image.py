@@ -100,7 +100,7 @@ def test_a_sandbox_of_containers_does_all_that_one_of_processes_does(backend: Co
         topic = sandbox.create_topic("containers.all")
         killed = sandbox.start_worker()
         producer = sandbox.start_producer(Answers(None))
-        undecided = producer.send_message_in_transaction(Message(topic, b"checked"), LocalTransactionState.UNKNOW)
+        undecided = producer.send_message_in_transaction(Message(topic, b"checked"), LocalTransactionState.UNKNOWN)
         assert sandbox.let_checks_be_due() == 1
         assert sandbox.wait_fate(undecided) is TransactionState.COMMITTED
 

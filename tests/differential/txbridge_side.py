@@ -18,7 +18,7 @@ from txbridge.embedded import EmbeddedKafka
 _STATES = {
     Answer.COMMIT: LocalTransactionState.COMMIT_MESSAGE,
     Answer.ROLLBACK: LocalTransactionState.ROLLBACK_MESSAGE,
-    Answer.UNKNOWN: LocalTransactionState.UNKNOW,
+    Answer.UNKNOWN: LocalTransactionState.UNKNOWN,
 }
 _DECISIONS = {Answer.COMMIT: COMMIT, Answer.ROLLBACK: ROLLBACK}
 # The END goes to a broker on this machine. With librdkafka's 5 minutes a dead broker would be noticed too late.

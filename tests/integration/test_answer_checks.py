@@ -63,10 +63,10 @@ class Dying(TransactionListener):
     def execute_local_transaction(self, message, arg):
         if arg is not None:
             self._listener.execute_local_transaction(message, arg)
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN
 
     def check_local_transaction(self, message):
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN
 
 
 def page(port, path):

@@ -15,7 +15,7 @@ class Listener(TransactionListener):
         return LocalTransactionState.COMMIT_MESSAGE
 
     def check_local_transaction(self, message):
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN
 
 producer = TransactionProducer("orders", Listener(), settings, namespace=namespace)
 producer.start()
@@ -28,7 +28,7 @@ class Listener(AsyncTransactionListener):
         return LocalTransactionState.COMMIT_MESSAGE
 
     async def check_local_transaction(self, message):
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN
 
 async def main():
     global producer, sends

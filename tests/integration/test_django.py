@@ -43,7 +43,7 @@ def place_and_die(message, number):
         os.kill(os.getpid(), signal.SIGKILL)
 
 import sys
-send_message_in_transaction(Message(settings.TOPIC, sys.argv[1]), place_and_die, sys.argv[1])
+send_message_in_transaction(Message(settings.TOPIC, sys.argv[1]), sys.argv[1], execute=place_and_die)
 """
 
 #: Program that writes messages in the transactions of orders. Every third is rolled back.

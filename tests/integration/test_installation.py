@@ -26,7 +26,7 @@ class Listener(TransactionListener):
         return LocalTransactionState.COMMIT_MESSAGE
 
     def check_local_transaction(self, message):
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN
 
 servers, namespace, topic = sys.argv[1:]
 settings = {"bootstrap.servers": servers}

@@ -207,7 +207,7 @@ class CannotSay(TransactionListener):
     """Of a process whose database does not answer."""
 
     def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN
 
     def check_local_transaction(self, message):
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN

@@ -77,7 +77,7 @@ def test_p4_messages_follow_the_rows(bridge, topic, engine):
             LocalTransactionState.COMMIT_MESSAGE,
             LocalTransactionState.ROLLBACK_MESSAGE,
             LocalTransactionState.COMMIT_MESSAGE,
-            LocalTransactionState.UNKNOW,
+            LocalTransactionState.UNKNOWN,
         ]
         assert isinstance(results[3].local_exception, ZeroDivisionError)
         expected = [["commit"]] * 6 + [["rollback"]] * 6

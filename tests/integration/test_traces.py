@@ -50,7 +50,7 @@ def test_trace_headers_pass_through_checks_and_delivery_byte_for_byte(bridge: Br
     bridge.worker()
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with TransactionProducer("traced", listener, settings, namespace=bridge.namespace) as producer:
-        producer.send_message_in_transaction(Message(topic, b"checked", headers=headers), LocalTransactionState.UNKNOW)
+        producer.send_message_in_transaction(Message(topic, b"checked", headers=headers), LocalTransactionState.UNKNOWN)
         bridge.wait_visible(topic, [b"checked"])
     assert users_headers(bridge, topic) == [headers]
     assert [message.headers for message in listener.checked] == [tuple(headers)]

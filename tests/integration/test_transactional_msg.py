@@ -9,10 +9,10 @@ from tests.support import harness
 from tests.support.harness import Bridge, eventually
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
 
-COMMIT, ROLLBACK, UNKNOW = (
+COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT_MESSAGE,
     LocalTransactionState.ROLLBACK_MESSAGE,
-    LocalTransactionState.UNKNOW,
+    LocalTransactionState.UNKNOWN,
 )
 
 
@@ -25,14 +25,14 @@ class ByNumber(TransactionListener):
         self._lock = threading.Lock()
 
     def execute_local_transaction(self, message: MessageExt, arg: object) -> LocalTransactionState:
-        return {0: COMMIT, 1: ROLLBACK, 2: UNKNOW, 3: UNKNOW, 4: UNKNOW}[int(message.value) % 5]
+        return {0: COMMIT, 1: ROLLBACK, 2: UNKNOWN, 3: UNKNOWN, 4: UNKNOWN}[int(message.value) % 5]
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         number = int(message.value)
         with self._lock:
             self.checks[number] += 1
             self.check_times.setdefault(number, []).append(message.check_times)
-        return {0: COMMIT, 1: ROLLBACK, 2: COMMIT, 3: ROLLBACK, 4: UNKNOW}[number % 5]
+        return {0: COMMIT, 1: ROLLBACK, 2: COMMIT, 3: ROLLBACK, 4: UNKNOWN}[number % 5]
 
 
 def test_transactional_msg_it(bridge: Bridge) -> None:

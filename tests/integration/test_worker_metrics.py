@@ -253,7 +253,7 @@ def test_a_producer_counts_from_the_half_message_to_the_answered_check(bridge: B
         namespace=bridge.namespace,
         metrics=ClientMetrics(registry),
     ) as producer:
-        for arg in (LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.UNKNOW):
+        for arg in (LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.UNKNOWN):
             producer.send_message_in_transaction(Message(topic, b"value"), arg)
         eventually(lambda: value("decisions_total", outcome="rollback", source="check") == 1)
         producer.flush()

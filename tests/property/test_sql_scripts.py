@@ -33,6 +33,7 @@ from sqlalchemy.orm import Session, registry
 from txbridge_sqlalchemy import Rollback, create_table
 
 from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
+from tests.support.listeners import answer_of
 from tests.support.sql_application import COMMIT, ROLLBACK, in_new_schema, message
 from tests.support.sql_service import SqlService
 
@@ -246,7 +247,7 @@ def test_the_answer_is_commit_exactly_when_the_rows_are_there(engine, listener, 
     name = f"{next(_ids):032X}"
     script = Script(steps, end, swallows, owner=name)
     try:
-        answer = listener.execute_local_transaction(message(name), script)
+        answer = answer_of(listener.execute_local_transaction, message(name), script)
         raised = None
     except (Boom, *ERRORS) as error:
         answer, raised = None, error

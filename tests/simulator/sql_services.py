@@ -31,7 +31,7 @@ _SOON, _LATE = (0, 0, 300), (1_100, 1_500, 1_900)
 _DECISIONS = {
     LocalTransactionState.COMMIT_MESSAGE: COMMIT,
     LocalTransactionState.ROLLBACK_MESSAGE: ROLLBACK,
-    LocalTransactionState.UNKNOW: UNKNOWN,
+    LocalTransactionState.UNKNOWN: UNKNOWN,
 }
 # The simulator traces what happens. The client's lines, whose times are of the real clock, go nowhere.
 logging.getLogger("txbridge.client").addHandler(logging.NullHandler())

@@ -28,8 +28,8 @@ class Pipelined(Blocking):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, execute_thread_pool_max_size=2, **options)
 
-    def send(self, message, arg=None):
-        return self.submit_message_in_transaction(message, arg).result()
+    def send(self, message, arg=None, **options):
+        return self.submit_message_in_transaction(message, arg, **options).result()
 
 
 class _Coroutines(AsyncTransactionListener):
@@ -77,8 +77,8 @@ class Asyncio:
         self._await(self.api.start())
         return self
 
-    def send(self, message, arg=None):
-        return _Result(self._await(self.api.send_message_in_transaction(message, arg)), self._await)
+    def send(self, message, arg=None, **options):
+        return _Result(self._await(self.api.send_message_in_transaction(message, arg, **options)), self._await)
 
     def flush(self, timeout=None):
         return self._await(self.api.flush(timeout))

@@ -84,7 +84,7 @@ class DjangoListener:
             except Rollback:
                 raise self._rollback from None
 
-        return self._listener.execute_local_transaction(message, (function, arg))
+        return self._listener.bind_function(function)(message, arg)
 
 
 def configure_django(engine: Engine, alias: str = _ALIAS) -> None:

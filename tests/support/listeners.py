@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt, TransactionListener
+from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt, Rollback, TransactionListener
 
 COMMIT, ROLLBACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
+
+
+def answer_of(run: Callable[..., Any], *arguments: Any) -> Any:
+    """What a local transaction answers, where its reason does not matter: Rollback is ROLLBACK."""
+    try:
+        return run(*arguments)
+    except Rollback:
+        return ROLLBACK
 
 
 class Answers(TransactionListener):

@@ -37,6 +37,7 @@ from sqlalchemy import (
 from txbridge_sqlalchemy import SqlTransactionListener, create_inbox_table, create_table, transactions
 from txbridge_sqlalchemy.table import OutcomeTable
 
+from tests.support.listeners import answer_of
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
 
 POINTS = ("insert", "function", "commit", "committed")
@@ -44,7 +45,7 @@ GROUP = "sql"
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOWN = LocalTransactionState.UNKNOW
+UNKNOWN = LocalTransactionState.UNKNOWN
 
 tables = MetaData()
 orders = Table("orders", tables, Column("id", Integer, primary_key=True), Column("transaction_id", String(32)))
@@ -166,7 +167,7 @@ def main() -> None:
     listener = Application(engine, point, signal.Signals[f"SIG{name}"])
     if mode == "local":
         for transaction_id in more:
-            answer = listener.execute_local_transaction(message(transaction_id), number(transaction_id))
+            answer = answer_of(listener.execute_local_transaction, message(transaction_id), number(transaction_id))
             print(answer.name, flush=True)
             # SQLite locks have no queue: without a gap another process hardly ever gets the lock.
             time.sleep(0.005)

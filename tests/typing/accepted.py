@@ -13,6 +13,8 @@ from txbridge import (
     AsyncTransactionProducer,
     AsyncTransactionSendResult,
     ClientMetrics,
+    Committed,
+    DecidedBy,
     EndTransactionError,
     EnvironmentProblemError,
     KafkaUnreachableError,
@@ -21,6 +23,7 @@ from txbridge import (
     Message,
     MessageExt,
     PrepareError,
+    Rollback,
     SendStatus,
     TransactionListener,
     TransactionProducer,
@@ -44,7 +47,7 @@ class Orders(TransactionListener):
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | None:
         assert_type(message.check_times, int)
         assert_type(message.born_timestamp, int | None)
-        return LocalTransactionState.UNKNOW
+        return LocalTransactionState.UNKNOWN
 
 
 class Narrower(TransactionListener):
@@ -55,6 +58,12 @@ class Narrower(TransactionListener):
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         return LocalTransactionState.ROLLBACK_MESSAGE
+
+
+def place_order(message: MessageExt, amount: int) -> Committed[str]:
+    if amount > 1_000:
+        raise Rollback("too expensive")
+    return Committed(f"{amount}")
 
 
 class AsyncOrders(AsyncTransactionListener):
@@ -101,6 +110,8 @@ def blocking() -> None:
             assert_type(result.local_transaction_state, LocalTransactionState)
             assert_type(result.local_exception, Exception | None)
             assert_type(result.send_status, SendStatus)
+            assert_type(result.decided_by, DecidedBy)
+            assert_type(result.reason, str | None)
             result.wait(timeout=1.0)
         assert_type(producer.submit_message_in_transaction(messages()[0]), Future[TransactionSendResult])
         assert_type(producer.flush(10.0), int)

@@ -9,14 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from txbridge.client.coroutines import is_coroutine_function
-from txbridge.client.listener import ListenerOutcome, LocalTransactionState, SendStatus, judged
+from txbridge.client.answers import Answer
+from txbridge.client.coroutines import is_coroutine_function, require_callable
+from txbridge.client.listener import ListenerOutcome, LocalTransaction, judged
 from txbridge.client.message import MessageExt
 
 if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
-
-Answer = LocalTransactionState | SendStatus | None
 
 
 class AsyncTransactionListener(ABC):
@@ -29,18 +28,27 @@ class AsyncTransactionListener(ABC):
 
     #: As in TransactionListener.
     forwarding: Forwarding | None = None
+    needs_function: bool = False
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Awaitable[Answer] | Answer:
-        """Run the local transaction. It is called when Kafka has stored the half message.
+        """Run the local transaction, and answer as in TransactionListener. Kafka has stored the half message.
 
-        None and an exception count as unknown, as in TransactionListener. CancelledError is raised to the sender after
+        CancelledError is raised to the sender after
         unknown was sent.
         """
 
     @abstractmethod
     def check_local_transaction(self, message: MessageExt) -> Awaitable[Answer] | Answer:
         """Look up the outcome of the local transaction `message.transaction_id`, as in TransactionListener."""
+
+    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
+        """Return the local transaction that runs the function of a send, as in TransactionListener.
+
+        The function may be `async def` or plain, as a method may.
+        """
+        require_callable(function)
+        return function
 
     def barrier_id(self) -> Awaitable[str | None] | str | None:
         """Identity of the barrier table for the next half message, as in TransactionListener. It must not block."""
@@ -51,53 +59,50 @@ class AsyncTransactionListener(ABC):
 LeftRunning = Callable[["asyncio.Future[Any]"], object]
 
 
-class ListenerMethod:
-    """A listener method, and its call from the event loop."""
+async def call_function(
+    run: Callable[..., Any],
+    message: MessageExt,
+    *more: Any,
+    failed: Callable[[MessageExt, BaseException], ListenerOutcome],
+    left_running: LeftRunning = lambda _: None,
+) -> ListenerOutcome:
+    """Call a function of the application. Raises only errors that are no Exception: CancelledError, SystemExit."""
+    try:
+        if is_coroutine_function(run):
+            returned = await run(message, *more)
+        else:
+            returned, raised = await _in_thread(run, (message, *more), left_running)
+            if raised is not None:
+                return failed(message, raised)
+            if inspect.isawaitable(returned):
+                # A plain method that returns the coroutine of another one.
+                returned = await returned
+    except Exception as error:  # noqa: BLE001  whatever the application raises counts as unknown
+        return failed(message, error)
+    return judged(returned, message, run)
 
-    def __init__(
-        self, method: Callable[..., Any], failed: Callable[[MessageExt, BaseException], ListenerOutcome]
-    ) -> None:
-        self._method = method
-        self._is_coroutine = is_coroutine_function(method)
-        self._failed = failed
 
-    async def call_listener(self, message: MessageExt, *more: Any, left_running: LeftRunning) -> ListenerOutcome:
-        """Call the method. Raises only errors that are no Exception: CancelledError, KeyboardInterrupt, SystemExit."""
+async def _in_thread(
+    run: Callable[..., Any], arguments: tuple[Any, ...], left_running: LeftRunning
+) -> tuple[Any, BaseException | None]:
+    """Call the function in a thread. Returns its result and its exception."""
+    is_cancelled = False
+
+    def call() -> tuple[Any, Exception | None]:
+        if is_cancelled:
+            # The call was cancelled while it waited for a thread.
+            return None, None
         try:
-            if self._is_coroutine:
-                returned = await self._method(message, *more)
-            else:
-                returned, raised = await self._in_thread((message, *more), left_running)
-                if raised is not None:
-                    return self._failed(message, raised)
-                if inspect.isawaitable(returned):
-                    # A plain method that returns the coroutine of another one.
-                    returned = await returned
-        except Exception as error:  # noqa: BLE001  whatever the application raises counts as unknown
-            return self._failed(message, error)
-        return judged(returned, message, self._method.__name__)
+            return run(*arguments), None
+        except Exception as error:  # noqa: BLE001  a future does not take every exception (StopIteration)
+            return None, error
 
-    async def _in_thread(
-        self, arguments: tuple[Any, ...], left_running: LeftRunning
-    ) -> tuple[Any, BaseException | None]:
-        """Call the method in a thread. Returns its result and its exception."""
-        is_cancelled = False
-
-        def call() -> tuple[Any, Exception | None]:
-            if is_cancelled:
-                # The call was cancelled while it waited for a thread.
-                return None, None
-            try:
-                return self._method(*arguments), None
-            except Exception as error:  # noqa: BLE001  a future does not take every exception (StopIteration)
-                return None, error
-
-        run = contextvars.copy_context().run
-        thread = asyncio.get_running_loop().run_in_executor(None, run, call)
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            is_cancelled = True
-            if not thread.done():
-                left_running(thread)
-            raise
+    in_context = contextvars.copy_context().run
+    thread = asyncio.get_running_loop().run_in_executor(None, in_context, call)
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        is_cancelled = True
+        if not thread.done():
+            left_running(thread)
+        raise

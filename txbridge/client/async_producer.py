@@ -10,7 +10,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
+from txbridge.client.answers import LocalTransactionState
+from txbridge.client.async_listener import AsyncTransactionListener, call_function
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import LoopChecks
@@ -19,7 +20,7 @@ from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S, Turns
 from txbridge.client.flow.lifetime import Life
-from txbridge.client.listener import LocalTransactionState, TransactionListener, check_failed, execution_failed
+from txbridge.client.listener import LocalTransaction, TransactionListener, bind_execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
@@ -55,9 +56,6 @@ _GATHER_FROM = 32
 async def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG001
     """Stand-in for the local transaction of `send_later`, which has none."""
     return LocalTransactionState.COMMIT_MESSAGE
-
-
-_COMMITS = ListenerMethod(_commit, execution_failed)
 
 
 class AsyncTransactionProducer:
@@ -118,9 +116,7 @@ class AsyncTransactionProducer:
             start_without_kafka,
         )
         self._listener = listener
-        self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
-        check = ListenerMethod(listener.check_local_transaction, check_failed)
-        self._checks = LoopChecks(check, self, check_concurrency)
+        self._checks = LoopChecks(listener, self, check_concurrency)
         # Pools start their threads when they are used, so these cost nothing yet.
         self._calls_in = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
@@ -149,8 +145,12 @@ class AsyncTransactionProducer:
             self._life.raise_start_error()
         return self
 
-    async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
+    async def send_message_in_transaction(
+        self, message: Message, arg: Any = None, *, execute: Callable[..., Any] | None = None
+    ) -> AsyncTransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
+
+        With an AsyncTransactionListener, `execute` may be `async def` or plain, as the listener's methods may.
 
         Any number of tasks may await it at the same time. While 2,000 sends, or values of 64 MiB together, are in
         flight, further sends wait. Sends of a listener method do not wait.
@@ -161,7 +161,7 @@ class AsyncTransactionProducer:
         for it.
         """
         check_message(message, self._options.names)
-        return await self._send_one(message, self._execute, arg)
+        return await self._send_one(message, arg, bind_execute(self._listener, execute))
 
     async def send_later(self, message: Message, timeout: float | None = None) -> AsyncTransactionSendResult:  # noqa: ASYNC109  as the blocking one
         """Send a message that names a time of delivery, without a local transaction. `timeout` is in seconds.
@@ -171,23 +171,25 @@ class AsyncTransactionProducer:
         """
         check_message(message, self._options.names)
         require_time(message)
-        result = await self._send_one(message, _COMMITS, None)
+        result = await self._send_one(message, None, _commit)
         await result.wait(timeout)
         return result
 
     async def send_messages_in_transaction(
-        self, messages: Iterable[Message], arg: Any = None
+        self, messages: Iterable[Message], arg: Any = None, *, execute: Callable[..., Any] | None = None
     ) -> AsyncTransactionSendResult:
         """Send several messages in one transaction: readers see all of them or none."""
-        return await self._send_one(together(messages, self._options.names), self._execute, arg)
+        message = together(messages, self._options.names)
+        return await self._send_one(message, arg, bind_execute(self._listener, execute))
 
-    async def _send_one(self, message: Message, execute: ListenerMethod, arg: Any) -> AsyncTransactionSendResult:
+    async def _send_one(self, message: Message, arg: Any, run: LocalTransaction | None) -> AsyncTransactionSendResult:
         hand_over, runtime = await self._ensure_started()
         if runtime is None:
-            return await self._store_one(hand_over, message, execute, arg)
+            return await self._store_one(hand_over, message, arg, run)
         sends = runtime.sends
         transaction_id = sends.admit_message(message)
-        if execute is self._execute:
+        has_listener = run is not _commit
+        if has_listener:
             await self._ask_barrier(sends)
         size = len(message.value or b"")
         # A listener method that waited for a turn would wait for itself.
@@ -195,7 +197,6 @@ class AsyncTransactionProducer:
         left: list[asyncio.Future[Any]] = []
         try:
             sends.attempts.begin_attempt(transaction_id)
-            has_listener = execute is self._execute
             if has_listener and sends.stores_message():
                 prepared = Prepared.without_half()
             else:
@@ -204,7 +205,8 @@ class AsyncTransactionProducer:
             given = prepared.for_listener(message)
             try:
                 with calling(self):
-                    outcome = await execute.call_listener(given, arg, left_running=left.append)
+                    run = run or self._listener.execute_local_transaction
+                    outcome = await call_function(run, given, arg, failed=execution_failed, left_running=left.append)
             except BaseException as error:
                 sends.send_unknown(prepared, given, error)
                 raise
@@ -224,13 +226,14 @@ class AsyncTransactionProducer:
                 over()
 
     async def _store_one(
-        self, hand_over: HandOver, message: Message, execute: ListenerMethod, arg: Any
+        self, hand_over: HandOver, message: Message, arg: Any, run: LocalTransaction | None
     ) -> AsyncTransactionSendResult:
         """Run the local transaction, if it stores the message. Kafka has not answered since the start."""
-        self._life.refuse_send(is_stored=execute is self._execute and self._listener.forwarding is not None)
+        self._life.refuse_send(is_stored=run is not _commit and self._listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
-            outcome = await execute.call_listener(prepared.for_listener(message), arg, left_running=lambda _: None)
+            run = run or self._listener.execute_local_transaction
+            outcome = await call_function(run, prepared.for_listener(message), arg, failed=execution_failed)
         return AsyncTransactionSendResult.of_decision(
             prepared, outcome, settled_ticket(prepared.entry_of(outcome)), _hand_over=hand_over
         )

@@ -10,8 +10,8 @@ import time
 from collections import OrderedDict
 from typing import Any
 
+from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base.log import report
-from txbridge.client.listener import LocalTransactionState
 from txbridge.client.message import MessageExt, now_ms
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
@@ -40,10 +40,6 @@ _REPORT_EVERY_S = 60.0
 _MOST_FOREIGN = 100
 #: Most failed local transactions that are remembered. One that is forgotten is rolled back after `patience`.
 _MOST_FAILED = 10_000
-
-
-class Rollback(Exception):  # noqa: N818  it is a decision, not an error
-    """Raised by the application's function to roll its transaction back, and with it the message."""
 
 
 class PurgedError(Exception):
@@ -112,7 +108,7 @@ class Barrier:
         if message.barrier_id is not None and message.barrier_id != barrier_id:
             # The row may be in the other table. A rollback would lose the message of a committed transaction.
             self._report_foreign(message, message.barrier_id, barrier_id)
-            return LocalTransactionState.UNKNOW
+            return LocalTransactionState.UNKNOWN
         if state is not None:
             return ANSWERS[state]
         age = message.age
@@ -127,7 +123,7 @@ class Barrier:
                 age_s=age,
                 patience_s=self._patience,
             )
-            return LocalTransactionState.UNKNOW
+            return LocalTransactionState.UNKNOWN
         return None
 
     def _report_foreign(self, message: MessageExt, its: str, ours: str | None) -> None:
@@ -163,6 +159,17 @@ def report_purged(message: MessageExt) -> None:
         next="answered unknown; it stays undecided",
         hint="a purge of txbridge_transactions has deleted rows of messages as old as this one: look for the data of "
         "the transaction, and decide by hand (txbridge resolve)",
+    )
+
+
+def report_check_was_first(message: MessageExt) -> None:
+    """Log a local transaction that came too late: a check has rolled it back."""
+    report(
+        logging.WARNING,
+        "check_was_first",
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        next="rolled back, without effect; the sender may send it again",
     )
 
 

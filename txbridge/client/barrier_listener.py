@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
+from txbridge.client.answers import Committed, LocalTransactionState, Rollback, RolledBackByCheck, Stored
 from txbridge.client.barrier import (
     ANSWERS,
     BARRIER_ROW,
+    COMMITTED,
     ROLLED_BACK,
     Barrier,
     PurgedError,
-    Rollback,
     is_busy,
     report_busy,
+    report_check_was_first,
     report_lost,
     report_purged,
 )
-from txbridge.client.listener import LocalTransactionState, SendStatus, TransactionListener
+from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError
 
+#: The commit of a function, with its value if there is one.
+_Commit: TypeAlias = LocalTransactionState | Committed[Any]
+
 
 class RowDecidesError(Exception):
-    """Only the table has the outcome: the row was there already, or the function has ended the transaction itself."""
+    """Only the table has the outcome, because the row was there already."""
 
 
 class LostTransactionError(Exception):
@@ -34,20 +40,23 @@ class LostTransactionError(Exception):
 class BarrierListener(TransactionListener):
     """Runs local transactions that write a row of a barrier table, and answers every check from the table."""
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, patience: float, function: Callable[..., Any] | None = None) -> None:
         self._barrier = Barrier(patience)
+        self._function = function
+        self.needs_function = function is None
 
     @abstractmethod
     def verify(self) -> None:
         """Make sure that the table is there and that a rollback works, and set the identity of the table."""
 
     @abstractmethod
-    def _run(self, message: MessageExt, arg: Any) -> bool:
-        """Write the row and run the function, in one transaction; whether it is committed.
+    def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
+        """Write the row and run the function, in one transaction, and commit them. Returns what `commit_of` says.
 
-        Raises RowDecidesError and LostTransactionError. The row comes first, so that a check waits from then on until
-        it is committed or rolled back. If it came last, a check could roll back a running transaction. SQLite locks the
-        database for the row, where it can wait, and not halfway, where it could not.
+        Raises RowDecidesError, LostTransactionError, and what the function raises. The row comes
+        first, so that a check waits from then on until it is committed or rolled back. If it came last, a check could
+        roll back a running transaction. SQLite locks the database for the row, where it can wait, and not halfway,
+        where it could not.
         """
 
     @abstractmethod
@@ -68,31 +77,46 @@ class BarrierListener(TransactionListener):
             self.verify()
         return self._barrier.id
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> _Commit:
         """Run the application's function and write the transaction's row, all or nothing.
 
-        Exceptions of the function, except Rollback, and of the database are raised after the rollback. Then the client
-        counts the transaction as unknown, and a check finds its outcome, also when a commit was not answered.
+        Exceptions of the function and of the database are raised after the rollback. Rollback rolls the message back,
+        too; RolledBackByCheck if a check was first. After another exception the client counts the transaction as
+        unknown, and a check finds its outcome, also when a commit was not answered.
         """
+        if self._function is None:
+            raise UsageError("the listener has no function: give it one, or each send (execute)")
+        return self._run_function(self._function, message, arg)
+
+    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
+        return partial(self._run_function, function)
+
+    def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
         self._verify_once()
         try:
-            if self._run(message, arg):
-                if message.has_half or self.forwarding is None:
-                    return LocalTransactionState.COMMIT_MESSAGE
-                self.forwarding.count_stored()
-                return SendStatus.STORED
-            # The rollback was too late if the function has sent COMMIT as text, or a statement that commits.
-            answer = ANSWERS[self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)]
+            answer = self._run(function, message, arg)
         except RowDecidesError:
-            # A check was faster, or the application has called this method twice with one message. Or the function has
-            # ended the transaction by itself.
-            answer = self._decision_of(message)
+            # A check was faster, or the application has called this method twice with one message.
+            if (answer := self._decision_of(message)) is LocalTransactionState.ROLLBACK_MESSAGE:
+                report_check_was_first(message)
+                raise RolledBackByCheck(_CHECK_WAS_FIRST) from None
         except LostTransactionError as error:
-            report_lost(message, error)
-            answer = self._decision_of(message)
+            if (answer := self._decision_of(message)) is LocalTransactionState.ROLLBACK_MESSAGE:
+                report_lost(message, error)
+                raise Rollback(str(error)) from error
+        except Rollback:
+            # It was too late if the function has sent COMMIT as text, or a statement that commits.
+            if self._read_states(message.transaction_id).get(message.transaction_id) != COMMITTED:
+                raise
+            answer = LocalTransactionState.COMMIT_MESSAGE
         except BaseException:
             self._barrier.note_failed(message.transaction_id)
             raise
+        else:
+            if message.has_half or self.forwarding is None:
+                return answer
+            self.forwarding.count_stored()
+            return Stored(answer.value if isinstance(answer, Committed) else None)
         if answer is LocalTransactionState.COMMIT_MESSAGE and not message.has_half:
             raise UsageError(
                 "the function has committed by itself, before the message was added to the outbox: it is not sent. "
@@ -117,7 +141,7 @@ class BarrierListener(TransactionListener):
             if not is_busy(error.__cause__):
                 raise
             report_busy(message)
-            return LocalTransactionState.UNKNOW
+            return LocalTransactionState.UNKNOWN
 
     def _verify_once(self) -> None:
         """Verify the table before the first transaction or check."""
@@ -129,7 +153,7 @@ class BarrierListener(TransactionListener):
             return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK, message.born_timestamp)]
         except PurgedError:
             report_purged(message)
-            return LocalTransactionState.UNKNOW
+            return LocalTransactionState.UNKNOWN
 
     def _state_or_new(self, row_id: str, new: str, born: int | None) -> str:
         """Return the state of a row. If there is none, write it with this state."""
@@ -147,15 +171,18 @@ class BarrierListener(TransactionListener):
         return found.get(row_id, new)
 
 
-def wants_commit(function: Callable[..., bool | None], *args: Any) -> bool:
-    """Call the application's function; whether it wants to commit. Raises UsageError if it has returned no decision."""
-    try:
-        commits = function(*args)
-    except Rollback:
-        return False
-    if commits is not None and not isinstance(commits, bool):
-        raise UsageError(
-            "the function of a transactional message returns None or True to commit and False to roll back, "
-            f"not {type(commits).__name__}: rolled back"
-        )
-    return commits is not False
+def commit_of(returned: object) -> _Commit:
+    """What the function's return value commits with. Raises Rollback for False, and UsageError for no decision."""
+    if returned is None or returned is True:
+        return LocalTransactionState.COMMIT_MESSAGE
+    if returned is False:
+        raise Rollback
+    if isinstance(returned, Committed):
+        return returned
+    raise UsageError(
+        "the function of a transactional message returns None, True or Committed(value) to commit and False to roll "
+        f"back, not {type(returned).__name__}: rolled back"
+    )
+
+
+_CHECK_WAS_FIRST = "a check was first and has rolled the transaction back, without effect: send it again"

@@ -18,19 +18,20 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
 
 def require_plain(function: Callable[..., Any], instead: str) -> None:
     """Raise UsageError for a coroutine function, whose body would never run. `instead` says what takes it."""
-    _require_callable(function)
+    require_callable(function)
     if is_coroutine_function(function):
         raise UsageError(f"{_name_of(function)} is a coroutine function: {instead}")
 
 
 def require_coroutine(function: Callable[..., Any], instead: str) -> None:
     """Raise UsageError for a plain function, which would block the loop. `instead` says what takes it."""
-    _require_callable(function)
+    require_callable(function)
     if not is_coroutine_function(function):
         raise UsageError(f"{_name_of(function)} is no coroutine function (async def): {instead}")
 
 
-def _require_callable(function: object) -> None:
+def require_callable(function: object) -> None:
+    """Raise UsageError for what cannot be called."""
     if not callable(function):
         raise UsageError(f"a function is needed, not {type(function).__name__}")
 

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from txbridge.client.answers import Answer, Committed, LocalTransactionState, Rollback, SendStatus, Stored
 from txbridge.client.base.log import report
+from txbridge.client.coroutines import require_plain
 from txbridge.client.message import MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.core.names import short_id
+from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
 
 
-class LocalTransactionState(Enum):
-    """Outcome of a local transaction. The names are RocketMQ's, including the spelling UNKNOW."""
-
-    # Members are unique, so identity is enough. Enum hashes their names, in Python code.
-    __hash__ = object.__hash__
-
-    COMMIT_MESSAGE = Decision.COMMIT
-    ROLLBACK_MESSAGE = Decision.ROLLBACK
-    #: Not known yet: the worker will ask `check_local_transaction`.
-    UNKNOW = Decision.UNKNOWN
-    UNKNOWN = UNKNOW
-
-
-class SendStatus(Enum):
-    """RocketMQ's SendStatus. Its other states (a late flush, a late replica) do not exist with acks=all."""
-
-    #: Kafka has stored the half message.
-    SEND_OK = "SEND_OK"
-    #: The message is in the outbox of the listener, committed with the local transaction. A relay sends it.
-    STORED = "STORED"
+#: Runs a local transaction: called with the message and the argument of the send.
+LocalTransaction: TypeAlias = Callable[[MessageExt, Any], Any]
 
 
 class TransactionListener(ABC):
@@ -45,16 +30,19 @@ class TransactionListener(ABC):
     #: How its messages are stored while Kafka is away; None if they are not. A listener that wraps one of txbridge's
     #: passes its value on.
     forwarding: Forwarding | None = None
+    #: Whether each send must name its function (`execute`), because the listener has none.
+    needs_function: bool = False
 
     @abstractmethod
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus | None:
-        """Run the local transaction. It is called when Kafka has stored the half message.
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
+        """Run the local transaction of a send that names no function. Kafka has stored the half message.
 
         It runs in the thread that sends. For a submitted message it runs in `execute_executor` or the producer's pool,
         for an AsyncTransactionProducer in the loop's default executor.
 
-        None and an exception count as unknown. The exception is not raised again: the result has it as
-        `local_exception`, and its text goes to the worker as the remark.
+        It returns a state, or `Committed(value)` to commit with a value for the sender. It may raise `Rollback` to roll
+        back with a reason. None and any other exception count as unknown. An exception is not raised again: the result
+        has it as `local_exception`, and its text goes to the worker as the remark.
         """
 
     @abstractmethod
@@ -63,8 +51,17 @@ class TransactionListener(ABC):
 
         It runs in `check_executor` or the producer's pool, for an AsyncTransactionProducer in the loop's default
         executor. The worker may ask any process of the producer group, even one that never ran this transaction. None
-        and an exception count as unknown, and the worker will ask again.
+        and an exception count as unknown, and the worker will ask again; `Rollback` rolls back with its reason.
         """
+
+    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
+        """Return the local transaction that runs the function of a send (`execute`), before anything is sent.
+
+        Here it is the function itself. A listener that wraps one of txbridge's passes the call on. Raises UsageError
+        for a function that cannot work.
+        """
+        require_plain(function, "that takes a producer and a listener for asyncio")
+        return function
 
     def barrier_id(self) -> str | None:
         """Identity of the barrier table for the next half message; None if the listener has none.
@@ -84,6 +81,8 @@ class ListenerOutcome:
     remark: str | None = None
     exception: Exception | None = None
     send_status: SendStatus = SendStatus.SEND_OK
+    #: What a commit carries for the sender.
+    value: Any = None
 
     @property
     def decision(self) -> Decision:
@@ -95,18 +94,34 @@ class ListenerOutcome:
 #: The outcome of a commit.
 COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 _ROLLBACK = ListenerOutcome(LocalTransactionState.ROLLBACK_MESSAGE)
-UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOW)
+UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOWN)
 _OUTCOMES: dict[object, ListenerOutcome] = {outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)}
-_OUTCOMES[SendStatus.STORED] = ListenerOutcome(COMMIT.state, send_status=SendStatus.STORED)
 
 
-def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> ListenerOutcome:
+class _Binding(Protocol):
+    """What both kinds of listener have."""
+
+    needs_function: bool
+
+    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction: ...
+
+
+def bind_execute(listener: _Binding, execute: Callable[..., Any] | None) -> LocalTransaction | None:
+    """Return the local transaction of a send; None for the listener's own. Raises UsageError if it has none."""
+    if execute is not None:
+        return listener.bind_function(execute)
+    if listener.needs_function:
+        raise UsageError("the listener has no function: give the send one, as in execute=place_order")
+    return None
+
+
+def execute(run: LocalTransaction, message: MessageExt, arg: Any) -> ListenerOutcome:
     """Run the local transaction. Raises only errors that are no Exception: KeyboardInterrupt, SystemExit."""
     try:
-        returned = listener.execute_local_transaction(message, arg)
+        returned = run(message, arg)
     except Exception as error:  # noqa: BLE001  whatever the application raises counts as unknown
         return execution_failed(message, error)
-    return judged(returned, message, "execute_local_transaction")
+    return judged(returned, message, run)
 
 
 def check(listener: TransactionListener, message: MessageExt) -> ListenerOutcome:
@@ -115,11 +130,13 @@ def check(listener: TransactionListener, message: MessageExt) -> ListenerOutcome
         returned = listener.check_local_transaction(message)
     except Exception as error:  # noqa: BLE001  as above
         return check_failed(message, error)
-    return judged(returned, message, "check_local_transaction")
+    return judged(returned, message, listener.check_local_transaction)
 
 
 def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
-    """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark."""
+    """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark; Rollback rolls back."""
+    if isinstance(error, Rollback):
+        return _refused(error)
     report(
         logging.WARNING,
         "local_transaction_raised",
@@ -131,7 +148,9 @@ def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutco
 
 
 def check_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
-    """Log that the check raised. Returns unknown, with RocketMQ's text as remark."""
+    """Do as `execution_failed`, for a check."""
+    if isinstance(error, Rollback):
+        return _refused(error)
     report(
         logging.WARNING,
         "check_local_transaction_raised",
@@ -143,15 +162,19 @@ def check_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
     return _failed("checkLocalTransactionState Exception: ", error)
 
 
-def judged(returned: object, message: MessageExt, method: str) -> ListenerOutcome:
-    """Return the outcome for the return value of a listener method.
+def judged(returned: object, message: MessageExt, function: Callable[..., Any]) -> ListenerOutcome:
+    """Return the outcome for what the application's function has returned.
 
-    None is unknown, as in RocketMQ. Any other value that is no state is a mistake of the listener, and is unknown too.
+    None is unknown, as in RocketMQ. Any other value that is no answer is a mistake of the listener, and is unknown too.
     """
-    if isinstance(returned, LocalTransactionState) or returned is SendStatus.STORED:
+    if isinstance(returned, LocalTransactionState):
         return _OUTCOMES[returned]
+    if isinstance(returned, Committed):
+        status = SendStatus.STORED if isinstance(returned, Stored) else SendStatus.SEND_OK
+        return ListenerOutcome(COMMIT.state, send_status=status, value=returned.value)
     if returned is None:
         return UNKNOWN
+    method = getattr(function, "__name__", "execute")
     remark = f"{method} returned {type(returned).__name__}, not a LocalTransactionState: counted as unknown"
     report(
         logging.ERROR,
@@ -161,13 +184,21 @@ def judged(returned: object, message: MessageExt, method: str) -> ListenerOutcom
         transaction=short_id(message.transaction_id),
         topic=message.topic,
     )
-    return ListenerOutcome(LocalTransactionState.UNKNOW, remark)
+    return ListenerOutcome(LocalTransactionState.UNKNOWN, remark)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception of the application, which may be broken, too."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  as said
+        return "(its text cannot be had)"
+
+
+def _refused(error: Rollback) -> ListenerOutcome:
+    return ListenerOutcome(LocalTransactionState.ROLLBACK_MESSAGE, text_of(error)[:MAX_REMARK] or None, error)
 
 
 def _failed(prefix: str, error: BaseException) -> ListenerOutcome:
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001  an exception of the application may be broken, too
-        text = "(its text cannot be had)"
-    remark = f"{prefix}{type(error).__name__}: {text}"[:MAX_REMARK]
-    return ListenerOutcome(LocalTransactionState.UNKNOW, remark, error if isinstance(error, Exception) else None)
+    remark = f"{prefix}{type(error).__name__}: {text_of(error)}"[:MAX_REMARK]
+    return ListenerOutcome(LocalTransactionState.UNKNOWN, remark, error if isinstance(error, Exception) else None)

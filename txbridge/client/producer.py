@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.coroutines import require_plain
@@ -14,7 +15,7 @@ from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.kafka.producer import BY_KEY
-from txbridge.client.listener import LocalTransactionState, TransactionListener, execute
+from txbridge.client.listener import LocalTransaction, TransactionListener, bind_execute, execute
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
@@ -34,17 +35,9 @@ if TYPE_CHECKING:
     from txbridge.client.metrics import ClientMetrics
 
 
-class _Commits(TransactionListener):
-    """Listener of `send_later`, whose messages have no local transaction."""
-
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG002
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message: MessageExt) -> None:
-        """Never called, because checks go to the listener of the application."""
-
-
-_COMMITS = _Commits()
+def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG001
+    """Stand-in for the local transaction of `send_later`, which has none."""
+    return LocalTransactionState.COMMIT_MESSAGE
 
 
 class TransactionProducer:
@@ -156,11 +149,15 @@ class TransactionProducer:
             self._life.raise_start_error()
         return self
 
-    def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+    def send_message_in_transaction(
+        self, message: Message, arg: Any = None, *, execute: Callable[..., Any] | None = None
+    ) -> TransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
-        This is RocketMQ's sendMessageInTransaction. None from the listener counts as unknown. So does an exception,
-        which is in the result instead of being raised.
+        This is RocketMQ's sendMessageInTransaction. The local transaction is `execute(message, arg)`, with the
+        connection or session first for a SqlTransactionListener; without `execute` it is the listener's own. It may
+        return `Committed(value)`, and raise `Rollback`. None counts as unknown, except with a SQL listener. So does
+        another exception, which is in the result instead of being raised.
 
         The call blocks until Kafka has acknowledged the half message, at most 1 s longer than `message.timeout.ms`, and
         while the listener runs. It does not wait for the acknowledgement of the END: `wait` of the result does.
@@ -175,7 +172,7 @@ class TransactionProducer:
 
         """
         check_message(message, self._options.names)
-        return self._send_one(message, self._listener, arg)
+        return self._send_one(message, arg, bind_execute(self._listener, execute))
 
     def send_later(self, message: Message, timeout: float | None = None) -> TransactionSendResult:
         """Send a message that names a time of delivery, without a local transaction.
@@ -196,11 +193,13 @@ class TransactionProducer:
         """
         check_message(message, self._options.names)
         require_time(message)
-        result = self._send_one(message, _COMMITS, None)
+        result = self._send_one(message, None, _commit)
         result.wait(timeout)
         return result
 
-    def send_messages_in_transaction(self, messages: Iterable[Message], arg: Any = None) -> TransactionSendResult:
+    def send_messages_in_transaction(
+        self, messages: Iterable[Message], arg: Any = None, *, execute: Callable[..., Any] | None = None
+    ) -> TransactionSendResult:
         """Send several messages in one transaction: readers see all of them or none.
 
         In each partition they have the order of `messages`. They are one half message with one local transaction, one
@@ -209,38 +208,42 @@ class TransactionProducer:
         At most 1,000 messages go to at most 100 topics. Together they may be as large as one message. RocketMQ has no
         such call. Raises as `send_message_in_transaction` does.
         """
-        return self._send_one(together(messages, self._options.names), self._listener, arg)
+        message = together(messages, self._options.names)
+        return self._send_one(message, arg, bind_execute(self._listener, execute))
 
     def _send_one(
-        self, message: Message, listener: TransactionListener, arg: Any, half_partition: int = BY_KEY
+        self, message: Message, arg: Any, run: LocalTransaction | None, half_partition: int = BY_KEY
     ) -> TransactionSendResult:
+        has_listener = run is not _commit
         runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
-            return self._store_one(message, listener, arg)
+            return self._store_one(message, arg, run)
         sends = runtime.sends
         transaction_id = sends.admit_message(message)
-        sends.ask_barrier(listener)
+        if has_listener:
+            sends.ask_barrier(self._listener)
         # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait forever.
         running = calling(self)
         try:
             with running:
                 sends.attempts.begin_attempt(transaction_id, running)
-                prepared = sends.prepare_half(
-                    message, transaction_id, half_partition, has_listener=listener is not _COMMITS
-                )
-                return sends.run_local_transaction(listener, message, prepared, arg)
+                prepared = sends.prepare_half(message, transaction_id, half_partition, has_listener=has_listener)
+                run = run or self._listener.execute_local_transaction
+                return sends.run_local_transaction(run, message, prepared, arg)
         finally:
             sends.finish_attempt(transaction_id)
 
-    def _store_one(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
+    def _store_one(self, message: Message, arg: Any, run: LocalTransaction | None) -> TransactionSendResult:
         """Run the local transaction, if it stores the message. Kafka has not answered since the start."""
-        self._life.refuse_send(is_stored=listener.forwarding is not None)
+        self._life.refuse_send(is_stored=run is not _commit and self._listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
-            outcome = execute(listener, prepared.for_listener(message), arg)
+            outcome = execute(run or self._listener.execute_local_transaction, prepared.for_listener(message), arg)
         return TransactionSendResult.of_decision(prepared, outcome, settled_ticket(prepared.entry_of(outcome)))
 
-    def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
+    def submit_message_in_transaction(
+        self, message: Message, arg: Any = None, *, execute: Callable[..., Any] | None = None
+    ) -> Future[TransactionSendResult]:
         """Like `send_message_in_transaction`, in the background: one thread can have many transactions in flight.
 
         Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
@@ -257,22 +260,24 @@ class TransactionProducer:
         over.
         """
         check_message(message, self._options.names)
-        return self._submit_one(message, arg)
+        return self._submit_one(message, arg, bind_execute(self._listener, execute))
 
     def submit_messages_in_transaction(
-        self, messages: Iterable[Message], arg: Any = None
+        self, messages: Iterable[Message], arg: Any = None, *, execute: Callable[..., Any] | None = None
     ) -> Future[TransactionSendResult]:
         """Like `send_messages_in_transaction`, in the background, as `submit_message_in_transaction` does for one."""
-        return self._submit_one(together(messages, self._options.names), arg)
+        message = together(messages, self._options.names)
+        return self._submit_one(message, arg, bind_execute(self._listener, execute))
 
-    def _submit_one(self, message: Message, arg: Any) -> Future[TransactionSendResult]:
+    def _submit_one(self, message: Message, arg: Any, run: LocalTransaction | None) -> Future[TransactionSendResult]:
         runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
             # Here and not in a pool, which belongs to a started client.
             stored: Future[TransactionSendResult] = Future()
-            stored.set_result(self._store_one(message, self._listener, arg))
+            stored.set_result(self._store_one(message, arg, run))
             return stored
-        return self._pipeline.submit_transaction(runtime.sends, runtime.sends.admit_message(message), message, arg)
+        sends = runtime.sends
+        return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg, run)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.

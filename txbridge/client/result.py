@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self
 
+from txbridge.client.answers import DecidedBy, LocalTransactionState, R, RolledBackByCheck, SendStatus
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.decide.decision_batcher import settled_ticket
-from txbridge.client.listener import ListenerOutcome, LocalTransactionState, SendStatus
+from txbridge.client.listener import ListenerOutcome, text_of
 
 if TYPE_CHECKING:
     from txbridge.client.decide.decision_batcher import Ticket
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _Sent(Generic[R]):
     """A half message, or a message in the outbox of the listener, with the outcome of its local transaction."""
 
     #: Name of the transaction, 32 characters. Anyone who knows it can decide the transaction, so keep it secret.
@@ -26,10 +27,13 @@ class _Sent:
     half_partition: int
     #: Offset of the half message in that partition; -1 if there is none.
     half_offset: int
-    #: The answer of the listener.
+    #: The outcome of the local transaction.
     local_transaction_state: LocalTransactionState
-    #: The exception of the listener, if it raised one. The state is then UNKNOW.
+    #: The exception of the local transaction, if it raised one: Rollback, with the state ROLLBACK_MESSAGE, or another
+    #: one, with the state UNKNOWN.
     local_exception: Exception | None
+    #: What the local transaction has returned in `Committed`; else None.
+    value: R | None
     _end: Ticket = field(repr=False)
     send_status: SendStatus = SendStatus.SEND_OK
 
@@ -44,12 +48,25 @@ class _Sent:
             half_offset=prepared.offset,
             local_transaction_state=outcome.state,
             local_exception=outcome.exception,
+            value=outcome.value,
             # A stored message is committed, whatever becomes of a half message that is rolled back.
             _end=end if outcome.send_status is SendStatus.SEND_OK else settled_ticket(end.entry),
             send_status=outcome.send_status,
             **more,
         )
         return made
+
+    @property
+    def decided_by(self) -> DecidedBy:
+        """Who has decided: the local transaction, a check that was first, or nobody so far."""
+        if self.local_transaction_state is LocalTransactionState.UNKNOWN:
+            return DecidedBy.NOBODY
+        return DecidedBy.CHECK if isinstance(self.local_exception, RolledBackByCheck) else DecidedBy.FUNCTION
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not committed: the text of `Rollback`, or of the exception. None without one."""
+        return None if self.local_exception is None else text_of(self.local_exception) or None
 
     @property
     def end(self) -> Future[None]:
@@ -73,7 +90,7 @@ class _Sent:
 
 
 @dataclass(frozen=True)
-class TransactionSendResult(_Sent):
+class TransactionSendResult(_Sent[R]):
     """A half message that is stored, with the outcome of its local transaction."""
 
     def wait(self, timeout: float | None = None) -> None:
@@ -91,7 +108,7 @@ class TransactionSendResult(_Sent):
 
 
 @dataclass(frozen=True)
-class AsyncTransactionSendResult(_Sent):
+class AsyncTransactionSendResult(_Sent[R]):
     """TransactionSendResult of an AsyncTransactionProducer. Its `wait` is awaited."""
 
     _hand_over: HandOver = field(kw_only=True, repr=False, compare=False)

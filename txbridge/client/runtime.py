@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
@@ -23,7 +24,7 @@ from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.real_topics import RealTopics
 from txbridge.client.kafka.shortage import Shortage
 from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
-from txbridge.client.listener import ListenerOutcome, LocalTransactionState
+from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import MessageLimits
 from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import HalfWriter

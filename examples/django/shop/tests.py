@@ -15,19 +15,19 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, IntegrityError, connection, connections, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory, TestCase, TransactionTestCase, override_settings
-from txbridge_django import Rollback, get_producer, outbox, send_message_in_transaction
+from txbridge_django import get_producer, outbox, send_message_in_transaction
 from txbridge_django.conf import check_settings
 from txbridge_django.listener import DjangoTransactionListener
 from txbridge_django.models import Transaction
 
 from shop.models import Order
 from shop.views import place_order
-from txbridge import LocalTransactionState, Message, MessageExt, TransactionProducer, UsageError
+from txbridge import Committed, LocalTransactionState, Message, MessageExt, Rollback, TransactionProducer, UsageError
 from txbridge.testing.memory import MemoryBridge
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOWN = LocalTransactionState.UNKNOW
+UNKNOWN = LocalTransactionState.UNKNOWN
 ID = "0123456789ABCDEF" * 2
 
 
@@ -40,7 +40,12 @@ class LocalTransactions(TransactionTestCase):
         self.listener = DjangoTransactionListener("default", 0.3)
 
     def execute(self, function=place_order, arg="A1"):
-        return self.listener.execute_local_transaction(message(), (function, arg))
+        """What the local transaction answers, where neither its value nor its reason matters."""
+        try:
+            answer = self.listener.bind_function(function)(message(), arg)
+        except Rollback:
+            return ROLLBACK
+        return COMMIT if isinstance(answer, Committed) else answer
 
     def check(self):
         return self.listener.check_local_transaction(message())
@@ -70,6 +75,13 @@ class LocalTransactions(TransactionTestCase):
         # A second call does not execute it again.
         self.assertIs(self.execute(arg="A2"), COMMIT)
         self.assertEqual(self.stored(), (["A1"], [(ID, "committed")]))
+
+    def test_a_value_and_a_reason_get_out(self):
+        place = self.listener.bind_function(place_order)
+        placed = place(message(), "A1")
+        self.assertEqual(placed, Committed(Order.objects.get().pk))
+        with self.assertRaisesRegex(Rollback, "^this order exists$"):
+            place(message(ID[::-1]), "A1")
 
     def test_the_function_can_roll_back(self):
         def refuse(how):
@@ -106,7 +118,7 @@ class LocalTransactions(TransactionTestCase):
 
     def test_an_answer_that_may_be_a_mistake_is_rolled_back(self):
         for answer in (COMMIT, 0, "no"):
-            with self.assertRaisesRegex(UsageError, "returns None or True to commit"):
+            with self.assertRaisesRegex(UsageError, "returns None, True or Committed\\(value\\) to commit"):
                 self.execute(lambda message, number, answer=answer: answer)
         self.assertEqual(self.stored(), ([], []))
 
@@ -346,7 +358,7 @@ class LocalTransactions(TransactionTestCase):
 
     def test_a_send_within_a_transaction_is_refused_before_anything_is_sent(self):
         def send(*_):
-            send_message_in_transaction(Message("orders", b"v"), place_order, "A1")
+            send_message_in_transaction(Message("orders", b"v"), "A1", execute=place_order)
 
         for options in ({}, {"durable": True}, {"savepoint": False}):
             with transaction.atomic(**options), self.assertRaisesRegex(UsageError, "within transaction.atomic"):
@@ -374,7 +386,7 @@ class LocalTransactions(TransactionTestCase):
             await Order.objects.acreate(number=number)
 
         async def view():
-            send_message_in_transaction(Message("orders", b"v"), place_order, "A1")
+            send_message_in_transaction(Message("orders", b"v"), "A1", execute=place_order)
 
         async def add():
             outbox.add(Message("orders", b"v"))
@@ -388,7 +400,7 @@ class LocalTransactions(TransactionTestCase):
                     asyncio.run(call())
             for function in (place_later, partial(place_later, None)):
                 with self.assertRaisesRegex(UsageError, "place_later is a coroutine function.*give a plain one"):
-                    send_message_in_transaction(Message("orders", b"v"), function, "A1")
+                    send_message_in_transaction(Message("orders", b"v"), "A1", execute=function)
         started.assert_not_called()
 
 
@@ -424,7 +436,7 @@ class Announcements(TransactionTestCase):
 class Inside(TestCase):
     def test_a_test_case_is_a_transaction_of_its_own(self):
         with self.assertRaisesRegex(UsageError, "in tests use TransactionTestCase"):
-            send_message_in_transaction(Message("orders", b"v"), place_order, "A1")
+            send_message_in_transaction(Message("orders", b"v"), "A1", execute=place_order)
 
 
 class Settings(TransactionTestCase):

@@ -24,10 +24,10 @@ from txbridge_sqlalchemy import AsyncSqlTransactionListener, Outbox, SqlTransact
 from tests.support.listeners import Commits
 from txbridge import (
     AsyncTransactionProducer,
+    Committed,
     LocalTransactionState,
     Message,
     MessageExt,
-    SendStatus,
     TransactionProducer,
 )
 
@@ -182,7 +182,7 @@ def _with_outbox(*, notify: bool) -> Callable[[Service], AbstractContextManager[
 class _Noting(SqlTransactionListener):
     """Notes when each transaction was committed."""
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Committed[Any]:
         state = super().execute_local_transaction(message, arg)
         self.committed[arg] = time.monotonic()
         return state
@@ -271,7 +271,7 @@ class _AsyncNoting(AsyncSqlTransactionListener):
 
     committed: dict[int, float]
 
-    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | SendStatus:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Committed[Any]:
         state = await super().execute_local_transaction(message, arg)
         self.committed[arg] = time.monotonic()
         return state

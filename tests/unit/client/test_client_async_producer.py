@@ -257,8 +257,8 @@ async def test_what_plain_methods_return_and_raise(runtime):
     assert [result.local_transaction_state.name for result in results] == [
         "COMMIT_MESSAGE",
         "COMMIT_MESSAGE",
-        "UNKNOW",
-        "UNKNOW",
+        "UNKNOWN",
+        "UNKNOWN",
     ]
     assert isinstance(results[3].local_exception, StopIteration)
 
@@ -482,7 +482,7 @@ async def test_a_cancelled_check_is_unknown(runtime):
     async with producer_with(Listener(check=check)):
         runtime.checks.ask_application(REQUEST, answers.append)
         await until(lambda: answers)
-    assert answers[0].state is LocalTransactionState.UNKNOW
+    assert answers[0].state is LocalTransactionState.UNKNOWN
 
 
 async def test_a_blocking_listener_will_do(runtime):

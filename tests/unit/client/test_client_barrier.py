@@ -13,7 +13,7 @@ from txbridge.client.barrier import Barrier
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOWN = LocalTransactionState.UNKNOW
+UNKNOWN = LocalTransactionState.UNKNOWN
 #: The answer of `Barrier.answer` after which the listener writes "rolled back".
 WRITE = None
 

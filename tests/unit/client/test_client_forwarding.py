@@ -22,6 +22,7 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client import start as start_module
+from txbridge.client.answers import Stored
 from txbridge.client.flow import lifetime
 from txbridge.client.forwarding import Forwarding
 from txbridge.errors import KafkaUnreachableError
@@ -47,7 +48,7 @@ class Storing(TransactionListener):
 
     def execute_local_transaction(self, message, arg):
         self.given.append(message)
-        return SendStatus.STORED if self.stores_all or not message.has_half else COMMIT
+        return Stored(None) if self.stores_all or not message.has_half else COMMIT
 
     def check_local_transaction(self, message):
         raise AssertionError

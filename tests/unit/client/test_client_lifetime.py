@@ -15,7 +15,7 @@ import pytest
 from tests.support.cancel_at import CancelledAt
 from tests.support.client_fakes import LAYOUT, FakeRuntime, working_kafka
 from tests.support.interrupts import wait_until
-from tests.support.listeners import COMMIT, Answers
+from tests.support.listeners import COMMIT, Answers, AsyncCommits
 from tests.support.own_threads import names_of_ours
 from txbridge import (
     AsyncTransactionProducer,
@@ -283,9 +283,10 @@ async def driven(awaitable):
     return await awaitable
 
 
-async def _commit(*_):
-    await asyncio.sleep(0)
-    return COMMIT
+class Waits(AsyncCommits):
+    async def execute_local_transaction(self, message, arg):
+        await asyncio.sleep(0)
+        return COMMIT
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
@@ -295,10 +296,7 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
         monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
 
         async def main():
-            listener = Answers()
-            producer = AsyncTransactionProducer("orders", listener, SETTINGS)
-            if not is_plain:
-                producer._execute._method, producer._execute._is_coroutine = _commit, True
+            producer = AsyncTransactionProducer("orders", Answers() if is_plain else Waits(), SETTINGS)
 
             async def scenario():
                 await producer.start()

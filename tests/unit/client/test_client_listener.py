@@ -22,7 +22,7 @@ class BrokenError(Exception):
 def ask_both(answer):
     """Outcomes of the local transaction and of the check."""
     listener = Answers(lambda *_: answer, lambda _: answer)
-    outcomes = execute(listener, MESSAGE, "arg"), check(listener, MESSAGE)
+    outcomes = execute(listener.execute_local_transaction, MESSAGE, "arg"), check(listener, MESSAGE)
     assert (listener.executed, listener.checked) == ([(MESSAGE, "arg")], [MESSAGE])
     return outcomes
 
@@ -31,9 +31,11 @@ def test_rocketmqs_numbers_and_both_spellings():
     assert [(state.name, state.value) for state in LocalTransactionState] == [
         ("COMMIT_MESSAGE", 8),
         ("ROLLBACK_MESSAGE", 12),
-        ("UNKNOW", 0),
+        ("UNKNOWN", 0),
     ]
-    assert LocalTransactionState.UNKNOWN is LocalTransactionState.UNKNOW
+    assert LocalTransactionState.UNKNOW is LocalTransactionState.UNKNOWN
+    assert [str(state) for state in LocalTransactionState] == [repr(state) for state in LocalTransactionState]
+    assert f"{COMMIT} {UNKNOWN!r}" == "LocalTransactionState.COMMIT_MESSAGE LocalTransactionState.UNKNOWN"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,10 @@ def test_anything_else_is_unknown_and_said_aloud(answer, kind, caplog):
 
 def test_an_exception_is_unknown_with_rocketmqs_remark(caplog):
     error = ValueError("no such account, 50 % off")
-    executed, checked = execute(Answers(error), MESSAGE, None), check(Answers(check=error), MESSAGE)
+    executed, checked = (
+        execute(Answers(error).execute_local_transaction, MESSAGE, None),
+        check(Answers(check=error), MESSAGE),
+    )
     assert [(outcome.state, outcome.exception) for outcome in (executed, checked)] == [(UNKNOWN, error)] * 2
     assert executed.remark == "executeLocalTransactionBranch exception: ValueError: no such account, 50 % off"
     assert checked.remark == "checkLocalTransactionState Exception: ValueError: no such account, 50 % off"
@@ -81,13 +86,13 @@ def test_an_exception_is_unknown_with_rocketmqs_remark(caplog):
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
 def test_what_is_no_exception_gets_out(error):
     with pytest.raises(type(error)):
-        execute(Answers(error), MESSAGE, None)
+        execute(Answers(error).execute_local_transaction, MESSAGE, None)
     with pytest.raises(type(error)):
         check(Answers(check=error), MESSAGE)
 
 
 def test_exception_without_text_and_endless_text():
-    assert execute(Answers(BrokenError()), MESSAGE, None).remark == (
+    assert execute(Answers(BrokenError()).execute_local_transaction, MESSAGE, None).remark == (
         "executeLocalTransactionBranch exception: BrokenError: (its text cannot be had)"
     )
-    assert len(execute(Answers(ValueError("x" * 1_000_000)), MESSAGE, None).remark) == 2_048
+    assert len(execute(Answers(ValueError("x" * 1_000_000)).execute_local_transaction, MESSAGE, None).remark) == 2_048

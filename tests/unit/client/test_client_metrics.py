@@ -12,7 +12,7 @@ from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.decision_record import Decision, DecisionEntry
 
 COMMITTED = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
-UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOW)
+UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOWN)
 ID, MESSAGE = "A" * 32, Message("t", b"")
 STORED = Prepared(ID, 0, 7, 1_000, 10)
 

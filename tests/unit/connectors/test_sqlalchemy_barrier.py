@@ -12,6 +12,7 @@ from txbridge_sqlalchemy import SqlTransactionListener, transactions
 
 from tests.support import sql_application
 from tests.support.checked_message import ID, checked_message
+from tests.support.listeners import answer_of
 from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, create, message, place, purge_all
 from tests.support.sql_service import SqlService
 from txbridge import UsageError
@@ -23,7 +24,7 @@ class Service(SqlService):
     """With the messages of these tests."""
 
     def execute(self, transaction_id=ID):
-        return self.execute_local_transaction(message(transaction_id), 1)
+        return answer_of(self.execute_local_transaction, message(transaction_id), 1)
 
     def check(self, age_s=90.0, barrier_id=None, transaction_id=ID):
         return self.check_local_transaction(checked_message(age_s, barrier_id, transaction_id=transaction_id))

@@ -25,8 +25,9 @@ from txbridge_sqlalchemy.outbox_dialects import dialect_of
 from txbridge_sqlalchemy.outbox_table import outbox_lanes
 
 from tests.support.async_engine import DRIVERS, async_twin
-from tests.support.sql_application import COMMIT, ROLLBACK, create, order_ids, place, place_async, state_of
-from txbridge import Message, MessageExt, SendStatus, UsageError
+from tests.support.sql_application import COMMIT, create, order_ids, place, place_async, state_of
+from txbridge import Message, MessageExt, Rollback, UsageError
+from txbridge.client.answers import Stored
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError
 from txbridge.client.message import NO_HALF
@@ -119,7 +120,7 @@ def test_while_kafka_is_away_data_and_message_are_committed_together(engine, lis
     counted = []
     listener.forwarding.count_stored = lambda: counted.append(1)
     message = without_half()
-    assert listener.execute_local_transaction(message, 1) is SendStatus.STORED
+    assert listener.execute_local_transaction(message, 1) == Stored(None)
     assert counted == [1]
     assert order_ids(engine) == [1]
     assert stored(engine) == [WHOLE]
@@ -141,7 +142,8 @@ def test_a_function_that_rolls_back_stores_nothing(engine, error):
         with pytest.raises(error):
             listener.execute_local_transaction(without_half(), 1)
     else:
-        assert listener.execute_local_transaction(without_half(), 1) is ROLLBACK
+        with pytest.raises(Rollback):
+            listener.execute_local_transaction(without_half(), 1)
     assert (order_ids(engine), stored(engine)) == ([], [])
 
 
@@ -181,7 +183,7 @@ def test_with_a_half_message_and_an_empty_outbox_it_goes_directly(engine, listen
 def test_behind_a_row_of_its_key_it_is_stored_and_its_half_message_can_never_be_committed(engine, listener):
     first = Message("t", b"first", b"k")
     add(engine, first)
-    assert listener.execute_local_transaction(direct(), 1) is SendStatus.STORED
+    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
     assert order_ids(engine) == [1]
     assert stored(engine) == [first, WHOLE]
     assert state_of(engine, HALF) is None
@@ -195,14 +197,14 @@ def test_rows_of_other_keys_stop_nobody(engine, listener, message):
 
 def test_while_very_many_rows_wait_each_message_is_stored(engine, listener):
     add(engine, *(Message("t", b"v", b"other") for _ in range(1_000)))
-    assert listener.execute_local_transaction(direct(), 1) is SendStatus.STORED
+    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
 
 
 def test_several_messages_are_stored_behind_any_row_each_with_its_time(engine, listener):
     several = together([Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")], Names())
     assert listener.execute_local_transaction(direct(several), 1) is COMMIT
     add(engine, Message("t", b"v", b"other"))
-    assert listener.execute_local_transaction(direct(several, "D" * 32), 2) is SendStatus.STORED
+    assert listener.execute_local_transaction(direct(several, "D" * 32), 2) == Stored(None)
     assert stored(engine)[1:] == [Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")]
 
 
@@ -223,7 +225,7 @@ def test_a_message_that_would_wait_for_long_is_stored(engine, sent, monkeypatch)
     monkeypatch.setattr("txbridge_sqlalchemy.forwarding._SETTLE_S", 0.05)
     set_last_batch(engine)
     listener = connected(SqlTransactionListener(engine, place, outbox=Outbox()), sent, acknowledges=False)
-    assert listener.execute_local_transaction(direct(), 1) is SendStatus.STORED
+    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
     assert (list(sent), state_of(engine, HALF), stored(engine)) == ([LAST], None, [WHOLE])
 
 
@@ -236,7 +238,7 @@ def test_a_row_names_the_ends_of_its_key_that_kafka_may_not_have(engine, listene
     acknowledged, lost = commit(WHOLE, "D" * 32), commit(WHOLE, EARLIER)
     other = commit(Message("t", b"v", b"other"), "E" * 32)
     acknowledged.settle_with()
-    assert listener.execute_local_transaction(without_half(), 1) is SendStatus.STORED
+    assert listener.execute_local_transaction(without_half(), 1) == Stored(None)
     (row,) = waiting(engine)
     assert (row.message, row.after) == (WHOLE, (("group", EARLIER, 2, 3),))
     # An END that was given up is sent again before any message goes directly.
@@ -270,7 +272,7 @@ def test_a_session_and_a_table_of_another_name(engine):
     table = OutboxTable.for_txbridge("billing_outbox")
     create_outbox(engine, table)
     listener = SqlTransactionListener(sessionmaker(engine), place, outbox=Outbox(table))
-    assert listener.execute_local_transaction(without_half(), 1) is SendStatus.STORED
+    assert listener.execute_local_transaction(without_half(), 1) == Stored(None)
     assert order_ids(engine) == [1]
     assert stored(engine) == []
     with engine.connect() as connection:
@@ -287,7 +289,7 @@ async def test_asyncio_stores_and_sends_ends_again_too(url, engine, sent):
     for number, driver in enumerate(DRIVERS[engine.dialect.name]):
         twin = async_twin(url, driver)
         listener = connected(AsyncSqlTransactionListener(twin, place_async, outbox=Outbox()), sent)
-        assert await listener.execute_local_transaction(without_half(), 10 * number) is SendStatus.STORED
+        assert await listener.execute_local_transaction(without_half(), 10 * number) == Stored(None)
         rows = await asyncio.to_thread(stored, engine)
         assert rows == [WHOLE] * (number + 1)
         await asyncio.to_thread(set_last_batch, engine, LAST._replace(half_offset=number))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from sqlalchemy import create_engine, event, insert, select, text
@@ -25,11 +26,23 @@ from txbridge_sqlalchemy import (
 
 from tests.support import sql_application
 from tests.support.harness import eventually
-from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, number, orders, place, state_of
+from tests.support.listeners import answer_of
+from tests.support.sql_application import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    message,
+    number,
+    orders,
+    place,
+    place_async,
+    state_of,
+)
 from tests.support.sql_service import SqlService
 from tests.support.stopped import wait_stopped
-from txbridge import UsageError
+from txbridge import Committed, UsageError
 from txbridge.client import listener as client
+from txbridge.client.answers import RolledBackByCheck
 
 ID = "0123456789ABCDEF" * 2
 MESSAGE = message(ID)
@@ -63,7 +76,7 @@ class Running:
         self._how = None
         self._listener = SqlTransactionListener(engine, self._run)
         self._pool = ThreadPoolExecutor(1)
-        self._answer = self._pool.submit(self._listener.execute_local_transaction, MESSAGE, 1)
+        self._answer = self._pool.submit(answer_of, self._listener.execute_local_transaction, MESSAGE, 1)
         assert self._entered.wait(120)
 
     def _run(self, connection, placed, arg):
@@ -127,7 +140,7 @@ def test_a_session_is_given_when_a_sessionmaker_was(engine, binds):
 
 
 @pytest.mark.parametrize("how", ["False", "Rollback"])
-def test_the_function_can_roll_back(engine, make, how):
+def test_the_function_can_roll_back_with_a_reason(engine, make, how, caplog):
     def refuse(work, placed, arg):
         place(work, placed, arg)
         if how == "Rollback":
@@ -135,13 +148,38 @@ def test_the_function_can_roll_back(engine, make, how):
         return False
 
     service = make(refuse)
-    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(Rollback, match="^sold out$" if how == "Rollback" else "^$"):
+        service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
     assert state_of(engine, ID) is None
+    assert caplog.records == []
     assert service.check_local_transaction(MESSAGE) is ROLLBACK
     assert state_of(engine, ID) == "rolled back"
-    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(RolledBackByCheck, match="a check was first"):
+        service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
+    assert [(record.event, record.levelname) for record in caplog.records] == [("check_was_first", "WARNING")]
+
+
+def test_a_commit_has_a_value(engine, make):
+    def place_order(work, placed, arg):
+        place(work, placed, arg)
+        return Committed(arg + 1)
+
+    assert make(place_order).execute_local_transaction(MESSAGE, 1) == Committed(2)
+    assert rows(engine) == [(1, ID)]
+
+
+def test_a_listener_without_a_function_runs_that_of_each_send(engine):
+    listener = SqlTransactionListener(engine)
+    assert listener.needs_function
+    assert not SqlTransactionListener(engine, place).needs_function
+    assert listener.bind_function(place)(MESSAGE, 1) is COMMIT
+    assert rows(engine) == [(1, ID)]
+    assert listener.check_local_transaction(MESSAGE) is COMMIT
+    for refused in (lambda: listener.bind_function(place_async), lambda: SqlTransactionListener(engine, place_async)):
+        with pytest.raises(UsageError, match="a coroutine function"):
+            refused()
 
 
 def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine, make):
@@ -153,7 +191,7 @@ def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine, ma
     with pytest.raises(ZeroDivisionError):
         service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
-    assert client.execute(service, MESSAGE, 1).state is UNKNOWN
+    assert client.execute(service.execute_local_transaction, MESSAGE, 1).state is UNKNOWN
     assert service.check_local_transaction(MESSAGE) is ROLLBACK
 
 
@@ -181,7 +219,8 @@ def test_a_failed_flush_is_rolled_back(engine, then):
             session.execute(select(Order))
 
     listener = SqlTransactionListener(sessionmaker(engine), place_order)
-    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(Rollback):
+        listener.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == [(1, "other")]
 
 
@@ -199,7 +238,7 @@ def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engi
 
     service = make(meddle)
     expected = COMMIT if ends == "commit" else ROLLBACK
-    assert service.execute_local_transaction(MESSAGE, 1) is expected
+    assert answer_of(service.execute_local_transaction, MESSAGE, 1) is expected
     assert [row.id for row in rows(engine)] == ([1] if expected is COMMIT else [])
     assert service.check_local_transaction(MESSAGE) is expected
 
@@ -210,7 +249,7 @@ def test_an_answer_that_may_be_a_mistake_is_rolled_back(engine, answer):
         place(connection, placed, arg)
         return answer
 
-    with pytest.raises(UsageError, match="returns None or True to commit and False to roll back"):
+    with pytest.raises(UsageError, match=r"returns None, True or Committed\(value\) to commit and False to roll back"):
         SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
     assert state_of(engine, ID) is None
@@ -250,7 +289,8 @@ def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engi
                 place(work, placed, arg)
 
     service = make(swallow)
-    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(Rollback):
+        service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == [(7, "other")]
     assert service.check_local_transaction(MESSAGE) is ROLLBACK
     assert [record.event for record in caplog.records if record.name == "txbridge.client"] == [
@@ -276,7 +316,7 @@ def test_the_table_has_the_last_word_when_the_function_sends_the_end_as_text(eng
         return commits
 
     service = make(meddle)
-    assert service.execute_local_transaction(MESSAGE, 1) is expected
+    assert answer_of(service.execute_local_transaction, MESSAGE, 1) is expected
     assert rows(engine) == ([(1, ID)] if expected is COMMIT else [])
     assert service.check_local_transaction(MESSAGE) is expected
 
@@ -294,7 +334,8 @@ def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
         place(session, placed, arg)
         event.listen(session, "before_commit", swallow)
 
-    assert SqlTransactionListener(factory, place_order).execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(Rollback):
+        SqlTransactionListener(factory, place_order).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
 
     # If the check's own row cannot be committed either, it raises an error instead of rolling back.
@@ -321,7 +362,8 @@ def test_a_handler_of_commit_that_ends_the_transaction_is_no_commit(engine, make
     service.verify()
     event.listen(getattr(service.engine, "sync_engine", service.engine), "commit", end)
     ending.append(True)
-    assert service.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(Rollback):
+        service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
     assert service.check_local_transaction(MESSAGE) is ROLLBACK
 
@@ -344,7 +386,8 @@ def test_a_function_that_closes_what_it_was_given_has_rolled_back(engine, make):
         place(work, placed, arg)
         work.close()
 
-    assert make(close).execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(Rollback):
+        make(close).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
 
 
@@ -521,7 +564,8 @@ def test_after_a_check_the_transaction_can_not_be_executed(engine):
     called = []
     listener = SqlTransactionListener(engine, lambda *arguments: called.append(arguments))
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
-    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    with pytest.raises(Rollback):
+        listener.execute_local_transaction(MESSAGE, 1)
     assert called == []
     assert state_of(engine, ID) == "rolled back"
 
@@ -584,7 +628,7 @@ def test_threads_that_check_and_execute_agree(url, engine):
 
     with ThreadPoolExecutor(3) as pool:
         done = [
-            pool.submit(run, "execute", listener.execute_local_transaction),
+            pool.submit(run, "execute", partial(answer_of, listener.execute_local_transaction)),
             pool.submit(run, "check", lambda asked, _: listener.check_local_transaction(asked)),
             pool.submit(run, "again", lambda asked, _: listener.check_local_transaction(asked)),
         ]

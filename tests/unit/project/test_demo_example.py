@@ -14,7 +14,7 @@ from tests.support.source import ROOT
 from txbridge import LocalTransactionState
 
 COMMIT, ROLLBACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
-UNKNOW = LocalTransactionState.UNKNOW
+UNKNOWN = LocalTransactionState.UNKNOWN
 
 
 def test_the_figures_that_it_prints_are_those_of_the_page():
@@ -62,7 +62,7 @@ async def test_local_transactions_at_the_same_time_share_one_of_the_database(fli
 
 async def test_a_decision_follows_the_commit_and_a_check_finds_the_row(flight_log):
     file = flight_log._connection.execute("PRAGMA database_list").fetchone()[2]
-    kinds = {COMMIT: flight(), UNKNOW: flight(has_air_time=False), ROLLBACK: flight(departed=False)}
+    kinds = {COMMIT: flight(), UNKNOWN: flight(has_air_time=False), ROLLBACK: flight(departed=False)}
     for number, (answer, kind) in enumerate(kinds.items()):
         assert await flight_log.execute_local_transaction(message(number), kind) is answer
         # Another connection does not see an open transaction.

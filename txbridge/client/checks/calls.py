@@ -11,11 +11,11 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from txbridge.client.async_listener import ListenerMethod
+from txbridge.client.async_listener import AsyncTransactionListener, call_function
 from txbridge.client.base.log import report
 from txbridge.client.base.reentrancy import calling
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.listener import UNKNOWN, ListenerOutcome, TransactionListener, check
+from txbridge.client.listener import UNKNOWN, ListenerOutcome, TransactionListener, check, check_failed
 from txbridge.client.message import MessageExt
 from txbridge.core.names import short_id
 from txbridge.deadline import Deadline
@@ -128,9 +128,11 @@ class ThreadChecks(CheckCalls):
 class LoopChecks(CheckCalls):
     """Calls on an event loop, at most `concurrency` at the same time."""
 
-    def __init__(self, method: ListenerMethod, owner: object, concurrency: int) -> None:
+    def __init__(
+        self, listener: TransactionListener | AsyncTransactionListener, owner: object, concurrency: int
+    ) -> None:
         super().__init__()
-        self._method = method
+        self._listener = listener
         self._owner = owner
         self._turns = asyncio.Semaphore(concurrency)
         #: The application's loop; set before the first check comes.
@@ -150,7 +152,7 @@ class LoopChecks(CheckCalls):
                 return None
             try:
                 with calling(self._owner):
-                    return await self._method.call_listener(message, left_running=lambda _: None)
+                    return await call_function(self._listener.check_local_transaction, message, failed=check_failed)
             except asyncio.CancelledError:
                 # The application ends its loop, or its method has given itself up.
                 return UNKNOWN

@@ -15,7 +15,7 @@ from txbridge.client.base.log import report
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.base.shared_future import LightFuture, SharedCondition
 from txbridge.client.errors import PrepareError, closed
-from txbridge.client.listener import TransactionListener
+from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
@@ -46,6 +46,8 @@ class _Attempt:
     transaction_id: str
     message: Message
     arg: Any
+    #: None for that of the listener.
+    run: LocalTransaction | None
     future: Future[TransactionSendResult]
     size: int
     #: Epoch from InFlight; None until it counts there, and once it is over.
@@ -87,12 +89,12 @@ class Pipeline:
         self._stopped = self._closed = False
 
     def submit_transaction(
-        self, sends: SendPath, transaction_id: str, message: Message, arg: Any
+        self, sends: SendPath, transaction_id: str, message: Message, arg: Any, run: LocalTransaction | None = None
     ) -> Future[TransactionSendResult]:
         """Hand the half message over. Blocks while too much is in flight. Raises UsageError after close."""
         size = len(message.value or b"")
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
-        attempt = _Attempt(self._ready, sends, transaction_id, message, arg, future, size)
+        attempt = _Attempt(self._ready, sends, transaction_id, message, arg, run, future, size)
         try:
             # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait forever.
             self._enter_flight(attempt)
@@ -247,7 +249,8 @@ class Pipeline:
                 try:
                     if isinstance(prepared, PrepareError):
                         prepared = sends.stand_in(attempt.transaction_id, prepared)
-                    result = sends.run_local_transaction(self._listener, attempt.message, prepared, attempt.arg)
+                    run = attempt.run or self._listener.execute_local_transaction
+                    result = sends.run_local_transaction(run, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)
                 else:

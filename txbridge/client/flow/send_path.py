@@ -17,7 +17,13 @@ from txbridge.client.errors import PrepareError, barrier_failed, started_before_
 from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.kafka.producer import BY_KEY
-from txbridge.client.listener import ListenerOutcome, TransactionListener, execute, execution_failed
+from txbridge.client.listener import (
+    ListenerOutcome,
+    LocalTransaction,
+    TransactionListener,
+    execute,
+    execution_failed,
+)
 from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
@@ -293,12 +299,12 @@ class SendPath:
         return self.require_stored(transaction_id, result, has_listener=has_listener)
 
     def run_local_transaction(
-        self, listener: TransactionListener, message: Message, prepared: Prepared, arg: Any
+        self, run: LocalTransaction, message: Message, prepared: Prepared, arg: Any
     ) -> TransactionSendResult:
         """Run the local transaction in this thread, and queue its decision."""
         given = prepared.for_listener(message)
         try:
-            outcome = execute(listener, given, arg)
+            outcome = execute(run, given, arg)
         except BaseException as error:
             self.send_unknown(prepared, given, error)
             raise

@@ -10,6 +10,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
+from txbridge.client.answers import LocalTransactionState
 from txbridge.client.checks.calls import CheckCalls, LoopChecks
 from txbridge.client.checks.request import CheckRequest, parse_check
 from txbridge.client.decide.decision_batcher import Ticket
@@ -17,7 +18,7 @@ from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch
-from txbridge.client.listener import ListenerOutcome, LocalTransactionState
+from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message, MessageLimits, now_ms
 from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import Report, headers_of
@@ -217,7 +218,7 @@ class MemoryClient:
         end = self.submit_command(PARTITION, entry, Source.CHECK, request.size)
         for watcher in self._watchers:
             watcher.watch_answer(request, outcome, end)
-        return [] if outcome.exception is None else [outcome.exception]
+        return [] if outcome.exception is None or outcome.decision else [outcome.exception]
 
     def _parse_check(self, record: Record) -> CheckRequest:
         return parse_check(record, self.group, Names(), self.half_partitions)

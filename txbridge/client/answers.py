@@ -1,0 +1,84 @@
+"""Answers of local transactions: RocketMQ's states, a commit with a value, a rollback with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+
+from txbridge.core.decision_record import Decision
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: What a local transaction returns to the sender. A type checker takes the bare name of a class as one of Any.
+    R = TypeVar("R", default=Any)
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
+
+
+class LocalTransactionState(Enum):
+    """Outcome of a local transaction. The names are RocketMQ's; its spelling UNKNOW is an alias."""
+
+    # Members are unique, so identity is enough. Enum hashes their names, in Python code.
+    __hash__ = object.__hash__
+    __repr__ = Enum.__str__
+
+    COMMIT_MESSAGE = Decision.COMMIT
+    ROLLBACK_MESSAGE = Decision.ROLLBACK
+    #: Not known yet: the worker will ask `check_local_transaction`.
+    UNKNOWN = Decision.UNKNOWN
+    UNKNOW = UNKNOWN
+
+
+class DecidedBy(Enum):
+    """Who has decided a transaction when its result is made."""
+
+    __hash__ = object.__hash__
+    __repr__ = Enum.__str__
+
+    #: The local transaction: the listener's, or the function of the send.
+    FUNCTION = "function"
+    #: A check, which was first and has rolled it back. The function has had no effect, so sending again is safe.
+    CHECK = "check"
+    #: Nobody so far. A check will.
+    NOBODY = "nobody"
+
+
+class SendStatus(Enum):
+    """RocketMQ's SendStatus. Its other states (a late flush, a late replica) do not exist with acks=all."""
+
+    __repr__ = Enum.__str__
+
+    #: Kafka has stored the half message.
+    SEND_OK = "SEND_OK"
+    #: The message is in the outbox of the listener, committed with the local transaction. A relay sends it.
+    STORED = "STORED"
+
+
+@dataclass(frozen=True)
+class Committed(Generic[R]):
+    """Returned by a local transaction to commit, with a value for its sender: `value` of the result."""
+
+    value: R
+
+
+class Stored(Committed[R]):
+    """Committed, and the message is in the outbox of the listener."""
+
+
+class Rollback(Exception):  # noqa: N818  it is a decision, not an error
+    """Raised by a local transaction, or by a check, to roll back. Its text is the `reason` of the result.
+
+    Kafka stores the text with the decision, and operators see it (`txbridge show`).
+    """
+
+
+class RolledBackByCheck(Rollback):
+    """Raised by a listener whose local transaction finds that a check has rolled it back already."""
+
+
+#: What a local transaction returns. None is unknown, as in RocketMQ.
+Answer: TypeAlias = LocalTransactionState | Committed[R] | None
