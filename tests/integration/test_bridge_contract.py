@@ -9,14 +9,17 @@ from contextlib import closing
 
 import pytest
 from sqlalchemy import create_engine, text
-from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table
+from txbridge_sqlalchemy import SqlTransactionListener, create_table
 
 from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
+    Committed,
+    DecidedBy,
     EndTransactionError,
     Message,
+    Rollback,
     TransactionListener,
     TransactionProducer,
 )
@@ -124,11 +127,21 @@ def test_a_commit_is_delivered_once_as_it_was_sent(bridge, topic):
     assert producer.flush(30) == 0
 
 
-def test_a_rollback_is_never_visible(bridge, topic):
+def test_a_rollback_is_never_visible_and_its_sender_knows_why(bridge, topic):
+    def order(message, number):
+        if number > 9:
+            raise Rollback("out of stock")
+        return Committed(number + 1_000)
+
     producer = bridge.start_producer(Scripted(), topic)
-    result = producer.send_message_in_transaction(Message(topic, b"value"), ROLLBACK)
-    assert bridge.wait_fate(result) is TransactionState.ROLLED_BACK
-    assert values(bridge, topic) == []
+    refused = producer.send_message_in_transaction(Message(topic, b"refused"), 10, execute=order)
+    placed = producer.send_message_in_transaction(Message(topic, b"placed"), 9, execute=order)
+    assert (refused.local_transaction_state, refused.reason, refused.value) == (ROLLBACK, "out of stock", None)
+    assert (placed.local_transaction_state, placed.reason, placed.value) == (COMMIT, None, 1_009)
+    assert [refused.decided_by, placed.decided_by] == [DecidedBy.FUNCTION] * 2
+    assert bridge.wait_fate(refused) is TransactionState.ROLLED_BACK
+    assert bridge.wait_fate(placed) is TransactionState.COMMITTED
+    assert values(bridge, topic) == [b"placed"]
 
 
 def test_unknown_is_checked_until_the_listener_knows(bridge, topic):
@@ -171,16 +184,20 @@ def test_several_messages_become_visible_together_and_in_order(bridge, topic):
     assert [dict(one.headers())["TXB_MESSAGE"] for one in bridge.read_visible(topic)] == [b"1/3", b"3/3"]
 
 
-def test_a_delayed_message_waits_for_its_time(bridge, topic):
+def test_each_message_waits_for_its_time(bridge, topic):
     producer = bridge.start_producer(Scripted(), topic)
-    result = producer.send_message_in_transaction(Message(topic, b"value", delay=3), COMMIT)
-    later = producer.send_later(Message(topic, b"later", delay=600))
-    assert bridge.wait_fate(result, {TransactionState.SCHEDULED}) is TransactionState.SCHEDULED
-    assert values(bridge, topic) == []
+    alone = producer.send_message_in_transaction(Message(topic, b"alone", delay=3), COMMIT)
+    several = producer.send_messages_in_transaction(
+        [Message(topic, b"reminder", delay=3), Message(topic, b"placed"), Message(topic, b"expired", delay=600)], COMMIT
+    )
+    without = producer.send_later(Message(topic, b"without a local transaction", delay=600))
+    waiting = {TransactionState.SCHEDULED}
+    assert [bridge.wait_fate(one, waiting) for one in (alone, several, without)] == [*waiting] * 3
+    assert [one.value() for one in bridge.wait_visible(topic)] == [b"placed"]
     bridge.advance(3)
-    assert bridge.wait_fate(result) is TransactionState.COMMITTED
-    assert values(bridge, topic) == [b"value"]
-    assert bridge.read_fate(later) is TransactionState.SCHEDULED
+    assert bridge.wait_fate(alone) is TransactionState.COMMITTED
+    assert sorted(one.value() for one in bridge.wait_visible(topic, 3)) == [b"alone", b"placed", b"reminder"]
+    assert [bridge.read_fate(one) for one in (several, without)] == [*waiting] * 2
 
 
 def test_the_first_decision_counts(bridge, topic):
@@ -210,7 +227,9 @@ def test_after_the_last_check_a_transaction_is_discarded(bridge, topic):
 
 def test_a_group_without_a_producer_burns_no_checks(bridge, topic):
     with TransactionProducer(topic, Scripted(), bridge.settings, namespace=bridge.namespace) as dead:
-        result = dead.send_message_in_transaction(Message(topic, b"value"), UNKNOWN)
+        # Later than the worker has parked it.
+        sent = Message(topic, b"value", check_immunity_time=100)
+        result = dead.send_message_in_transaction(sent, UNKNOWN)
     with pytest.raises(AssertionError, match=r"no check was sent"):
         bridge.let_checks_be_due(timeout=2)
     assert [one.checks for one in bridge.list_pending()] == [0]
@@ -229,13 +248,19 @@ def test_submitted_messages_keep_their_order(bridge, topic):
     assert values(bridge, topic) == [b"%d" % number for number in range(20)]
 
 
-async def test_a_producer_on_an_event_loop(bridge, topic):
+async def test_a_producer_on_an_event_loop(bridge, topic, monkeypatch):
+    async def forget(message, arg):
+        return UNKNOWN
+
     listener = Coroutines(COMMIT)
     async with AsyncTransactionProducer(topic, listener, bridge.settings, namespace=bridge.namespace) as producer:
         first = await producer.send_message_in_transaction(Message(topic, b"1"), COMMIT)
         await first.wait(30)
         assert await bridge.aio.wait_fate(first) is TransactionState.COMMITTED
-        second = await producer.send_message_in_transaction(Message(topic, b"2"), UNKNOWN)
+        # A method that a test replaces is the one that counts.
+        monkeypatch.setattr(listener, "execute_local_transaction", forget)
+        second = await producer.send_message_in_transaction(Message(topic, b"2"), COMMIT)
+        assert second.decided_by is DecidedBy.NOBODY
         assert await bridge.aio.let_checks_be_due() == 1
         assert await bridge.aio.wait_fate(second) is TransactionState.COMMITTED
         assert [one.value() for one in await bridge.aio.wait_visible(topic, 2)] == [b"1", b"2"]
@@ -255,14 +280,15 @@ def test_the_sql_listener_on_sqlite(bridge, topic, tmp_path):
         connection.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
 
     def place(number):
-        return producer.send_message_in_transaction(Message(topic, b"%d" % number), number)
+        return producer.send_message_in_transaction(Message(topic, b"%d" % number), number, execute=place_order)
 
-    producer = bridge.start_producer(SqlTransactionListener(engine, place_order), topic)
+    producer = bridge.start_producer(SqlTransactionListener(engine), topic)
     placed, refused, twice = place(1), place(10), place(1)
     bridge.lose_decision()
     lost = place(2)
     assert bridge.wait_fate(placed) is TransactionState.COMMITTED
     assert bridge.wait_fate(refused) is TransactionState.ROLLED_BACK
+    assert (refused.decided_by, refused.reason) == (DecidedBy.FUNCTION, "out of stock")
     assert bridge.let_checks_be_due() == 2
     assert bridge.wait_fate(twice) is TransactionState.ROLLED_BACK
     assert bridge.wait_fate(lost) is TransactionState.COMMITTED

@@ -173,10 +173,11 @@ class MemoryBridge:
 
     def each_next_check(self) -> Iterator[_Check]:
         """Do as `let_checks_be_due`, and yield each check."""
-        before = {entry.offset: entry for entry in self.list_pending()}
-        self._broker.now = max(self.now, *(entry.next_due for entry in before.values())) if before else self.now
+        pending = self.list_pending()
+        before = {entry.offset: entry.checks for entry in pending}
+        self._broker.now = max([self.now, *(entry.next_due for entry in pending)])
         yield from self._run_turns()
-        unasked = {entry.group for entry in self.list_pending() if before.get(entry.offset) == entry}
+        unasked = {entry.group for entry in self.list_pending() if before.get(entry.offset) == entry.checks}
         assert not unasked, (
             f"no check was sent to the group {', '.join(sorted(unasked))}: no producer of it is open, or Kafka is away"
         )
@@ -184,8 +185,11 @@ class MemoryBridge:
     def _run_turns(self) -> Iterator[_Check]:
         with self._broker.lock:
             checks = self._broker.partition.run_turns(self.now, self._is_alive) if self._broker.is_running else []
-        for topic, record in [(check.topic(), check) for check in checks]:
-            yield next(one for one in self._live_clients() if Names().check(one.group) == topic), record
+        for record in checks:
+            asked = next((one for one in self._live_clients() if Names().check(one.group) == record.topic()), None)
+            # None: the listener has closed its producer, or has stopped Kafka, at an earlier check.
+            if asked is not None:
+                yield asked, record
 
     def _live_clients(self) -> list[MemoryClient]:
         return [client for client in self._clients if client.is_connected]
