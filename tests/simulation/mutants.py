@@ -7,6 +7,7 @@ Each defect has a process of its own, because it changes the worker's code in th
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,19 +23,22 @@ from tests.simulator.load import choose_load
 from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
 from txbridge.client.barrier import Barrier
-from txbridge.core import half_message, parked_table, states
+from txbridge.core import half_message, names, parked_table, states
 from txbridge.core.decision_record import PlainEntries
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.fresh_halves import FreshHalves, Run
 from txbridge.core.half_copies import Copy
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
+from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.plan import parts
 from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.parts import OneByOne
 from txbridge.core.states import TransactionState
+from txbridge.core.steps import KnownSteps
 from txbridge.core.timers import Timers
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka import group_membership
@@ -313,8 +317,8 @@ def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
     each, produce, waiting = parts.delivered_copies, TransactionRecords.produce_all, list[Copy]()
 
-    def first_topic(half, partition):
-        first, *others = each(half, partition)
+    def first_topic(half, partition, due=None):
+        first, *others = each(half, partition, due)
         yield first
         for one in others:
             if one[1] == first[1]:
@@ -374,6 +378,23 @@ def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
 
 def _end_uncommitted(*arguments: Any, committed: bool, follows: bool = False, **keywords: Any) -> PartitionReader:
     return PartitionReader(*arguments, committed=committed and not follows, follows=follows, **keywords)
+
+
+def _all_of_it(due_part, self, entry, due):
+    del due
+    return due_part(self, entry, 10**15)
+
+
+def _without_the_last(due_part, self, entry, due):
+    part = due_part(self, entry, due)
+    if part.stop - part.first < 2:
+        return part
+    return part._replace(stop=part.stop - 1, next_time=part.next_time or due + 1_000)
+
+
+def _with_all_topics(due_part, self, entry, due):
+    part = due_part(self, entry, due)
+    return part._replace(entry=part.entry._replace(real_topic=entry.real_topic))
 
 
 def _without_its_time(state_of, row):
@@ -535,6 +556,36 @@ MUTANTS |= {
             lambda self: [entry for entry in was.fget(self) if entry.state is not TransactionState.SCHEDULED]
         ),
     ),
+    # The first step of a transaction delivers all of its messages, whatever their times.
+    "all_steps_come_with_the_first": wrap(KnownSteps, "due_part", lambda was: lambda *of: _all_of_it(was, *of)),
+    # Of several messages with the same time the last one comes a second later.
+    "a_step_is_divided": wrap(KnownSteps, "due_part", lambda was: lambda *of: _without_the_last(was, *of)),
+    # A topic that takes nothing holds what is due, although only later messages need it.
+    "a_later_topic_holds_what_is_due": wrap(KnownSteps, "due_part", lambda was: lambda *of: _with_all_topics(was, *of)),
+    # OP names a transaction as finished when its first step is delivered.
+    "op_names_the_first_step": put(OneByOne, "commits", property(lambda self: [one.offset for one in self.entries])),
+    # A new owner does not know which messages of a transaction were delivered.
+    "a_take_over_begins_with_the_first_step": wrap(
+        ParkedEntries,
+        "take_entry",
+        lambda was: (
+            lambda self, offset, value, next_check=0: was(
+                self, offset, value and re.sub(rb'"delivered":\d+', b'"delivered":0', value), next_check
+            )
+        ),
+    ),
+    # The index forgets the number of delivered messages when the watermark passes the half message.
+    "a_row_knows_no_steps": wrap(parked_table, "_kind_of", lambda was: lambda row: (*was(row)[:3], None)),
+    # A step that cannot be delivered begins anew with the first one.
+    "a_held_step_begins_anew": wrap(
+        Draft,
+        "hold_entry",
+        lambda was: (
+            lambda self, entry, why, decided: was(self, entry._replace(delivered=entry.delivered and 0), why, decided)
+        ),
+    ),
+    # The copy of an abandoned transaction does not say how much of it was delivered.
+    "an_abandoned_one_does_not_say_what_came": put(names, "DELIVERED", "TXB_IGNORED"),
     # Messages that are due within the next second are delivered already.
     "a_schedule_is_early": wrap(
         Timers, "take_timers_due", lambda was: lambda self, now, limit: was(self, now + 1_000, limit)
