@@ -200,6 +200,23 @@ def test_each_message_waits_for_its_time(bridge, topic):
     assert [bridge.read_fate(one) for one in (several, without)] == [*waiting] * 2
 
 
+def test_of_several_messages_each_waits_for_its_time(bridge, topic):
+    reminders = bridge.create_topic(f"{topic}.reminders")
+    producer = bridge.start_producer(Scripted(), topic)
+    messages = [
+        Message(reminders, b"paid?", delay=600),
+        Message(topic, b"placed", b"k"),
+        Message(topic, b"packed?", b"k", delay=4),
+    ]
+    result = producer.send_messages_in_transaction(messages, COMMIT)
+    assert bridge.wait_fate(result, {TransactionState.SCHEDULED}) is TransactionState.SCHEDULED
+    assert (values(bridge, topic), values(bridge, reminders)) == ([b"placed"], [])
+    bridge.advance(4)
+    bridge.wait_visible(topic, 2)
+    assert (values(bridge, topic), values(bridge, reminders)) == ([b"placed", b"packed?"], [])
+    assert bridge.read_fate(result) is TransactionState.SCHEDULED
+
+
 def test_the_first_decision_counts(bridge, topic):
     producer = bridge.start_producer(Scripted(ROLLBACK), topic)
     bridge.lose_decision()

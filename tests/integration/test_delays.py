@@ -9,7 +9,8 @@ from confluent_kafka import TopicPartition
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, eventually
 from tests.support.listeners import Commits
-from txbridge import Message, TransactionProducer
+from tests.support.message_frames import Framed, write
+from txbridge import Message, TransactionProducer, TransactionSendResult
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
@@ -36,6 +37,21 @@ def now() -> int:
 
 def prepare(bridge: Bridge, topic: str, value: bytes, deliver_at: int) -> Prepared:
     return bridge.prepare(topic, value, partition=0, extra=[("TXB_DELIVER_AT", b"%d" % deliver_at)])
+
+
+def send(bridge: Bridge, *messages: Message) -> TransactionSendResult:
+    """Send several messages in one transaction that is committed."""
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
+        sent = producer.send_messages_in_transaction(messages)
+        sent.wait(60)
+    return sent
+
+
+def prepare_steps(bridge: Bridge, topic: str, values: tuple[bytes, bytes], due: int) -> Prepared:
+    """Prepare a transaction with one message for now and one for this time."""
+    frames = write([Framed(topic, None, values[0]), Framed(topic, None, values[1], deliver_at=due)])
+    return bridge.prepare(topic, frames, partition=0, extra=[("TXB_MESSAGES", b"2")])
 
 
 def scheduled(bridge: Bridge, count: int) -> None:
@@ -122,16 +138,12 @@ def test_one_whose_topic_is_missing_when_it_is_due_is_held_and_delivered_later(b
 def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_meanwhile(bridge: Bridge) -> None:
     """A worker that is killed schedules them, the next one holds them when they are due, a third one delivers them."""
     orders, mail, clock = bridge.create_topic("orders", partitions=1), f"{bridge.namespace}.mail", Clock()
-    messages = [
-        Message(orders, b"1", b"k", deliver_at=now() + HOUR),
-        Message(mail, b"2", b"k"),
-        Message(orders, b"3", b"k"),
-    ]
+    due = now() + HOUR
     first = bridge.worker()
-    settings = {"bootstrap.servers": bridge.bootstrap_servers}
-    with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
-        sent = producer.send_messages_in_transaction(messages)
-        sent.wait(60)
+    sent = send(
+        bridge,
+        *[Message(to, value, b"k", deliver_at=due) for to, value in ((orders, b"1"), (mail, b"2"), (orders, b"3"))],
+    )
     where = sent.half_partition
     eventually(lambda: bridge.parked_states(where) == ["scheduled"])
     first.kill()
@@ -156,6 +168,54 @@ def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_
     history = read_history(connect(bridge), f"{where}:{sent.half_offset}")
     assert [step.what for step in history.steps] == ["prepared", "END commit", "delivered"]
     assert history.steps[0].detail == f"{waiting.size} bytes, 3 messages for {orders},{mail}, by group group"
+
+
+def test_p12_p13_each_of_several_messages_comes_at_its_time_though_a_worker_is_killed_in_between(
+    bridge: Bridge,
+) -> None:
+    orders, reminders, due = bridge.create_topic("orders"), bridge.create_topic("reminders"), now() + 8_000
+    first = bridge.worker()
+    sent = send(bridge, Message(reminders, b"unpaid?", deliver_at=due), Message(orders, b"1"), Message(orders, b"2"))
+    bridge.wait_visible(orders, [b"1", b"2"])
+    where = sent.half_partition
+    eventually(lambda: bridge.parked_states(where) == ["scheduled"])
+    [waiting] = list_pending(connect(bridge), Selection(states=SCHEDULED)).messages
+    assert (waiting.progress, waiting.next_due) == ("2 of 3 delivered", due)
+    first.kill()
+    assert (bridge.visible(reminders), bridge.outcomes()) == ({}, {})
+    with bridge.local_owner(where):
+        bridge.wait_visible(reminders, [b"unpaid?"])
+        eventually(lambda: not bridge.parked_states(where))
+    assert bridge.outcomes() == {(where, sent.half_offset): ["commit"]}
+    assert delivered_at(bridge, Prepared(where, sent.half_offset, sent.transaction_id)) >= due
+    numbers = {record.value(): dict(record.headers())["TXB_MESSAGE"] for record in bridge.read(orders)}
+    assert (numbers, bridge.visible(orders)) == ({b"1": b"2/3", b"2": b"3/3"}, {b"1": 1, b"2": 1})
+
+
+def test_p12_what_is_left_after_the_first_step_is_given_up_even_without_a_body(bridge: Bridge) -> None:
+    topic, clock, due = bridge.create_topic("real"), Clock(), now() + HOUR
+    with bridge.local_owner(outside=clock):
+        cancelled, gone = (prepare_steps(bridge, topic, values, due) for values in ((b"a1", b"a2"), (b"b1", b"b2")))
+        for one in (cancelled, gone):
+            bridge.decide(one, COMMIT)
+        scheduled(bridge, 2)
+        connection = connect(bridge)
+        answer = abandon(connection, f"0:{cancelled.offset}", reason="paid", operator="me")
+        assert (answer.result, "what was not delivered before" in answer.detail) == (Result.ABANDONED, True)
+        last = read_history(connection, f"0:{gone.offset}").steps[-1]
+        assert (last.what, last.detail.partition(",")[0]) == ("not all delivered yet", "1 of 2 delivered")
+    end = TopicPartition(bridge.names.half, 0, gone.offset + 1)
+    bridge.admin.delete_records([end])[end].result(60)
+    with bridge.local_owner(outside=clock):
+        clock.ahead = 2 * HOUR
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+        [held] = list_pending(connection).messages
+        assert (held.gone, held.error, held.progress) == (
+            *(True, "retention has deleted its half message from HALF", "1 of 2 delivered"),
+        )
+        assert abandon(connection, f"0:{gone.offset}", reason="lost", operator="me").result is Result.ABANDONED
+    assert bridge.visible(topic) == {b"a1": 1, b"b1": 1}
+    assert [record["TXB_DELIVERED"] for record in bridge.discarded()] == [b"1", b"1"]
 
 
 def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridge) -> None:
