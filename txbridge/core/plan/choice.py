@@ -97,7 +97,7 @@ class EndChoice:
                 # A discarded message counts as well, because an earlier entry may resume it.
                 is_early = entry is not None and entry.deliver_at is not None and entry.deliver_at > due
                 if entry is not None and not entry.state.is_committed and not is_early:
-                    if entry.is_timed and (entry := self._due_of(entry)) is None:
+                    if entry.delivered is not None and (entry := self._due_of(entry)) is None:
                         break
                     has_room = True if room is None else room(entry)
                     if has_room is not None:

@@ -145,17 +145,18 @@ class Draft:
             return RefusalReason.WRONG_GROUP
         why = None
         if event is Event.COMMIT:
-            if self._is_early(entry):
+            if entry.deliver_at is not None and entry.deliver_at > self.due:
                 event = Event.COMMIT_EARLY
-            else:
-                part = self._due_part(entry)
-                if (why := obstacle(entry if part is None else part.entry)) is not None:
-                    event = Event.COMMIT_UNDELIVERABLE
-                elif part is not None and part.next_time is not None:
-                    event = Event.COMMIT_STEP
+            elif (why := obstacle(entry if entry.delivered is None else self.part_of(entry))) is not None:
+                event = Event.COMMIT_UNDELIVERABLE
+            elif entry.delivered is not None and self._due_part(entry).next_time is not None:
+                event = Event.COMMIT_STEP
         transition = TRANSITIONS[entry.state, event]
         if transition.refused is None and transition.state is not entry.state:
-            self._move_to(entry, transition.state, record, command, why)
+            if event is Event.COMMIT or event is Event.COMMIT_STEP:
+                self.add_delivery(entry, record.offset)
+            else:
+                self._move_to(entry, transition.state, record, command, why)
         return transition.refused
 
     def _refuse_finished(self, offset: int, event: Event) -> RefusalReason | None:
@@ -170,9 +171,7 @@ class Draft:
     def _move_to(
         self, entry: HalfEntry, state: TransactionState, record: DecisionRecord, command: DecisionEntry, why: str | None
     ) -> None:
-        if state is TransactionState.COMMITTED or (state is TransactionState.SCHEDULED and not self._is_early(entry)):
-            self.add_delivery(entry, record.offset)
-        elif state is TransactionState.ROLLED_BACK:
+        if state is TransactionState.ROLLED_BACK:
             self._final[entry.offset] = state
             self.rolled_back.append(entry)
         elif state is TransactionState.ABANDONED:
@@ -193,47 +192,43 @@ class Draft:
         due = self.queue.policy.retry_refused(self.now, 1)
         self.held.append(self._change_entry(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
 
-    def _is_early(self, entry: HalfEntry) -> bool:
-        return entry.deliver_at is not None and entry.deliver_at > self.due
-
     def can_tell(self, entry: HalfEntry) -> bool:
         """Whether `part_of` can tell what is due of this entry."""
-        return not entry.is_timed or (self._steps is not None and self._steps.are_known(entry))
+        return entry.delivered is None or (self._steps is not None and self._steps.are_known(entry))
 
     def part_of(self, entry: HalfEntry) -> HalfEntry:
         """What is due of a committed message: all of it, if it names one time or none."""
-        part = self._due_part(entry)
-        return entry if part is None else part.entry
+        return entry if entry.delivered is None else self._due_part(entry).entry
 
-    def _due_part(self, entry: HalfEntry) -> DuePart | None:
-        if not entry.is_timed:
-            return None
+    def _due_part(self, entry: HalfEntry) -> DuePart:
         assert self._steps is not None
         return self._steps.due_part(entry, self.due)
 
     def add_delivery(self, entry: HalfEntry, decided: int | None = None) -> None:
         """Deliver what is due of a committed message. `decided`: END offset, if this draft applies the decision."""
+        if entry.delivered is None:
+            self._final[entry.offset] = TransactionState.COMMITTED
+        else:
+            entry = self._add_step(entry, entry.decided if decided is None else decided)
+        self.deliver.append(entry)
         if self._last is None:
             self.parts.append(last := OneByOne(steps=self.due_parts))
             self._last = last
-        part = self._due_part(entry)
-        if part is not None:
-            self.due_parts[entry.offset] = part
-        if part is not None and part.next_time is not None:
-            self._wait_for_next(entry, part.stop, part.next_time, entry.decided if decided is None else decided)
-        else:
-            self._final[entry.offset] = TransactionState.COMMITTED
-        entry = entry if part is None else part.entry
-        self.deliver.append(entry)
         self._last.entries.append(entry)
         self.bytes += entry.size
         self.more += entry.messages - 1
 
-    def _wait_for_next(self, entry: HalfEntry, delivered: int, time: int, decided: int | None) -> None:
-        """Schedule the messages that come after those that this draft delivers."""
-        event = Event.COMMIT_STEP if entry.state is TransactionState.PENDING else Event.DELIVER_STEP
-        fields: dict[str, Any] = {"deliver_at": time, "delivered": delivered, "decided": decided, "error": None}
-        self._change_entry(entry, TRANSITIONS[entry.state, event].state, time, attempts=0, **fields)
+    def _add_step(self, entry: HalfEntry, decided: int | None) -> HalfEntry:
+        """Return what is due of messages with different times, and schedule those that come next."""
+        part = self.due_parts[entry.offset] = self._due_part(entry)
+        if part.next_time is None:
+            self._final[entry.offset] = TransactionState.COMMITTED
+        else:
+            event = Event.COMMIT_STEP if entry.state is TransactionState.PENDING else Event.DELIVER_STEP
+            state, time = TRANSITIONS[entry.state, event].state, part.next_time
+            later: dict[str, Any] = {"deliver_at": time, "delivered": part.stop, "decided": decided}
+            self._change_entry(entry, state, time, error=None, attempts=0, **later)
+        return part.entry
 
     # --- due work ---------------------------------------------------------------------------------------------------
 
