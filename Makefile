@@ -57,11 +57,10 @@ test-long: setup ## what the gate leaves out: more rows of its matrices, more se
 
 # Ryuk, which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.
 test-containers: export TESTCONTAINERS_RYUK_DISABLED ?= true
-test-containers: setup ## the images and the example's tests, in containers; needs Docker
+test-containers: setup ## the images and examples/shop, in containers; needs Docker
 	@docker info > /dev/null || { echo 'NO CONTAINER WAS TESTED: Docker does not answer (above). Start it, or install it (Debian: docker.io)' >&2; exit 3; }
 	$(MAKE) image image-answer-checks image-rocketmq
 	$(PYTEST) tests/containers
-	cd examples/orders && ../../$(PYTEST) --txbridge-backend=containers --txbridge-worker-image=$(IMAGE)
 
 demo: setup ## 336,776 flights, a worker killed on the way, and the audit
 	$(BIN)/txbridge demo

@@ -1,4 +1,4 @@
-"""billing.py on an event loop, with aiokafka and an asynchronous engine.
+"""A consumer with an inbox on an event loop: aiokafka and an asynchronous engine.
 
 python billing_async.py 127.0.0.1:9092 sqlite+aiosqlite:///billing.sqlite
 """
@@ -14,14 +14,12 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from txbridge_sqlalchemy import AsyncInbox, inbox_metadata
 
 tables = MetaData()
-invoices = Table(
-    "invoices", tables, Column("id", Integer, primary_key=True), Column("number", String(40)), Column("amount", Integer)
-)
+invoices = Table("invoices", tables, Column("order_id", String(36)), Column("quantity", Integer))
 
 
 async def bill(connection, record):
     order = json.loads(record.value)
-    await connection.execute(insert(invoices).values(number=order["number"], amount=order["amount"]))
+    await connection.execute(insert(invoices).values(order_id=order["id"], quantity=order["quantity"]))
 
 
 async def consume(servers, engine):

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support import inbox_kills
 from tests.support.harness import eventually
-from tests.support.inbox_consumer import EXAMPLES, PARTITIONS
+from tests.support.inbox_consumer import PARTITIONS
 from tests.support.listeners import Commits
 from tests.support.sql_application import in_new_schema
 from txbridge import Message, TransactionProducer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.long), "postgresql"])
@@ -27,7 +32,7 @@ def url(request, tmp_path):
 
 
 def order(number):
-    return json.dumps({"number": number, "amount": 1})
+    return json.dumps({"id": number, "quantity": 1})
 
 
 def deliver(bridge, topic, count):
@@ -70,10 +75,15 @@ def test_p3_effects_happen_once_through_many_kills(bridge, url):
 
 def test_the_programs_of_the_page(bridge, tmp_path):
     """Both programs, started and ended as a reader does, with good records and one for the table `set_aside`."""
-    topic = bridge.create_topic("orders.placed", PARTITIONS)
+    topics = {name: bridge.create_topic(name, PARTITIONS) for name in ("orders.placed", "orders.paid", "orders.unpaid")}
+    topic = topics["orders.placed"]
     bridge.produce_together(topic, [(order("A1").encode(), ()), (order("A2").encode(), ())], partition=0)
-    for name, driver in (("billing.py", "sqlite"), ("billing_async.py", "sqlite+aiosqlite")):
-        text = (EXAMPLES / name).read_text("utf-8").replace("orders.placed", topic)
+    kafka = {"bootstrap.servers": bridge.bootstrap_servers}
+    shutil.copy(EXAMPLES / "shop" / "settings.py", tmp_path)
+    for path, driver in (("shop/billing.py", "sqlite"), ("billing/billing_async.py", "sqlite+aiosqlite")):
+        text, name = (EXAMPLES / path).read_text("utf-8"), Path(path).name
+        for written, made in topics.items():
+            text = text.replace(written, made)
         text = text.replace('"group.id": "billing"', f'"group.id": "{topic}"').replace(
             'group_id="billing"', f'group_id="{topic}.async"'
         )
@@ -81,7 +91,11 @@ def test_the_programs_of_the_page(bridge, tmp_path):
         database = f"{tmp_path}/{name}.sqlite"
 
         def run(wanted, name=name, url=f"{driver}:///{database}", database=database):
-            process = subprocess.Popen([sys.executable, tmp_path / name, bridge.bootstrap_servers, url], cwd=tmp_path)
+            process = subprocess.Popen(
+                [sys.executable, tmp_path / name, bridge.bootstrap_servers, url],
+                cwd=tmp_path,
+                env={**os.environ, "SHOP_DATABASE_URL": url, "SHOP_KAFKA": json.dumps(kafka)},
+            )
             try:
                 eventually(lambda: invoiced(database) == wanted, 90)
                 process.send_signal(signal.SIGTERM)
@@ -107,7 +121,7 @@ def test_the_programs_of_the_page(bridge, tmp_path):
 def invoiced(database):
     with contextlib.closing(sqlite3.connect(database)) as connection:
         try:
-            return sorted(number for (number,) in connection.execute("SELECT number FROM invoices"))
+            return sorted(number for (number,) in connection.execute("SELECT order_id FROM invoices"))
         except sqlite3.OperationalError:
             # The tables do not exist yet.
             return None

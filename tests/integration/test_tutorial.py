@@ -1,101 +1,140 @@
-"""The files and commands of docs/tutorial.md, used as a reader does."""
+"""The shop of docs/tutorial.md: the page's commands as a reader runs them, and the tests of examples/shop."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from tests.support import http
-from tests.support.harness import WorkerProcess, eventually
+from tests.support.harness import eventually
+from tests.support.sql_application import in_new_schema
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.testing.inspection import read_committed
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text("utf-8")
-SERVERS = "127.0.0.1:9092"
-
-
-def files() -> dict[str, str]:
-    """Code blocks that begin with a comment with their file name."""
-    return dict(re.findall(r"^```\w+\n# ([\w.]+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+ROOT = Path(__file__).parents[2]
+SHOP = ROOT / "examples" / "shop"
+PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+MODULES = {"python": [], "txbridge": ["-m", "txbridge.cli.main"], "uvicorn": ["-m", "uvicorn"]}
 
 
-def commands() -> list[list[str]]:
-    lines = re.findall(r"^\$ (.+)$", PAGE, re.MULTILINE)
-    return [shlex.split(line, comments=True) for line in lines]
+def commands(program: str, *first: str) -> list[list[str]]:
+    """The arguments of this program's command lines on the page, those that begin with these."""
+    lines = [shlex.split(line, comments=True) for line in re.findall(r"^\$ (.+)$", PAGE, re.MULTILINE)]
+    return [line[1:] for line in lines if line[: len(first) + 1] == [program, *first]]
 
 
-def place(port: int, order: bytes) -> int:
-    """HTTP status; 0 while the shop does not answer."""
-    return http.ask_if_there(urllib.request.Request(f"http://127.0.0.1:{port}/", order, method="POST")).status
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "SHOP_", "TXBRIDGE_"))}
+    return {**kept, **more}
 
 
-@pytest.mark.long
-def test_the_shop(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    assert set(files()) == {"worker.toml", "shop.py", "billing.py", "conftest.py", "test_shop.py"}
-    servers = own_kafka.bootstrap_servers
-    worker_port, shop_port, metrics_port = (free_port() for _ in range(3))
-    for name, text in files().items():
-        (tmp_path / name).write_text(text.replace(SERVERS, servers).replace("9464", str(worker_port)), "utf-8")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TXBRIDGE_"))}
-    txbridge = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 120}
+def post(url: str, body: dict[str, object]) -> tuple[int, object]:
+    """Status and answer; 0 while nobody answers."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    answer = http.ask_if_there(request)
+    return answer.status, json.loads(answer.body or b"null")
 
-    def run(command: list[str], code: int = 0) -> None:
-        done = subprocess.run([sys.executable, "-m", "txbridge.cli.main", *command[1:]], check=False, **txbridge)
-        assert done.returncode == code, done.stdout + done.stderr
 
-    for command in commands():
-        if command[:2] == ["txbridge", "topics"]:
-            # The exit code of a plan shows that there is something to do.
-            run(command, 1 if "plan" in command else 0)
-    [worker] = [one for one in commands() if one[:2] == ["txbridge", "worker"]]
-    assert worker[2:] == ["--config", "worker.toml"]
-    running = WorkerProcess(["--config", str(tmp_path / "worker.toml")], tmp_path / "worker.log", environment)
-    service = subprocess.Popen(
-        [sys.executable, "shop.py", servers, str(shop_port), str(metrics_port)], cwd=tmp_path, env=environment
-    )
+@contextmanager
+def running(program: str, arguments: list[str], given: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of the page. It is killed at the end unless it has ended."""
+    process = subprocess.Popen([sys.executable, *MODULES[program], *arguments], cwd=SHOP, env=given)
     try:
-        eventually(lambda: place(shop_port, b'{"number": "A0", "amount": 1}') in {201, 409}, 60)
-        assert place(shop_port, b'{"number": "A1", "amount": 250}') == 201
-        assert place(shop_port, b'{"number": "A1", "amount": 250}') == 409
-        kafka = {"bootstrap.servers": servers, "log_level": 0}
-        seen = lambda: [one.key() for one in read_committed(kafka, "orders.placed", 4)]  # noqa: E731
-        eventually(lambda: sorted(seen()) == [b"A0", b"A1"], 60)
-        told = {worker_port: "txbridge_half_oldest_pending_seconds", metrics_port: "txbridge_client_ends_total"}
-        for port, metric in told.items():
-            assert metric in http.ask(f"http://127.0.0.1:{port}/metrics").text
-        [doctor] = [one for one in commands() if one[:2] == ["txbridge", "doctor"]]
-        run(doctor)
-        billing = subprocess.run([sys.executable, "billing.py", servers], check=False, **txbridge)
-        assert sorted(billing.stdout.splitlines()) == [
-            '{"number": "A0", "amount": 1}',
-            '{"number": "A1", "amount": 250}',
-        ]
+        yield process
     finally:
-        service.kill()
-        service.wait()
-        running.stop()
+        process.kill()
+        process.wait(60)
 
 
-@pytest.mark.long
-def test_the_tests_of_the_shop_pass(tmp_path: Path) -> None:
-    for name in ("shop.py", "conftest.py", "test_shop.py"):
-        (tmp_path / name).write_text(files()[name], "utf-8")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) -> None:
+    url = in_new_schema(postgres_url, "tutorial")
+    port, metrics_port = str(free_port()), str(free_port())
+    servers = own_kafka.bootstrap_servers
+    given = environment(
+        TXBRIDGE_BOOTSTRAP_SERVERS=servers,
+        SHOP_DATABASE_URL=url,
+        SHOP_KAFKA=json.dumps({"bootstrap.servers": servers}),
+        SHOP_REMIND_AFTER="PT8S",
+    )
+
+    def run(program: str, arguments: list[str]) -> None:
+        line = [sys.executable, *MODULES[program], *arguments]
+        done = subprocess.run(line, cwd=SHOP, env=given, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    run("txbridge", *commands("txbridge", "topics"))
+    run("python", *commands("python", "orders.py"))
+    [worker], [service] = commands("txbridge", "worker"), commands("uvicorn")
+    [billing] = commands("python", "billing.py")
+    engine = create_engine(url)
+
+    def stored(table: str) -> list[str]:
+        with engine.connect() as connection:
+            return sorted(connection.execute(text(f"SELECT order_id FROM {table}")).scalars())
+
+    with ExitStack() as stack:
+        stack.enter_context(running("txbridge", [one.replace("9464", metrics_port) for one in worker], given))
+        processes = [
+            stack.enter_context(running(program, arguments, given))
+            for program, arguments in (("uvicorn", [*service, "--port", port]), ("python", billing))
+        ]
+        eventually(lambda: http.ask_if_there(f"http://127.0.0.1:{port}/readyz").status == 200, 60)
+        # The two requests of the page: an order, and its payment.
+        for arguments, answer in zip(
+            commands("curl"),
+            [(201, {"number": 1}), (201, {"paid": "5f0e3c52-6a3b-4e0a-9f0c-0d8b8d1f5a01"})],
+            strict=True,
+        ):
+            body, address = json.loads(arguments[arguments.index("--json") + 1]), arguments[-1]
+            assert post(address.replace("8000", port), body) == answer
+        unpaid = str(uuid.uuid4())
+        orders, order = f"http://127.0.0.1:{port}/orders", {"id": unpaid, "item": "mug", "quantity": 98}
+        assert post(orders, order) == (201, {"number": 2})
+        assert post(orders, order) == (200, {"number": 2})
+        assert post(orders, {**order, "id": str(uuid.uuid4())}) == (409, {"error": "out of stock"})
+        eventually(lambda: stored("reminders") == [unpaid], 60)
+        assert stored("invoices") == sorted([answer[1]["paid"], unpaid])
+        assert stored("payments") == [answer[1]["paid"]]
+        run("txbridge", *commands("txbridge", "doctor"))
+        assert "txbridge_half_oldest_pending_seconds" in http.ask(f"http://127.0.0.1:{metrics_port}/metrics").text
+        for process, code in zip(processes, (-signal.SIGTERM, 0), strict=True):
+            process.terminate()
+            # uvicorn sends itself the signal again, when it has ended all else.
+            assert process.wait(60) == code
+    engine.dispose()
+
+
+def run_tests(url: str, *files: str) -> str:
+    """Run tests of the example as its readers do, and return what pytest says."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--txbridge-backend=embedded"],
-        cwd=tmp_path,
-        env=environment,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--txbridge-backend=embedded", *files],
+        cwd=SHOP,
+        env=environment(TEST_DATABASE_URL=url),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    return done.stdout
+
+
+def test_the_fast_tests_of_the_shop_pass(postgres_url: str) -> None:
+    assert "6 passed" in run_tests(postgres_url, "tests/test_shop.py")
+
+
+@pytest.mark.long
+def test_the_shop_passes_on_a_real_kafka_and_postgresql(postgres_url: str) -> None:
+    assert "1 passed" in run_tests(in_new_schema(postgres_url, "shop"), "tests/test_on_kafka.py")

@@ -1,4 +1,4 @@
-"""A run of examples/billing/billing.py that kills itself at a given point of a given record.
+"""A run of examples/shop/billing.py that kills itself at a given point of a given record.
 
     python -m tests.support.inbox_consumer URL SERVERS TOPIC POINT COUNT
 
@@ -19,9 +19,8 @@ from confluent_kafka import Consumer, KafkaError
 from sqlalchemy import create_engine, event
 from txbridge_sqlalchemy import Inbox
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "billing"
-sys.path.insert(0, str(EXAMPLES))
-import billing  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "shop"))
+import billing
 
 POINTS = ("polled", "insert", "function", "commit", "committed", "stored")
 PARTITIONS = 2
@@ -96,7 +95,7 @@ def main() -> None:
         bill(connection, record)
         deadly.reach("function")
 
-    billing.bill = watched
+    billing.WORK = {topic: watched}
     consumer = Consumer(
         {
             "bootstrap.servers": servers,

@@ -69,7 +69,7 @@ def run(url: str, servers: str, topic: str, numbers: set[str], kills: int, seed:
     report.seconds = time.monotonic() - began
     engine = create_engine(url)
     with engine.connect() as connection:
-        found = Counter(connection.execute(select(billing.invoices.c.number)).scalars())
+        found = Counter(connection.execute(select(billing.invoices.c.order_id)).scalars())
         assert connection.execute(select(func.count()).select_from(billing.set_aside)).scalar_one() == 0
     engine.dispose()
     report.effects = found.total()

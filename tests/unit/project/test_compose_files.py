@@ -1,4 +1,7 @@
-"""The files of compose/: their names are those of the rest of the project. `make compose` runs them."""
+"""The files of compose/, and examples/shop/compose.yaml: their names are those of the rest of the project.
+
+`make compose` and `make test-containers` run them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from txbridge.config.worker import OPTIONS
 from txbridge.testing.containers import KAFKA_IMAGE, WORKER_IMAGE
 
 COMPOSE = ROOT / "compose"
+SHOP = ROOT / "examples" / "shop"
 #: Variables of the front door.
 DOORS = {
     SECRET_VARIABLE,
@@ -27,8 +31,8 @@ DOORS = {
 CHOSEN = re.compile(r"\$\{TXBRIDGE_VERSION:-([^}]+)\}")
 
 
-def services() -> dict[str, dict]:
-    return yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+def services(folder: Path = COMPOSE) -> dict[str, dict]:
+    return yaml.safe_load((folder / "compose.yaml").read_text())["services"]
 
 
 def test_the_images_are_those_that_make_builds_and_the_tests_use():
@@ -99,3 +103,28 @@ def test_the_image_has_the_demo_where_the_command_looks_for_it():
         re.findall(r"^COPY flights /opt/txbridge/(\S+)$", (COMPOSE / "demo.Dockerfile").read_text(), re.MULTILINE)
     ]
     assert Path(place) == INSTALLED_EXAMPLES / "flights"
+
+
+def test_the_shop_of_the_tutorial_has_the_images_topics_and_settings_that_its_programs_use():
+    shop = services(SHOP)
+    images = {name: CHOSEN.sub(r"\1", service["image"]) for name, service in shop.items()}
+    assert images == {
+        "kafka": KAFKA_IMAGE,
+        "postgres": "postgres:18",
+        **dict.fromkeys(("topics", "worker"), WORKER_IMAGE),
+        "answer-checks": WORKER_IMAGE.replace("worker", "answer-checks"),
+        **dict.fromkeys(("tables", "shop", "billing"), "shop"),
+    }
+    ports = [port for service in shop.values() for port in service.get("ports", ())]
+    assert len(ports) == 3
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    programs = {file.name: file.read_text("utf-8") for file in SHOP.glob("*.py")}
+    topics = {word for word in shop["topics"]["command"] if word.startswith("orders.")}
+    assert topics == set(re.findall(r'"(orders\.\w+)"', programs["shop.py"]))
+    assert topics == set(re.findall(r'"(orders\.\w+)":', programs["billing.py"]))
+    assert programs.keys() == set(re.findall(r"\b\w+\.py\b", (SHOP / "Dockerfile").read_text("utf-8")))
+    for service in (shop[name] for name in ("tables", "shop", "billing")):
+        for variable in service["environment"]:
+            assert re.search(rf"^    {variable.removeprefix('SHOP_').lower()}: ", programs["settings.py"], re.MULTILINE)
+    for name in ("topics", "worker", "answer-checks"):
+        assert shop[name]["environment"].keys() <= {DATABASE_VARIABLE, *(option.variable for option in OPTIONS)}

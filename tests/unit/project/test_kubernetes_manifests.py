@@ -33,7 +33,7 @@ def manifests() -> dict[str, Any]:
 
 WORKER, JOB, RELAY = "Deployment txbridge-worker", "Job txbridge-topics", "Deployment txbridge-relay"
 AUDIT, PURGE = "CronJob txbridge-audit", "CronJob txbridge-purge"
-ANSWERS, SERVICE = "Deployment txbridge-answer-checks", "Deployment orders"
+ANSWERS, SERVICE = "Deployment txbridge-answer-checks", "Deployment shop"
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -88,12 +88,12 @@ def test_labels_and_ports_name_each_other_and_a_program_has_time_to_end(name: st
 
 
 def test_the_service_has_the_probes_of_the_page_about_it() -> None:
-    page = (ROOT / "docs/how-to/fastapi.md").read_text("utf-8")
+    program = (ROOT / "examples/shop/shop.py").read_text("utf-8")
     [container] = pod(SERVICE)["containers"]
     for probe in ("livenessProbe", "readinessProbe"):
-        assert f'@app.get("{container[probe]["httpGet"]["path"]}")' in page
-    assert container["args"][:2] == ["uvicorn", "orders:app"]
-    assert "# orders.py" in page
+        assert f'@routes.get("{container[probe]["httpGet"]["path"]}")' in program
+    assert container["args"][:3] == ["uvicorn", "--factory", "shop:create_app"]
+    assert "def create_app(" in program
 
 
 def test_the_budget_is_that_of_the_workers() -> None:

@@ -1,34 +1,50 @@
-"""A consumer whose effects happen once: an invoice for every order. docs/inbox.md explains it.
-
-python billing.py 127.0.0.1:9092 sqlite:///billing.sqlite
-"""
+"""Consumer whose effects happen once: an invoice for every order, and a reminder for those that are not paid."""
 
 import json
 import signal
-import sys
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaException
-from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
+from settings import Settings
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert, select
 from txbridge_sqlalchemy import Inbox, create_inbox_table
 
 tables = MetaData()
 invoices = Table(
-    "invoices", tables, Column("id", Integer, primary_key=True), Column("number", String(40)), Column("amount", Integer)
+    "invoices",
+    tables,
+    Column("id", Integer, primary_key=True),
+    Column("order_id", String(36)),
+    Column("quantity", Integer),
 )
+payments = Table("payments", tables, Column("order_id", String(36)))
+reminders = Table("reminders", tables, Column("order_id", String(36)))
 set_aside = Table("set_aside", tables, Column("record", String(320)), Column("reason", String(200)))
 
 
 def bill(connection, record):
-    """What happens once for every order."""
     order = json.loads(record.value())
-    connection.execute(insert(invoices).values(number=order["number"], amount=order["amount"]))
+    connection.execute(insert(invoices).values(order_id=order["id"], quantity=order["quantity"]))
+
+
+def note_payment(connection, record):
+    connection.execute(insert(payments).values(order_id=json.loads(record.value())["id"]))
+
+
+def remind(connection, record):
+    """There is no reminder of an order that is paid by now."""
+    order_id = json.loads(record.value())["id"]
+    if connection.execute(select(payments).where(payments.c.order_id == order_id)).first() is None:
+        connection.execute(insert(reminders).values(order_id=order_id))
 
 
 def put_aside(connection, record, reason):
-    """What happens once for a record that no invoice can be made of."""
     where = f"{record.topic()}:{record.partition()}:{record.offset()}"
     connection.execute(insert(set_aside).values(record=where, reason=reason[:200]))
+
+
+#: What happens once for each record of a topic.
+WORK = {"orders.placed": bill, "orders.paid": note_payment, "orders.unpaid": remind}
 
 
 def consume(consumer, inbox, is_ended):
@@ -40,25 +56,26 @@ def consume(consumer, inbox, is_ended):
         if record.error():
             raise KafkaException(record.error())
         try:
-            inbox.process(record, bill)
-        except (ValueError, KeyError, TypeError) as error:
+            inbox.process(record, WORK[record.topic()])
+        except (ValueError, LookupError, TypeError) as error:
             # It is the record's fault, and will be when it is read again. All other errors end the program.
             inbox.process(record, partial(put_aside, reason=repr(error)))
         consumer.store_offsets(record)
 
 
-def main(servers, database_url):
+def main():
     ended = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.append(True))
-    engine = create_engine(database_url, pool_pre_ping=True)
+    settings = Settings.from_environment()
+    engine = create_engine(settings.database_url, pool_pre_ping=True)
     tables.create_all(engine)
     create_inbox_table(engine)
     inbox = Inbox(engine, consumer="billing")
     inbox.verify()
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            **settings.kafka,
             "group.id": "billing",
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
@@ -66,7 +83,7 @@ def main(servers, database_url):
             "enable.auto.offset.store": False,
         }
     )
-    consumer.subscribe(["orders.placed"])
+    consumer.subscribe(list(WORK))
     try:
         consume(consumer, inbox, lambda: bool(ended))
     finally:
@@ -75,4 +92,4 @@ def main(servers, database_url):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

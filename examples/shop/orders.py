@@ -1,0 +1,86 @@
+"""The tables of the shop and its local transactions. Run it to create the tables; in production a migration does it."""
+
+import asyncio
+from uuid import UUID
+
+import txbridge_sqlalchemy
+from pydantic import BaseModel, PositiveInt
+from settings import Settings
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from txbridge import Committed, MessageExt, Rollback
+
+
+class Tables(DeclarativeBase):
+    pass
+
+
+class Stock(Tables):
+    __tablename__ = "stock"
+    item: Mapped[str] = mapped_column(primary_key=True)
+    left: Mapped[int]
+
+
+class Order(Tables):
+    __tablename__ = "orders"
+    number: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[UUID] = mapped_column(unique=True)
+    item: Mapped[str]
+    quantity: Mapped[int]
+    paid: Mapped[bool] = mapped_column(default=False)
+
+
+class NewOrder(BaseModel):
+    id: UUID  # the caller makes it: a request that is sent again has the same
+    item: str
+    quantity: PositiveInt
+
+
+class Payment(BaseModel):
+    id: UUID  # of the order
+
+
+class AlreadyPlaced(Rollback):
+    """The order was stored by an earlier request."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("this order exists")
+        self.number = number
+
+
+async def place_order(session: AsyncSession, message: MessageExt, order: NewOrder) -> Committed[int]:
+    row = Order(**order.model_dump())
+    try:
+        async with session.begin_nested():  # a statement that may fail belongs in a savepoint
+            session.add(row)
+    except IntegrityError:
+        raise AlreadyPlaced((await session.scalars(select(Order.number).where(Order.id == order.id))).one()) from None
+    taken = update(Stock).where(Stock.item == order.item, Stock.left >= order.quantity)
+    if (await session.execute(taken.values(left=Stock.left - order.quantity).returning(Stock.left))).first() is None:
+        raise Rollback("out of stock")
+    return Committed(row.number)
+
+
+async def pay_order(session: AsyncSession, message: MessageExt, payment: Payment) -> None:
+    order = (await session.scalars(select(Order).where(Order.id == payment.id).with_for_update())).one_or_none()
+    if order is None:
+        raise Rollback("no such order")
+    if order.paid:
+        raise Rollback("this order is paid")
+    order.paid = True
+
+
+async def create_tables(engine: AsyncEngine, **stock: int) -> None:
+    async with engine.begin() as connection:
+        await connection.run_sync(Tables.metadata.create_all)
+        await connection.run_sync(txbridge_sqlalchemy.metadata.create_all)  # from which checks are answered
+    async with AsyncSession(engine) as session, session.begin():
+        for item, left in stock.items():
+            await session.merge(Stock(item=item, left=left))
+
+
+if __name__ == "__main__":
+    asyncio.run(create_tables(create_async_engine(Settings.from_environment().database_url), mug=100))

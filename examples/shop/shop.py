@@ -1,0 +1,116 @@
+"""The service. uvicorn --factory shop:create_app --timeout-graceful-shutdown 20"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+from orders import AlreadyPlaced, NewOrder, Payment, pay_order, place_order
+from settings import Settings
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from txbridge_sqlalchemy import AsyncSqlTransactionListener
+
+from txbridge import (
+    AsyncTransactionProducer,
+    AsyncTransactionSendResult,
+    DecidedBy,
+    LocalTransactionState,
+    Message,
+    PrepareError,
+)
+
+
+class Shop:
+    """What all requests of a process share."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.remind_after = settings.remind_after
+        self.engine = create_async_engine(settings.database_url, pool_pre_ping=True)
+        listener = AsyncSqlTransactionListener(async_sessionmaker(self.engine))
+        self.producer = AsyncTransactionProducer(
+            "shop", listener, settings.kafka, namespace=settings.namespace, start_without_kafka=True
+        )
+
+    async def is_ready(self) -> bool:
+        try:
+            async with self.engine.connect() as connection:
+                await connection.execute(text("SELECT 1"))
+        except SQLAlchemyError:
+            return False
+        return self.producer.is_connected
+
+
+def shop_of(request: Request) -> Shop:
+    return request.app.state.shop
+
+
+TheShop = Annotated[Shop, Depends(shop_of)]
+routes = APIRouter()
+
+
+@routes.post("/orders")
+async def place(order: NewOrder, shop: TheShop) -> JSONResponse:
+    messages = [
+        Message("orders.placed", order.model_dump_json(), key=str(order.id)),
+        Message("orders.unpaid", order.model_dump_json(), key=str(order.id), delay=shop.remind_after),
+    ]
+    result = await shop.producer.send_messages_in_transaction(messages, order, execute=place_order)
+    if isinstance(result.local_exception, AlreadyPlaced):
+        return JSONResponse({"number": result.local_exception.number})
+    return answer(result, {"number": result.value})
+
+
+@routes.post("/payments")
+async def pay(payment: Payment, shop: TheShop) -> JSONResponse:
+    message = Message("orders.paid", payment.model_dump_json(), key=str(payment.id))
+    result = await shop.producer.send_message_in_transaction(message, payment, execute=pay_order)
+    return answer(result, {"paid": str(payment.id)})
+
+
+def answer(result: AsyncTransactionSendResult[Any], made: dict[str, Any]) -> JSONResponse:
+    match result.local_transaction_state, result.decided_by:
+        case LocalTransactionState.COMMIT_MESSAGE, _:
+            return JSONResponse(made, 201)
+        case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.FUNCTION:
+            return JSONResponse({"error": result.reason}, 409)
+        case LocalTransactionState.ROLLBACK_MESSAGE, _:
+            return try_again("the database took too long")
+        case _:
+            # A check finds out. The same request, sent again, gets the answer.
+            return JSONResponse({"error": "not known yet: ask again"}, 202)
+
+
+def try_again(why: str) -> JSONResponse:
+    return JSONResponse({"error": f"{why}; nothing has happened, try again"}, 503, {"Retry-After": "1"})
+
+
+@routes.get("/livez")
+async def livez() -> dict[str, bool]:
+    return {"ok": True}
+
+
+@routes.get("/readyz")
+async def readyz(shop: TheShop) -> JSONResponse:
+    is_ready = await shop.is_ready()
+    return JSONResponse({"ok": is_ready}, 200 if is_ready else 503)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.shop = shop = Shop(settings or Settings.from_environment())
+        async with shop.producer:
+            yield
+        await shop.engine.dispose()
+
+    app = FastAPI(title="Shop", lifespan=lifespan)
+    app.include_router(routes)
+
+    @app.exception_handler(PrepareError)
+    async def refuse(request: Request, error: PrepareError) -> JSONResponse:
+        return try_again("Kafka did not store the message")
+
+    return app

@@ -1,0 +1,36 @@
+"""The shop on a real Kafka, with a real worker, and on the PostgreSQL of TEST_DATABASE_URL."""
+
+import json
+import os
+import uuid
+from datetime import timedelta
+
+import pytest
+from billing import WORK
+from fastapi.testclient import TestClient
+from settings import Settings
+
+from txbridge.testing import RunningWorker, Sandbox
+
+
+@pytest.fixture
+def settings(txbridge: Sandbox, txbridge_worker: RunningWorker) -> Settings:
+    url = os.environ.get("TEST_DATABASE_URL")
+    if url is None:
+        pytest.skip("TEST_DATABASE_URL names no PostgreSQL: postgresql+psycopg://...")
+    for topic in WORK:
+        txbridge.create_topic(topic)
+    kafka = json.dumps(txbridge.settings)
+    return Settings(database_url=url, kafka=kafka, namespace=txbridge.namespace, remind_after=timedelta(seconds=5))
+
+
+def test_orders_are_announced_at_once_and_reminders_follow(client: TestClient, txbridge: Sandbox):
+    orders = [{"id": str(uuid.uuid4()), "item": "mug", "quantity": 1} for _ in range(2)]
+    for order in orders:
+        assert client.post("/orders", json=order).status_code == 201
+    assert client.post("/payments", json={"id": orders[0]["id"]}).status_code == 201
+    assert len(txbridge.wait_visible("orders.placed", 2)) == 2
+    assert txbridge.read_visible("orders.unpaid") == []
+
+    assert len(txbridge.wait_visible("orders.unpaid", 2)) == 2
+    assert client.get("/readyz").status_code == 200
