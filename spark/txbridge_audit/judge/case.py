@@ -187,7 +187,7 @@ class Case(DeliveredCase):
         return all(topic is None or topic.settled for topic in known)
 
     @lazy
-    def missing(self) -> list[MessagePart]:
+    def gaps(self) -> list[MessagePart]:
         """The messages that are not visible though they were delivered, or others with their time or a later one were.
 
         Those behind them in time are in a later Kafka transaction, and those with the same time in the same one.
@@ -208,7 +208,7 @@ class Case(DeliveredCase):
     @lazy
     def is_loss_proved(self) -> bool:
         """Whether a missing message is proved to be lost (see evidence.py)."""
-        return any(self.may_prove(message) and self._is_lost(message) for message in self.missing)
+        return any(self.may_prove(message) and self._is_lost(message) for message in self.gaps)
 
     def _is_lost(self, message: MessagePart) -> bool:
         proof, op = self.facts.proofs.find_above(self.transaction.partition, message.topic), self.op("commit")

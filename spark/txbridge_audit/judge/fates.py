@@ -44,7 +44,7 @@ def _lost_needs(one: Traits) -> int | str | None:
         return REASONS[OPEN]
     # A held one is waiting, perhaps for the rest of its messages.
     if one.pending_state in {HELD, SCHEDULED}:
-        return _proof_needs(one) if one.is_missing else 0
+        return _proof_needs(one) if one.has_gaps else 0
     if one.is_commit:
         return WINNER | OP | PARKED | CHECKPOINT | OPEN
     # Without a commit it is lost if OP names it as abandoned or committed, whatever else OP names.
@@ -55,7 +55,7 @@ def _proof_needs(one: Traits) -> int | str:
     """What tells which messages wait for their time, and proves the loss of the others."""
     # A commit in OP is proof enough where all messages have the same time.
     needed = 0 if one.is_committed and not one.is_stepwise else WINNER | OP | PARKED | OPEN
-    return REAL_TOPIC if one.is_missing and not one.lacking & needed else needed
+    return REAL_TOPIC if one.has_gaps and not one.lacking & needed else needed
 
 
 def _partial_needs(one: Traits) -> int | str | None:
@@ -63,7 +63,7 @@ def _partial_needs(one: Traits) -> int | str | None:
         return None
     if one.fate == "PARTIAL" or not one.is_incomplete:
         return 0
-    if one.pending_state != IN_COMMIT and (one.is_missing or one.is_stepwise):
+    if one.pending_state != IN_COMMIT and (one.has_gaps or one.is_stepwise):
         return _proof_needs(one)
     return OP | OPEN
 

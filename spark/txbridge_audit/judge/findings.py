@@ -38,7 +38,7 @@ def _is_discarded_twice(case: Case) -> bool:
 def _is_not_in_topic(case: Case) -> bool:
     if case.fate != fates.UNVERIFIABLE.name or not case.is_named("commit"):
         return False
-    return any(case.may_prove(message, whole=True) for message in case.missing)
+    return any(case.may_prove(message, whole=True) for message in case.gaps)
 
 
 # Entries, in the order in which they are counted and shown

@@ -78,7 +78,7 @@ class Traits(NamedTuple):
     is_stepwise: bool
     #: Not all of its messages are visible; and some of those should be.
     is_incomplete: bool
-    is_missing: bool
+    has_gaps: bool
     #: A message names a time of delivery.
     is_timed: bool
     lacking: int

@@ -113,7 +113,7 @@ def _reach_of_plain(fate: str, lacking: int) -> Mapping[str, str]:
         is_several=False,
         is_stepwise=False,
         is_incomplete=False,
-        is_missing=False,
+        has_gaps=False,
         is_timed=False,
         lacking=lacking,
     )
@@ -158,7 +158,7 @@ def traits_of(case: Case, fate: str, breaches: tuple[str, ...]) -> Traits:
         is_several=case.is_several,
         is_stepwise=case.is_stepwise,
         is_incomplete=bool(case.unseen),
-        is_missing=bool(case.missing),
+        has_gaps=bool(case.gaps),
         is_timed=any(case.times),
         lacking=case.missing_evidence,
     )
