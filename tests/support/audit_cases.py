@@ -827,6 +827,15 @@ story(
     times=LAST,
 )
 story("a_message_of_a_step_twice", "DUPLICATED", schedule_rest(FAR_AWAY, 2, 1, 3, 3), several=THREE, times=LAST)
+story(
+    "a_step_before_its_decision",
+    "pending:scheduled BEFORE_DECISION",
+    lambda log, half: log.transaction(
+        *copies(1, 3)(log, half), *scheduled(FAR_AWAY, 2, end=log.end(half, COMMIT) - 1)(log, half)
+    ),
+    several=THREE,
+    times=LAST,
+)
 story("a_step_rolled_back", "LEAKED", rollback, together(copies(1), op("rollback")), several=THREE, times=LAST)
 story("a_step_undecided", "LEAKED", together(copies(1, 3), scheduled(FAR_AWAY, 2)), several=THREE, times=LAST)
 story(

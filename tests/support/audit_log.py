@@ -26,7 +26,7 @@ VIOLATIONS = {
     "WRONG_WINNER": 3,
     "ALTERED": 17,
     "MISPLACED": 3,
-    "BEFORE_DECISION": 2,
+    "BEFORE_DECISION": 3,
     "OVERTAKEN": 2,
     "OUT_OF_ORDER": 2,
     "STUCK": 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, Facts, HalfFacts
 from txbridge_audit.judge.lacking import (
+    ABANDON,
     CHECK_TOPIC,
     CHECKPOINT,
     CHECKS,
@@ -84,12 +85,12 @@ class Case(DeliveredCase):
         if not about.op_settled:
             bits |= OPEN
         # OP names each discard. So the record of a discard is gone if OP names the discard and there is no record. Only
-        # the END position in the record tells which decisions came before it. That of an abandon tells which of several
-        # messages with different times were delivered before it.
+        # the END position in the record tells which decisions came before it.
         if self.is_named("discard") and not self.discard_ends:
             bits |= DISCARD
+        # The record of an abandon tells which of several messages with different times were delivered before it.
         if self.is_named("abandon") and self.is_stepwise and len(self.discards) == len(self.transaction.discards):
-            bits |= DISCARD
+            bits |= ABANDON
         if self.has_twin:
             bits |= COPY
         if born is not None:
@@ -199,6 +200,17 @@ class Case(DeliveredCase):
     def is_seen_unrecorded(self) -> bool:
         """Whether a message is visible below the earlier cut, and neither OP nor OFFSET says that it was delivered."""
         return any(self.is_before(copy) and self.time_of(copy) > self.recorded_to for copy in self.home)
+
+    @property
+    def is_seen_after_abandon(self) -> bool:
+        """Whether a message is visible though an operator gave it up before it was delivered.
+
+        Who abandons always gives up the last ones; the record of the abandon says which others.
+        """
+        if not self.is_named("abandon") or not self.home:
+            return False
+        seen_to = max(map(self.time_of, self.home))
+        return seen_to == self.times[-1] or (seen_to > self.delivered_to and not self.missing_evidence & ABANDON)
 
     def may_prove(self, message: MessagePart, *, whole: bool = False) -> bool:
         """Whether its absence from its topic may prove a loss: not compacted (`whole`: nor truncated)."""

@@ -221,9 +221,13 @@ class DecidedCase:
 
         Each of several counts: which one was the first is unknown once retention has removed records.
         """
-        if self.winner is None:
+        winner = self.winner
+        if winner is None:
             return False
-        decided = position_of(*self.winner.place)
+        reached = [parked.end_position for parked in self.transaction.parked if parked.delivered]
+        if any(position is not None and position < winner.at for position in reached):
+            return True
+        decided = position_of(*winner.place)
         return any(outcome.until is not None and decided >= outcome.until for outcome in self._commits)
 
     @property

@@ -117,11 +117,6 @@ class DeliveredCase(DecidedCase):
         seen = {copy.number for copy in self.home}
         return [message for number, message in enumerate(self.messages, 1) if number not in seen]
 
-    @property
-    def is_seen_after_abandon(self) -> bool:
-        """Whether a message is visible though an operator gave it up before it was delivered."""
-        return self.is_named("abandon") and any(self.time_of(copy) > self.delivered_to for copy in self.home)
-
     @lazy
     def altered_at(self) -> Place | None:
         """The first copy whose key, value, headers or timestamp differ."""

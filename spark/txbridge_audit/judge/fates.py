@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.lacking import (
+    ABANDON,
     CHECKPOINT,
     DECISIONS,
     OP,
@@ -74,7 +75,7 @@ def _leaked_needs(one: Traits) -> int | None:
     if one.fate == "LEAKED":
         return 0
     # OP may have named it as rolled back or abandoned, and the discard topic tells what was visible by then.
-    return (WINNER if one.is_decided else DECISIONS) | OP
+    return (WINNER if one.is_decided else DECISIONS) | OP | ABANDON
 
 
 def _wrong_winner_needs(one: Traits) -> int | None:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 #: Evidence about a transaction that may be gone, one bit each.
-END, OP, DISCARD, COPY, PARKED, CHECKPOINT, CHECKS, CHECKS_AGED, CHECK_TOPIC, OPEN = (1 << place for place in range(10))
+END, OP, DISCARD, COPY, PARKED, CHECKPOINT, CHECKS, CHECKS_AGED, CHECK_TOPIC, OPEN, ABANDON = (
+    1 << place for place in range(11)
+)
 #: Evidence of all decisions, and of the one that counted.
 DECISIONS = END | COPY
 WINNER = DECISIONS | DISCARD
@@ -22,6 +24,7 @@ REASONS: Mapping[int, str] = {
     END: "END_GONE",
     OP: "OP_GONE",
     DISCARD: "DISCARD_GONE",
+    ABANDON: "DISCARD_GONE",
     COPY: "COPY_GONE",
     CHECKPOINT: "CHECKPOINT_GONE",
     PARKED: "PARKED_GONE",
@@ -35,7 +38,7 @@ REAL_TOPIC, HALF_GONE = "REAL_TOPIC", "HALF_GONE"
 SAYS: Mapping[str, str] = {
     "END_GONE": "END no longer holds all decisions of their time",
     "OP_GONE": "OP no longer holds all outcomes of their time",
-    "DISCARD_GONE": "OP names a discard, and the discard topic no longer holds its record",
+    "DISCARD_GONE": "OP names a discard or an abandon, and the discard topic no longer holds its record",
     "COPY_GONE": "the discard topic no longer says which of two half messages with the same id is the copy",
     "CHECKPOINT_GONE": "OFFSET holds no checkpoint of the half partition, and workers have written there",
     "PARKED_GONE": "OFFSET has lost its beginning, and parked entries with it",
@@ -59,7 +62,7 @@ class Traits(NamedTuple):
     """What decides which evidence a rule needs. Transactions with the same traits are counted together."""
 
     fate: str
-    pending_state: str | None
+    lacking: int
     #: A copy is visible in the real topic; OP names it as committed; OP names any outcome.
     is_visible: bool
     is_committed: bool
@@ -67,21 +70,22 @@ class Traits(NamedTuple):
     #: It has a decision that counts; that is a commit.
     is_decided: bool
     is_commit: bool
+    # Of a plain transaction none of the others is true.
+    pending_state: str | None = None
     #: An END resumes it, or its parked entry says that one did.
-    is_resumed: bool
+    is_resumed: bool = False
     #: State of its last parked entry.
-    parked: str | None
+    parked: str | None = None
     #: The rule STUCK holds.
-    is_stuck: bool
+    is_stuck: bool = False
     #: It has several messages, and not all of them have the same time of delivery.
-    is_several: bool
-    is_stepwise: bool
+    is_several: bool = False
+    is_stepwise: bool = False
     #: Not all of its messages are visible; and some of those should be.
-    is_incomplete: bool
-    has_gaps: bool
+    is_incomplete: bool = False
+    has_gaps: bool = False
     #: A message names a time of delivery.
-    is_timed: bool
-    lacking: int
+    is_timed: bool = False
 
 
 #: The evidence (bits) that a rule needs to judge a transaction; or the reason why it cannot judge it in any case; or

@@ -101,21 +101,12 @@ def _reach_of_plain(fate: str, lacking: int) -> Mapping[str, str]:
     is_commit = fate == fates.DELIVERED.name
     traits = Traits(
         fate=fate,
-        pending_state=None,
+        lacking=lacking,
         is_visible=is_commit,
         is_committed=is_commit,
         is_recorded=True,
         is_decided=True,
         is_commit=is_commit,
-        is_resumed=False,
-        parked=None,
-        is_stuck=False,
-        is_several=False,
-        is_stepwise=False,
-        is_incomplete=False,
-        has_gaps=False,
-        is_timed=False,
-        lacking=lacking,
     )
     return reach_of(traits)
 

@@ -39,10 +39,10 @@ def _in_turn_needs(one: Traits) -> int | None:
     if not one.is_visible:
         return None
     if one.is_commit or one.is_committed:
-        # The first record of OP that names it counts.
-        return WINNER | OP | (0 if one.is_committed else OPEN)
+        # The first record of OP that names it counts, and of messages with different times each parked entry.
+        return WINNER | OP | (PARKED if one.is_stepwise else 0) | (0 if one.is_committed else OPEN)
     # A commit that won, or its record in OP, may be among the records that are gone.
-    return if_lacking(one, WINNER | OP)
+    return if_lacking(one, WINNER | OP | (PARKED if one.is_stepwise else 0))
 
 
 def _stuck_needs(one: Traits) -> int | None:

@@ -159,6 +159,8 @@ class ParkedMention(Mention):
     error: str | None = None
     #: Number of its messages that were delivered, the earliest first.
     delivered: int = 0
+    #: END position: every END below it had been applied.
+    end_position: int | None = None
 
 
 @dataclass(slots=True)

@@ -166,6 +166,7 @@ def _parked(record: KafkaRecord, half: int, told: dict[str, Any]) -> ParkedMenti
         checks=_whole(told, "checks"),
         error=text("error"),
         delivered=_whole(told, "delivered") or 0,
+        end_position=_whole(told, "end"),
     )
 
 
