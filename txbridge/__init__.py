@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from txbridge.client.answers import Committed, DecidedBy, LocalTransactionState, Rollback, SendStatus
     from txbridge.client.async_listener import AsyncTransactionListener
     from txbridge.client.async_producer import AsyncTransactionProducer
+    from txbridge.client.cancel_result import CancelOutcome, CancelResult
     from txbridge.client.errors import EndTransactionError, PrepareError
     from txbridge.client.listener import TransactionListener
     from txbridge.client.message import Message, MessageExt
@@ -20,6 +21,8 @@ __all__ = [
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
     "AsyncTransactionSendResult",
+    "CancelOutcome",
+    "CancelResult",
     "ClientMetrics",
     "Committed",
     "DecidedBy",
@@ -46,6 +49,8 @@ _HOMES = {
     "AsyncTransactionListener": "client.async_listener",
     "AsyncTransactionProducer": "client.async_producer",
     "AsyncTransactionSendResult": "client.result",
+    "CancelOutcome": "client.cancel_result",
+    "CancelResult": "client.cancel_result",
     "ClientMetrics": "client.metrics",
     "Committed": "client.answers",
     "DecidedBy": "client.answers",

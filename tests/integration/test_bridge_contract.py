@@ -15,6 +15,7 @@ from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
+    CancelOutcome,
     Committed,
     DecidedBy,
     EndTransactionError,
@@ -313,3 +314,17 @@ def test_the_sql_listener_on_sqlite(bridge, topic, tmp_path):
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("SELECT number FROM orders").fetchall() == [(1,), (2,)]
     engine.dispose()
+
+
+def test_a_message_that_waits_for_its_time_is_cancelled_by_result_or_by_id(bridge, topic):
+    producer = bridge.start_producer(Scripted(), topic)
+    by_result, by_id, at_once = (producer.send_later(Message(topic, b"later", delay=delay)) for delay in (60, 60, 0))
+    undecided = producer.send_message_in_transaction(Message(topic, b"undecided", check_immunity_time=60), UNKNOWN)
+    assert producer.cancel(by_result, "paid").outcome is CancelOutcome.CANCELLED
+    assert [producer.cancel(by_id.transaction_id, "paid").outcome for _ in range(2)] == [CancelOutcome.CANCELLED] * 2
+    bridge.wait_visible(topic)
+    assert producer.cancel(at_once, "paid").outcome is CancelOutcome.DELIVERED
+    assert producer.cancel(undecided, "paid").outcome is CancelOutcome.UNDECIDED
+    assert producer.cancel("0" * 32, "paid").outcome is CancelOutcome.NOT_FOUND
+    assert values(bridge, topic) == [b"later"]
+    assert [bridge.read_fate(one) for one in (by_result, by_id)] == [TransactionState.ABANDONED] * 2

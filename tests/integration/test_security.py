@@ -36,7 +36,7 @@ from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, CheckMember, LocalOwner, WorkerProcess, eventually
 from tests.support.relays import make_outbox, rows_left
 from tests.support.secure_kafka import SecureKafka, User, print_acls, printed, secure_kafka
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge import CancelOutcome, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision
@@ -47,7 +47,7 @@ from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
-from txbridge.kafka.acl import Pattern, Right, Role
+from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import each_broker
@@ -183,6 +183,17 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
     worker.stop()
     for secret in (client.password, operator.password, auditor.password):
         assert secret not in worker.log + audit.stdout + audit.stderr + listing.stdout + done.stdout
+
+
+def test_a_client_cancels_with_its_documented_rights(scene: Scene) -> None:
+    bridge = scene.bridge
+    scene.worker(scene.user("worker"))
+    producer, _ = scene.producer(scene.user("client"), LocalTransactionState.COMMIT_MESSAGE)
+    with producer:
+        by_id, by_result = (producer.send_later(Message(scene.real, b"later", delay=600), 120) for _ in range(2))
+        assert producer.cancel(by_id.transaction_id, "paid", 60).outcome is CancelOutcome.CANCELLED
+        assert producer.cancel(by_result, "paid", 60).outcome is CancelOutcome.CANCELLED
+    assert [record["TXB_REASON"] for record in bridge.discarded()] == [b"ABANDONED"] * 2
 
 
 def test_answer_checks_with_its_documented_rights(scene: Scene, tmp_path: Path) -> None:
@@ -406,6 +417,9 @@ def test_each_right_that_a_client_lacks_is_named(
                 text.append(str(error).replace("\n", " "))
             if "READ" in operation and not text:
                 eventually(lambda: operation in caplog.text and right.name in caplog.text, 20, caplog.text)
+                if right.kind is ResourceKind.TOPIC:
+                    with pytest.raises(EnvironmentProblemError, match=f"READ on topic {right.name}"):
+                        producer.cancel("0" * 32, "nobody may read what has become of it", timeout=20)
     except TxBridgeError as error:
         text.append(str(error).replace("\n", " "))
     assert_named("\n".join([*text, caplog.text]), operation, right)

@@ -62,6 +62,9 @@ class Reference:
         message = self.messages.get(entry.half_offset)
         decision = {8: "committed", 12: "rolled_back", 0: ""}[entry.decision.value]
         is_resume, is_abandon = record.source.value == "resume", record.source.value == "abandon"
+        if record.source.value == "find":
+            # A question, which has no effect.
+            return None
         if is_forgotten(entry.half_offset):
             return "LATE"
         if message is None:

@@ -22,7 +22,7 @@ from tests.property.reference_model import IMMUNITY, Message, Reference
 from tests.property.topics import Room, Topics, Worker
 from txbridge.core import remembered
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
+from txbridge.core.decision_record import COMMANDS, Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.open_counts import SLOT_MS
 from txbridge.core.plan.draft import Draft
@@ -199,7 +199,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
                 DecisionEntry(
                     offset := max(self.topics.half_end - 1 - pick, 0) if pick < 2**60 else pick,
                     id_of(offset if right else offset + 1),
-                    Decision.UNKNOWN if source in (Source.RESUME, Source.ABANDON) else decision,
+                    Decision.UNKNOWN if source in COMMANDS else decision,
                 )
                 for pick, right, decision in entries
             ],

@@ -13,6 +13,7 @@ from txbridge.core import names
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import MAX_OP_BYTES, Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.decision_record import (
+    COMMANDS,
     MAX_REMARK,
     Decision,
     DecisionEntry,
@@ -116,7 +117,7 @@ ENTRIES = st.builds(
 
 @given(st.lists(ENTRIES, min_size=1, max_size=5), NAMES, st.sampled_from(Source), st.none() | st.text(max_size=10))
 def test_end_records(entries, group, source, client_id):
-    if source in (Source.RESUME, Source.ABANDON):
+    if source in COMMANDS:
         entries = [DecisionEntry(entry.half_offset, entry.transaction_id, Decision.UNKNOWN) for entry in entries]
     value, headers = encode_end(entries, group, source, client_id)
     assert parse_end(7, value, headers) == DecisionRecord(7, group, source, entries, client_id)

@@ -107,6 +107,7 @@ class Partition:
     def read(self, *halves: HalfMessage) -> Partition:
         for one in halves:
             self.halves[one.offset] = one
+            self.queue.note_id(one)
             self.queue.read_half(one)
         return self
 

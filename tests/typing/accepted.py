@@ -12,6 +12,8 @@ from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
     AsyncTransactionSendResult,
+    CancelOutcome,
+    CancelResult,
     ClientMetrics,
     Committed,
     DecidedBy,
@@ -114,6 +116,8 @@ def blocking() -> None:
             assert_type(result.reason, str | None)
             result.wait(timeout=1.0)
         assert_type(producer.submit_message_in_transaction(messages()[0]), Future[TransactionSendResult])
+        assert_type(producer.cancel(result, "why"), CancelResult)
+        assert_type(producer.cancel("id", "why", timeout=1.0).outcome, CancelOutcome)
         assert_type(producer.flush(10.0), int)
         assert_type(producer.group, str)
     assert_type(TransactionProducer("orders", Narrower(), SETTINGS).start(), TransactionProducer)
@@ -125,6 +129,7 @@ async def on_a_loop() -> None:
         result = await producer.send_message_in_transaction(Message("orders", b"1"))
         assert_type(result, AsyncTransactionSendResult)
         await result.wait()
+        assert_type(await producer.cancel(result, "why"), CancelResult)
         assert_type(await producer.flush(), int)
     # An asynchronous producer takes a blocking listener, too.
     await AsyncTransactionProducer("orders", Orders(), SETTINGS).close(timeout=1.0)

@@ -14,11 +14,13 @@ from txbridge.client.answers import LocalTransactionState
 from txbridge.client.async_listener import AsyncTransactionListener, call_function
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
+from txbridge.client.cancel_result import CancelResult
 from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S, Turns
+from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.listener import LocalTransaction, TransactionListener, bind_execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message, require_time
@@ -120,6 +122,7 @@ class AsyncTransactionProducer:
         # Pools start their threads when they are used, so these cost nothing yet.
         self._calls_in = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
+        self._cancels_in = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="txbridge-async-cancel")
         self._life = Life(self._options, self._checks)
         #: To the loop that has started the producer, or that starts it; None until then.
         self._hand_over: HandOver | None = None
@@ -238,6 +241,20 @@ class AsyncTransactionProducer:
             prepared, outcome, settled_ticket(prepared.entry_of(outcome)), _hand_over=hand_over
         )
 
+    async def cancel(
+        self,
+        transaction: Cancellable,
+        reason: str,
+        timeout: float | None = DEFAULT_CANCEL_TIMEOUT_S,  # noqa: ASYNC109  as the blocking one
+    ) -> CancelResult:
+        """Cancel a transaction that is committed and not delivered yet, as TransactionProducer.cancel does.
+
+        Four calls run at the same time; further ones wait. A cancelled call goes on in the background.
+        """
+        await self._ensure_started()
+        runtime = await _in_thread(self._cancels_in, self._life.ensure_started)
+        return await _in_thread(self._cancels_in, runtime.cancellation.cancel, transaction, reason, timeout)
+
     async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one
         """Wait up to `timeout` seconds (None: 30 s for each END record) for the ENDs of all sends that have returned.
 
@@ -324,6 +341,7 @@ class AsyncTransactionProducer:
         await _in_thread(self._calls_in, self._life.close, timeout, _do_nothing, self._checks.close)
         self._calls_in.shutdown(wait=False)
         self._flushes_in.shutdown(wait=False)
+        self._cancels_in.shutdown(wait=False)
 
     # --- an attempt -------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base.reentrancy import calling, is_called_by
+from txbridge.client.cancel_result import CancelResult
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.coroutines import require_plain
 from txbridge.client.decide.decision_batcher import settled_ticket
+from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.kafka.producer import BY_KEY
@@ -278,6 +280,32 @@ class TransactionProducer:
             return stored
         sends = runtime.sends
         return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg, run)
+
+    def cancel(
+        self, transaction: Cancellable, reason: str, timeout: float | None = DEFAULT_CANCEL_TIMEOUT_S
+    ) -> CancelResult:
+        """Cancel a transaction of the group that is committed and not delivered yet, because its time has not come.
+
+        `transaction` is its result, or its id, which any process of the group may name. The worker answers, so the
+        result says what happened. If the delivery is under way, either the transaction is cancelled and never
+        delivered, or it is too late. `reason` is for people: the copy in the discard topic, OP and the audit show it.
+
+        Blocks until the worker has answered, some 50 ms, and at most `timeout` seconds (None: no limit). RocketMQ has
+        no such call for transactional messages; it recalls delayed ones.
+
+        Raises:
+            UsageError: This is no transaction id, there is no reason, or the message is in the outbox of the listener.
+                Also in a callback of the producer. Nothing was sent.
+            TimeoutError: No worker has answered within `timeout`. The text says whether the command stands in END: then
+                it is applied when a worker runs.
+            EndTransactionError: Kafka did not acknowledge the command.
+            LayoutError, EnvironmentProblemError: Kafka cannot be asked. Nothing was cancelled.
+
+        """
+        runtime = self._life.ensure_started()
+        if runtime.is_called_by_it():
+            raise UsageError("cancel() was called by a callback, whose thread it would have to wait for")
+        return runtime.cancellation.cancel(transaction, reason, timeout)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.

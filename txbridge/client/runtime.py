@@ -17,6 +17,7 @@ from txbridge.client.base.log import report
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.decision_sender import DecisionSender
+from txbridge.client.flow.cancellation import Cancellation
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import KafkaConnection
@@ -108,6 +109,7 @@ class Runtime:
         )
         if options.forwarding is not None:
             options.forwarding.connect(group, self.sends.send_commit_again)
+        self.cancellation = Cancellation(settings, connection, names, group, layout.partitions, self._ends)
         self._checks = CheckConsumer(
             check_config,
             connection,

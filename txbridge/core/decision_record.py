@@ -42,8 +42,10 @@ class Source(Enum):
     OPERATOR = "operator"
     #: A person who wants a discarded message to be checked again (RocketMQ's RESUME_CHECK_HALF_MESSAGE).
     RESUME = "resume"
-    #: A person who gives up a held or scheduled message: it will not be delivered.
+    #: A person, or the application, who gives up a held or scheduled message: it will not be delivered.
     ABANDON = "abandon"
+    #: A client that asks where a transaction is, and in which state. It has no effect on it.
+    FIND = "find"
 
 
 _PLAIN_DECISION = {b"%d" % decision.value: decision for decision in Decision}
@@ -53,7 +55,7 @@ _are_ids = re.compile(rb"[0-9A-F]*\Z").match
 #: Most digits of a half offset that fits into 63 bits for certain.
 _MOST_DIGITS = 18
 #: Sources of commands that decide nothing: the decision of their entries is UNKNOWN.
-_COMMANDS = (Source.RESUME, Source.ABANDON)
+COMMANDS = (Source.RESUME, Source.ABANDON, Source.FIND)
 
 
 class DecisionEntry(NamedTuple):
@@ -154,6 +156,8 @@ class DecisionRecord:
     client_id: str | None = None
     #: Append time (ms), if it is known.
     appended: int | None = None
+    #: Name of the reply that its sender waits for. Such a record has one entry.
+    reply: str | None = None
 
     @property
     def half_offsets(self) -> Sequence[int]:
@@ -180,8 +184,9 @@ def encode_end(
     group: str,
     source: Source,
     client_id: str | None = None,
+    reply: str | None = None,
 ) -> tuple[bytes, list[tuple[str, bytes | None]]]:
-    """Value and headers of an END record. At most MAX_ENTRIES entries, all of one half partition."""
+    """Value and headers of an END record. At most MAX_ENTRIES entries, all of one half partition; one with a reply."""
     if not 1 <= len(entries) <= MAX_ENTRIES:
         raise ValueError(f"an END record holds 1 to {MAX_ENTRIES} entries, not {len(entries)}")
     headers: list[tuple[str, bytes | None]] = [
@@ -191,6 +196,8 @@ def encode_end(
     ]
     if client_id is not None:
         headers.append((names.CLIENT_ID, client_id.encode()))
+    if reply is not None:
+        headers.append((names.REPLY, reply.encode()))
     return "\n".join([entry.encode() for entry in entries]).encode(), headers
 
 
@@ -215,9 +222,12 @@ def parse_end(
         raise MalformedRecordError(f"header {names.SOURCE} is not one of {', '.join(_SOURCES)}")
     if value is None:
         raise MalformedRecordError("the value is null")
-    entries: Sequence[DecisionEntry] | None = None if source in _COMMANDS else PlainEntries.read(value)
+    entries: Sequence[DecisionEntry] | None = None if source in COMMANDS else PlainEntries.read(value)
     if entries is None:
         entries = _read_entries(value, source)
+    reply = ours.find_text(names.REPLY) if source in COMMANDS else None
+    if reply is not None and (not names.is_reply_name(reply) or len(entries) > 1):
+        raise MalformedRecordError(f"header {names.REPLY} is no name of a reply to one entry: {reply[:40]!r}")
     return DecisionRecord(
         offset=offset,
         group=group,
@@ -225,6 +235,7 @@ def parse_end(
         entries=entries,
         client_id=ours.find_text(names.CLIENT_ID),
         appended=appended,
+        reply=reply,
     )
 
 
@@ -249,7 +260,7 @@ def _parse_entry(line: str, number: int, source: Source) -> DecisionEntry:
     decision = _DECISIONS.get(fields[2])
     if decision is None:
         raise MalformedRecordError(f"decision of entry {number} is not 8, 12 or 0: {fields[2][:40]!r}")
-    if source in _COMMANDS and decision is not Decision.UNKNOWN:
+    if source in COMMANDS and decision is not Decision.UNKNOWN:
         raise MalformedRecordError(f"entry {number} {source.value}s with decision {decision.value}; it must be 0")
     if len(fields) == 3:
         return DecisionEntry(half_offset, transaction_id, decision)

@@ -139,6 +139,12 @@ class DeduplicationWindow:
             done = stop
         return True
 
+    def find_id(self, transaction_id: str) -> int | None:
+        """Offset of the half message with this id, if it is among the last ones."""
+        key = bytes.fromhex(transaction_id)
+        found = (table.find(key, hash(key)) for table in self._tables)
+        return next((offset for offset in found if offset is not None), None)
+
     def _table_for(self, offset: int, born: int) -> _Table:
         """The table that this message belongs to."""
         table = self._tables[-1] if self._tables else None

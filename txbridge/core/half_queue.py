@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.dedup import DeduplicationWindow
@@ -20,7 +20,7 @@ from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.open_counts import OpenCounts
 from txbridge.core.open_messages import OpenMessages
-from txbridge.core.remembered import Remembered
+from txbridge.core.remembered import KnownId, Remembered, RememberedIds
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.timers import Timers
 
@@ -70,6 +70,7 @@ class HalfQueue:
         self._remembered = Remembered()
         #: Outcome of a message below the watermark, if this process saw it and still remembers it.
         self.remembered = self._remembered.get
+        self._finished_ids = RememberedIds()
         self._malformed: set[int] = set()
         self._recent = DeduplicationWindow(at_least=policy.recognise_at_least, is_open=self._is_open)
         #: Offset of the half message that an offset means: for a copy, that of the first record.
@@ -277,6 +278,15 @@ class HalfQueue:
         """Offsets at or above the watermark that were read, with their sizes, in order."""
         return iter(self._window)
 
+    def find_id(self, transaction_id: str) -> KnownId | None:
+        """An open message, or one of the last ones, by its id."""
+        if (known := self._finished_ids.find_id(transaction_id)) is not None:
+            return known
+        offset = self._recent.find_id(transaction_id)
+        if offset is None and (offset := self._entries.find_id(transaction_id)) is None:
+            return None
+        return KnownId(offset, self._outcomes.get(offset) or self._remembered.get(offset))
+
     def lags_behind(self, watermark: int, passed_bytes: int) -> bool:
         """Whether an open message at this offset has to be parked, so that the watermark does not stay there.
 
@@ -363,6 +373,12 @@ class HalfQueue:
             else:
                 self._remembered.note_outcome(offset, outcome)
         self._malformed.difference_update(offsets)
+
+    def note_waited(self, entries: Iterable[HalfEntry], outcome: Outcome) -> None:
+        """Remember the ids of finished messages that were scheduled or held until now."""
+        for entry in entries:
+            known = KnownId(entry.offset, outcome, entry.delivered or 0)
+            self._finished_ids.note_finished(entry.transaction_id, known)
 
     def update_entry(self, entry: HalfEntry) -> None:
         """Replace an entry that has changed, and schedule it anew. The same Kafka transaction has parked it."""

@@ -37,6 +37,8 @@ DELIVERED = "TXB_DELIVERED"
 REASON = "TXB_REASON"
 ERROR = "TXB_ERROR"
 REMARK = "TXB_REMARK"
+REPLY = "TXB_REPLY"
+STATE = "TXB_STATE"
 RECORD_SOURCE = "TXB_SOURCE"
 
 #: RocketMQ's tag of an OP message: "the half messages named here are finished".
@@ -64,7 +66,8 @@ _RESERVED_PREFIX = "TXB_"
 
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
-_BARRIER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+#: The identity of a barrier table, or the name of a reply.
+_SHORT_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
 #: Size of the caches for checked names. Names are checked for every message, and messages share a few.
 _KNOWN_NAMES = 1_000
@@ -114,7 +117,12 @@ def is_transaction_id(text: str) -> bool:
 @lru_cache(_KNOWN_NAMES)
 def is_barrier_id(text: str) -> bool:
     """Whether this can be the identity of a barrier table. Ours are 64 random bits; another client's may be a name."""
-    return _BARRIER_ID.match(text) is not None
+    return _SHORT_NAME.match(text) is not None
+
+
+def is_reply_name(text: str) -> bool:
+    """Whether this can be the name that a client gives to the reply to an END record."""
+    return _SHORT_NAME.match(text) is not None
 
 
 def short_id(transaction_id: str) -> str:

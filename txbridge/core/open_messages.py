@@ -46,6 +46,14 @@ class OpenMessages:
         """The same as `get`, but None for a row; quicker."""
         return self._objects.get(offset)
 
+    def find_id(self, transaction_id: str) -> int | None:
+        """Offset of the message with this transaction id. Looks at every message."""
+        found = self._rows.find_id(transaction_id)
+        if found is not None:
+            return found
+        objects = self._objects.values()
+        return next((entry.offset for entry in objects if entry.transaction_id == transaction_id), None)
+
     def get_open(self, offset: int) -> HalfEntry:
         """The entry of a message that is open for certain."""
         entry = self.get(offset)

@@ -50,6 +50,8 @@ class RecordKind(Enum):
     REAL = auto()
     #: A check request for a producer group.
     CHECK = auto()
+    #: The reply to an END record. It is left out where Kafka does not take it.
+    REPLY = auto()
     #: A discarded or malformed record.
     DISCARD = auto()
     #: OP, parked entries, checkpoint: without them nothing can be committed.

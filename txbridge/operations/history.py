@@ -218,7 +218,7 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
     except MalformedRecordError:
         return
     for entry in end.entries:
-        if entry.half_offset == half.offset:
+        if entry.half_offset == half.offset and end.source is not Source.FIND:
             forged = "" if entry.transaction_id == half.transaction_id else " (refused: wrong transaction id)"
             asked = f", answer to check {entry.check_times}" if entry.check_times else ""
             who = " ".join(filter(None, (end.source.value, end.client_id)))
@@ -242,7 +242,7 @@ def _op_steps(record: Message, offset: int) -> Iterator[Step]:
 
 def _check_steps(record: Message, where: bytes) -> Iterator[Step]:
     headers = dict(copyable_headers(record))
-    if headers.get(header_names.HALF_COORDINATES) == where:
+    if headers.get(header_names.HALF_COORDINATES) == where and header_names.REPLY not in headers:
         times = (headers.get(header_names.CHECK_TIMES) or b"?").decode(errors="replace")
         yield Step(record.timestamp()[1], f"check {times} sent")
 

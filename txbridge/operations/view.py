@@ -31,7 +31,8 @@ class DecisionCommand:
 
 
 def commands_of(record: DecisionRecord) -> Iterator[DecisionCommand]:
-    for entry in record.entries:
+    # A question is about no message at the offset that it names.
+    for entry in record.entries if record.source is not Source.FIND else ():
         yield DecisionCommand(record.offset, record.group, record.source, entry, record.client_id)
 
 

@@ -18,14 +18,15 @@ MAX_ENTRIES = 1_000
 _ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},(?:0|8|12)(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
 _COMMAND_ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},0(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
 _EXACT_ENTRY = re.compile(r"[^,]*,[^,]*,[^,]*(?:,[^,]*(?:,[^,]{0,2048})?)?")
-_SOURCES = frozenset({"client", "check", "operator", "resume", "abandon"})
-_COMMANDS = frozenset({"resume", "abandon"})
+_SOURCES = frozenset({"client", "check", "operator", "resume", "abandon", "find"})
+_COMMANDS = frozenset({"resume", "abandon", "find"})
 _OF_AN_END = (headers.VERSION, headers.PGROUP, headers.SOURCE, headers.CLIENT_ID)
 #: Header names that are not the user's.
 _RESERVED = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
 _INTERNAL_NAMES = ("TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC")
 GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 IDENTITY = re.compile(r"[0-9A-F]{32}")
+#: The name of a reply has the same form.
 BARRIER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 
@@ -121,9 +122,12 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
     lines = [] if record.value is None else record.value.decode("utf-8", "replace").split("\n")
     fault = _fault_of_end(text.get(headers.VERSION), source, group, lines)
     if fault is None and exactly:
-        fault = _exact_fault(record, lines)
+        fault = _exact_fault(record, lines, text.get(headers.REPLY) if source in _COMMANDS else None)
     if fault is not None or group is None or source is None:
         return UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")
+    if source == "find":
+        # A question. Its offset says how far to read, and names no transaction.
+        return []
     client = text.get(headers.CLIENT_ID)
     mentions = []
     for number, line in enumerate(lines):
@@ -163,19 +167,22 @@ def _fault_of_end(version: str | None, source: str | None, group: str | None, li
     return None
 
 
-def _exact_fault(record: KafkaRecord, lines: list[str]) -> str | None:
+def _exact_fault(record: KafkaRecord, lines: list[str], reply: str | None) -> str | None:
     """The rest of the protocol's rules for END."""
     if not _is_utf8(record.value):
         return "the value is not UTF-8"
     if not all(_is_utf8(value) for name, value in record.headers if name == headers.CLIENT_ID):
         return "CLIENT_ID is not UTF-8"
-    ours = [name for name, _ in record.headers if name in _OF_AN_END]
+    known = _OF_AN_END if reply is None else (*_OF_AN_END, headers.REPLY)
+    ours = [name for name, _ in record.headers if name in known]
     if len(ours) > len(set(ours)):
         return "a header of ours is there twice"
     if not all(_EXACT_ENTRY.fullmatch(line) for line in lines):
         return "an entry has too many fields or a remark too long"
     if not all(_has_numbers(line) for line in lines):
         return "a number is too large"
+    if reply is not None and (len(lines) > 1 or BARRIER.fullmatch(reply) is None):
+        return "TXB_REPLY is no name of a reply to one entry"
     return None
 
 

@@ -218,8 +218,10 @@ def discard_mention(record: KafkaRecord) -> DiscardMention | AsideMention | None
 
 
 def check_mention(record: KafkaRecord) -> CheckMention | None:
-    """A check request; None when it names no coordinates: it proves nothing."""
+    """A check request; None for a reply, and when it names no coordinates: it proves nothing."""
     text = record.texts()
+    if headers.REPLY in text:
+        return None
     partition, half = coordinates_of(text.get(headers.HALF_COORDINATES))
     if partition is None:
         return None

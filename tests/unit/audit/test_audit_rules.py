@@ -31,9 +31,9 @@ from txbridge_audit.protocol.murmur2 import hash_key
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 from tests.corruption import writer
-from tests.support.audit_cases import CASES, TAIL, plant
+from tests.support.audit_cases import CASES, FAR_AWAY, TAIL, plant
 from tests.support.audit_judged import BORN, Judged, MemoryLog
-from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record
+from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record, headers
 from tests.support.fuzz import VALID, Raw, Setting, damaged
 
 HOUR = 3_600_000
@@ -236,6 +236,27 @@ def test_history_is_known_for_those_born_later() -> None:
         log.facts(partitions=[HalfFacts(PLAIN, 0, 1, 0, ends_since=BORN - 1, outcomes_since=BORN - 1)]),
     )
     assert judged.fate(half) == "LEAKED"
+
+
+def test_a_cancellation_with_its_question_and_its_replies_is_judged_as_an_abandon_alone() -> None:
+    """The question names another half message, as far as HALF is to be read. A reply is no check after a decision."""
+    log = MemoryLog()
+    half, last = log.half(TXB_DELIVER_AT=str(FAR_AWAY)), log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.parked(half, "scheduled", next=FAR_AWAY))
+    asked = half.entry(0).replace(f"{half.offset},", f"{last.offset},", 1).encode()
+    log.decision_record(asked, SOURCE="find", TXB_REPLY="asked")
+    log.decision_record(half.entry(0, rest=",,paid").encode(), SOURCE="abandon", TXB_REPLY="cancelled")
+    reply = headers(TXB_V="1", TXB_REPLY="cancelled", TXB_STATE="abandoned", TXB_HALF=f"0:{half.offset}")
+    log.transaction(
+        log.op("abandon", half),
+        log.parked(half, None),
+        Record(log.names.check(half.group), 0, b"cancelled", None, reply),
+    )
+    judged = Judged(log, log.facts())
+    assert (judged.fate(half), judged.of(half).violations) == ("abandoned", ())
+    assert (judged.fate(last), judged.of(last).violations) == ("pending", ())
+    assert judged.broken() == {}
 
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])

@@ -21,6 +21,7 @@ def test_rocketmq_numbers():
         "OPERATOR": "operator",
         "RESUME": "resume",
         "ABANDON": "abandon",
+        "FIND": "find",
     }
 
 
@@ -136,7 +137,7 @@ def test_a_remark_of_another_client_is_taken_as_well_as_it_goes(field, remark):
         (
             b"",
             [*HEADERS[:2], ("SOURCE", b"Client")],
-            "header SOURCE is not one of client, check, operator, resume, abandon",
+            "header SOURCE is not one of client, check, operator, resume, abandon, find",
         ),
         (b"", [*HEADERS[:2], ("SOURCE", None)], "header SOURCE is null"),
         (b"", [*HEADERS, ("CLIENT_ID", b"\xff")], "entry 1 has 1 fields, not 3 to 5: ''"),
@@ -162,6 +163,16 @@ def test_a_remark_of_another_client_is_taken_as_well_as_it_goes(field, remark):
         (f"5,{ID},8,x".encode(), HEADERS, "check times of entry 1 is not a whole number: 'x'"),
         (f"5,{ID},0,,{'x' * 2_049}".encode(), HEADERS, "remark of entry 1 is longer than 2048 characters"),
         (f"5,{ID},8".encode(), RESUME, "entry 1 resumes with decision 8; it must be 0"),
+        (
+            f"5,{ID},0\n6,{ID},0".encode(),
+            [*RESUME, ("TXB_REPLY", b"a-1")],
+            "header TXB_REPLY is no name of a reply to one entry: 'a-1'",
+        ),
+        (
+            f"5,{ID},0".encode(),
+            [*RESUME, ("TXB_REPLY", b"a b")],
+            "header TXB_REPLY is no name of a reply to one entry: 'a b'",
+        ),
         (f"5,{ID},0\n6,{ID},12".encode(), RESUME, "entry 2 resumes with decision 12; it must be 0"),
     ],
 )

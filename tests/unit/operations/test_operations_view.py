@@ -10,7 +10,7 @@ import pytest
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, id_of, resume
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import offset_headers
-from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
+from txbridge.core.decision_record import COMMANDS, Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
@@ -242,11 +242,11 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
             )
             for offset in range(random.randrange(6))
         ]
-        # A resume or an abandon with a decision is no valid record.
+        # A resume or an abandon with a decision is no valid record, and a question is no command about a message.
         commands = [
             one
             for one in commands
-            if one.source not in (Source.RESUME, Source.ABANDON) or one.entry.decision is Decision.UNKNOWN
+            if one.source is not Source.FIND and (one.source not in COMMANDS or one.entry.decision is Decision.UNKNOWN)
         ]
         partition = Partition(watermark=1)
         partition.queue.restore_parked(ParkedEntries([HalfEntry.decode(0, written)]))

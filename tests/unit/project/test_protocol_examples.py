@@ -16,6 +16,8 @@ from txbridge.core.half_copies import check_headers, delivered_copies
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
+from txbridge.core.reply_record import Reply, parse_reply, reply_headers
+from txbridge.core.states import TransactionState
 from txbridge.topics.plan import PlanOptions, wanted_topics
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
@@ -38,8 +40,8 @@ class Example:
         self.topic = told["topic"][0].decode()
         self.partition = int(told["partition"][0]) if "partition" in told else None
         self.key = told["key"][0] if "key" in told else None
-        (hexadecimal,) = told["hex"]
-        self.value = bytes.fromhex(hexadecimal.decode())
+        # A null value has no line. `value` is not looked at then.
+        self.value = bytes.fromhex(b"".join(told.get("hex", [])).decode())
         assert "value" not in told or self.value == b"\n".join(told["value"])
         self.headers = [(line.partition(b" ")[0].decode(), line.partition(b" ")[2]) for line in told["header"]]
 
@@ -85,6 +87,31 @@ def test_an_end_is_written_and_read_like_that(
         client_id,
         entries,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "reply", "entry"),
+    [
+        ("cancel", Source.ABANDON, "reply-1", DecisionEntry(7, FIRST, Decision.UNKNOWN, None, "paid")),
+        ("find", Source.FIND, "reply-2", DecisionEntry(11, FIRST, Decision.UNKNOWN)),
+    ],
+)
+def test_an_end_that_asks_for_a_reply_is_written_and_read_like_that(
+    name: str, source: Source, reply: str, entry: DecisionEntry
+) -> None:
+    page = Example(name)
+    assert (page.topic, page.partition, page.key) == (NAMES.end, 2, None)
+    assert encode_end([entry], "orders", source, "host-1", reply) == (page.value, page.headers)
+    end = parse_end(40, page.value, page.headers)
+    assert (end.source, end.reply, list(end.entries)) == (source, reply, [entry])
+
+
+def test_a_reply_is_written_and_read_like_that() -> None:
+    page = Example("reply")
+    assert (page.topic, page.key, page.value) == (NAMES.check("orders"), b"reply-1", b"")
+    reply = Reply("reply-1", TransactionState.ABANDONED, 7)
+    assert reply_headers(reply, 2) == page.headers
+    assert parse_reply(page.headers) == reply
 
 
 def test_a_check_is_written_and_read_like_that() -> None:

@@ -23,9 +23,11 @@ from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
+from txbridge.core.reply_record import is_reply
 from txbridge.errors import TxBridgeError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
+from txbridge.kafka.headers import headers_of
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.proof import PROOF_EVERY_S
 
@@ -200,6 +202,10 @@ class CheckConsumer:
         assert offset is not None
         assigned = self._offsets.take_request(partition, offset)
         try:
+            if is_reply(headers_of(record)):
+                # Another process of the group, or a thread of this one, waits for it.
+                self._offsets.finish_request(assigned, partition, offset)
+                return
             request = parse_check(record, self._group.name, self._group.names, self._group.partitions)
         except MalformedRecordError as reason:
             report(

@@ -114,6 +114,8 @@ class Lane:
 
     partition: int
     source: Source
+    #: Name of the reply to its one command, which shares its record with no other.
+    reply: str | None = None
     waiting: deque[Ticket] = field(default_factory=deque)
     #: Commands of the record that is in flight.
     in_flight: list[Ticket] = field(default_factory=list)
@@ -141,7 +143,7 @@ class DecisionQueue:
         self._hurry = hurry
         #: Earliest time (s) of the next records that are not urgent.
         self._next_tick = 0.0
-        self._lanes: dict[tuple[int, Source], Lane] = {}
+        self._lanes: dict[tuple[int, Source, str | None], Lane] = {}
         #: Lanes with commands and nothing in flight.
         self._ready: list[Lane] = []
         #: Commands that are neither acknowledged nor given up.
@@ -149,11 +151,13 @@ class DecisionQueue:
         #: Whether the last added command makes a record due that was not due, or due sooner.
         self.has_news = False
 
-    def add_command(self, partition: int, source: Source, entry: DecisionEntry, size: int) -> Ticket:
+    def add_command(
+        self, partition: int, source: Source, entry: DecisionEntry, size: int, reply: str | None = None
+    ) -> Ticket:
         """Queue a command. The caller of DecisionQueue settles the tickets of each record."""
-        lane = self._lanes.get((partition, source))
+        lane = self._lanes.get((partition, source, reply))
         if lane is None:
-            lane = self._lanes[partition, source] = Lane(partition, source)
+            lane = self._lanes[partition, source, reply] = Lane(partition, source, reply)
         ticket = Ticket(entry, size, self._hurry)
         is_ready = not lane.waiting and not lane.in_flight
         # A signal may interrupt this at any call. What is counted must be in the queue, or `unsettled` never becomes 0.
@@ -205,6 +209,8 @@ class DecisionQueue:
         self.unsettled -= len(tickets)
         if lane.waiting:
             self._ready.append(lane)
+        elif lane.reply is not None:
+            del self._lanes[lane.partition, lane.source, lane.reply]
         return tickets
 
     def abandon_all(self) -> list[Ticket]:

@@ -65,11 +65,16 @@ class DecisionSender:
         """Number of commands that Kafka has not acknowledged."""
         return self._queue.unsettled
 
-    def submit_command(self, partition: int, entry: DecisionEntry, source: Source, size: int) -> Ticket:
-        """Queue a command about a half message of `size` bytes. Never blocks. After close the ticket has failed."""
+    def submit_command(
+        self, partition: int, entry: DecisionEntry, source: Source, size: int, reply: str | None = None
+    ) -> Ticket:
+        """Queue a command about a half message of `size` bytes. Never blocks. After close the ticket has failed.
+
+        `reply` names the reply that the worker is asked for.
+        """
         with self._lock:
             if not self._give_up:
-                ticket = self._queue.add_command(partition, source, entry, size)
+                ticket = self._queue.add_command(partition, source, entry, size, reply)
                 # Most commands join waiting ones that the thread knows of.
                 if self._queue.has_news:
                     self._work.notify()
@@ -155,7 +160,7 @@ class DecisionSender:
     def _send_record(self, lane: Lane) -> None:
         """Produce the lane's record. Its delivery report settles it, or this method if it cannot be sent."""
         entries = [ticket.entry for ticket in lane.in_flight]
-        value, headers = encode_end(entries, self._group, lane.source, self._client_id)
+        value, headers = encode_end(entries, self._group, lane.source, self._client_id, lane.reply)
         while True:
             try:
                 report_to = partial(self._take_report, lane)

@@ -163,6 +163,11 @@ class EndChoice:
         return True
 
     @property
+    def groups_to_reply(self) -> set[str]:
+        """Producer groups whose records ask for a reply."""
+        return {part.record.group for part in self.slices if part.record.reply is not None}
+
+    @property
     def is_empty(self) -> bool:
         return not self.entries
 

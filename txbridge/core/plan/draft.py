@@ -17,6 +17,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
 from txbridge.core.plan.parts import OneByOne, Part
+from txbridge.core.reply_record import Reply
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.core.steps import DuePart, KnownSteps
 
@@ -72,6 +73,8 @@ class Draft:
         self.forgotten: list[HalfEntry] = []
         self.malformed: list[int] = []
         self.refused: list[Refusal] = []
+        #: Replies to records of END that ask for one, each with the producer group to which it goes.
+        self.replies: list[tuple[str, Reply]] = []
         self.entries = 0
         #: Counts of the END entries that were not refused, by source. UNKNOWN is among them, although it has no effect.
         self.decisions: dict[Source, Decisions] = {}
@@ -90,10 +93,15 @@ class Draft:
         held, resumed, refused = len(self.held), len(self.resumed), len(self.refused)
         abandoned, scheduled = len(self.abandoned), len(self.scheduled)
         self.entries += len(entries)
+        if record.source is Source.FIND:
+            # A question, and no decision.
+            entries = ()
         for entry in entries:
             reason = self._apply_entry(record, entry, obstacle)
             if reason is not None:
                 self.refused.append(Refusal(record.offset, record.source, entry, reason))
+        if record.reply is not None:
+            self._note_reply(record, record.reply)
         self.next_end, self.next_entry = (record.offset + 1, 0) if is_whole else (record.offset, stop)
         decisions = self.decisions.setdefault(record.source, Decisions())
         delivered = len(self.deliver) - delivered
@@ -103,6 +111,34 @@ class Draft:
         decisions.abandons += len(self.abandoned) - abandoned
         decisions.entries += len(entries) - (len(self.refused) - refused)
         self._note_delivered(record, delivered)
+
+    def _note_reply(self, record: DecisionRecord, name: str) -> None:
+        """Note the state in which a record leaves the transaction that its one entry names.
+
+        Only who knows the id learns something: offsets can be guessed.
+        """
+        command, reply = record.entries[0], Reply(name)
+        known = self.queue.find_id(command.transaction_id)
+        is_named = record.source is Source.FIND or (
+            known is not None and known.offset == self.queue.first_of(command.half_offset)
+        )
+        if known is not None and is_named:
+            state = self._state_at(known.offset, record.group) or (known.outcome and known.outcome.state)
+            now_abandoned = (one.entry.delivered or 0 for one in self.abandoned if one.entry.offset == known.offset)
+            delivered = next(now_abandoned, known.delivered) if state is TransactionState.ABANDONED else None
+            if state is not None:
+                reply = Reply(name, state, known.offset, delivered)
+        self.replies.append((record.group, reply))
+
+    def _state_at(self, offset: int, group: str) -> TransactionState | None:
+        """State of a message that is open, or finished by this draft. None for one of another group."""
+        if (final := self._final.get(offset)) is not None:
+            return final
+        if (entry := self._open_entry(offset)) is not None:
+            return entry.state if entry.group == group else None
+        fresh = self.queue.fresh
+        half = fresh.open_at(offset) if offset in fresh else None
+        return TransactionState.PENDING if half is not None and half.group == group else None
 
     def _note_delivered(self, record: DecisionRecord, count: int) -> None:
         if count and record.appended is not None:
@@ -442,7 +478,10 @@ class Draft:
             queue.finish_messages(part.commits, Outcome.COMMIT)
             queue.finish_messages(part.rollbacks, Outcome.ROLLBACK)
         queue.finish_messages([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
-        queue.finish_messages([one.entry.offset for one in self.abandoned], Outcome.ABANDON)
+        abandoned = [one.entry for one in self.abandoned]
+        queue.finish_messages([entry.offset for entry in abandoned], Outcome.ABANDON)
+        queue.note_waited((one for one in self._late.values() if one.offset in self._final), Outcome.COMMIT)
+        queue.note_waited(abandoned, Outcome.ABANDON)
         queue.finish_messages([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)
         for entry in self.changed:
             queue.update_entry(entry)

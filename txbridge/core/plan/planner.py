@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from txbridge.core.decision_record import DecisionRecord
+from txbridge.core.decision_record import DecisionRecord, Source
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
@@ -167,7 +167,7 @@ class TurnPlanner:
         """Make entries of the fresh half messages that a record names, to look at them one by one."""
         fresh = self._queue.fresh
         named = [offset for offset in record.half_offsets if offset in fresh]
-        if named:
+        if named and record.source is not Source.FIND:
             self._enter_fresh(max(named) + 1)
 
     def _plan_round(self, due_round: DueRound, draft: Draft, *, may_discard: bool) -> None:

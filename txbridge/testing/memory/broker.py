@@ -8,6 +8,7 @@ from enum import Enum
 from txbridge.client.message import now_ms
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers
+from txbridge.core.reply_record import Reply
 from txbridge.testing.memory.partition import MemoryPartition
 
 
@@ -48,6 +49,12 @@ class MemoryBroker:
             self.partition.store_decision(value, headers, self.now)
             # Checks are left to the calls that move the clock, which answer them.
             self.partition.run_turns(self.now, lambda _: False)
+
+    def ask_worker(self, value: bytes, headers: Headers) -> Reply:
+        """Store a record of END that asks for a reply. Returns the reply."""
+        with self.lock:
+            self.store_decision(value, headers)
+            return self.partition.replies.pop()
 
     def take_loss(self) -> bool:
         """Whether the END that asks this is to be lost."""

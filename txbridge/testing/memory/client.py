@@ -11,10 +11,12 @@ from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
 from txbridge.client.answers import LocalTransactionState
+from txbridge.client.cancel_result import CANCELLABLE, CancelResult
 from txbridge.client.checks.calls import CheckCalls, LoopChecks
 from txbridge.client.checks.request import CheckRequest, parse_check
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
+from txbridge.client.flow.cancellation import Cancellable, parse_cancellable
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch
@@ -25,10 +27,11 @@ from txbridge.client.prepare.half_writer import Report, headers_of
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.several_messages import Several
 from txbridge.client.tracing import ClientTracing
-from txbridge.core.decision_record import DecisionEntry, Source, encode_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
 from txbridge.core.names import Names
+from txbridge.core.reply_record import Reply
 from txbridge.deadline import Deadline
-from txbridge.errors import UsageError
+from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.errors import MSG_TIMED_OUT
 from txbridge.testing.memory.broker import CrashPoint, MemoryBroker
 from txbridge.testing.memory.partition import PARTITION
@@ -108,6 +111,25 @@ class MemoryClient:
     def is_called_by_it(self) -> bool:
         """There is no thread for which a caller could wait."""
         return False
+
+    @property
+    def cancellation(self) -> MemoryClient:
+        return self
+
+    def cancel(self, transaction: Cancellable, reason: str, _timeout: float | None) -> CancelResult:
+        """Find the transaction, and give it up if it waits. The worker answers at once."""
+        transaction_id, _ = parse_cancellable(transaction, reason)
+        self._require_alive()
+        if not self._broker.is_running:
+            raise EnvironmentProblemError(f"nothing was cancelled: {_AWAY}")
+        reply = self._ask_worker(DecisionEntry(0, transaction_id, Decision.UNKNOWN), Source.FIND)
+        if reply.state in CANCELLABLE and reply.half_offset is not None:
+            entry = DecisionEntry(reply.half_offset, transaction_id, Decision.UNKNOWN, None, reason)
+            reply = self._ask_worker(entry, Source.ABANDON)
+        return CancelResult.of_reply(reply)
+
+    def _ask_worker(self, entry: DecisionEntry, source: Source) -> Reply:
+        return self._broker.ask_worker(*encode_end([entry], self.group, source, reply="in-memory"))
 
     def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
         """Wait up to `timeout` seconds (None: no limit) for running transactions, and leave the bridge."""

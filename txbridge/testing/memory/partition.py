@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Me
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import DecisionRecord, parse_end
-from txbridge.core.discard_record import MalformedRecord, given_up_headers
+from txbridge.core.discard_record import MalformedRecord, abandoned_headers, given_up_headers
 from txbridge.core.half_copies import check_headers
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, parse_half
@@ -20,6 +20,7 @@ from txbridge.core.plan.choice import ROUND_LIMIT, Room
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.due_work import DueRound
 from txbridge.core.plan.planner import TurnPlanner
+from txbridge.core.reply_record import Reply
 from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits, TransactionSize
 
@@ -62,6 +63,8 @@ class MemoryPartition:
         #: Copies for the discard topic of half messages that no worker takes.
         self._refused: dict[int, MalformedRecord] = {}
         self._waiting: list[DecisionRecord] = []
+        #: Replies that nobody has read yet.
+        self.replies: list[Reply] = []
         self._end = 0
         self._topics: dict[tuple[str, int], list[Message]] = defaultdict(list)
 
@@ -141,6 +144,11 @@ class MemoryPartition:
             history = given_up_headers(half, given_up, PARTITION, end)
             copy = self._append(self._names.discard, 0, half.key, half.value, history, draft.now)
             draft.note_discarded(entry.offset, 0, copy.offset() or 0)
+        for abandoned in draft.abandoned:
+            half = halves[abandoned.entry.offset]
+            history = [*abandoned_headers(half, abandoned, PARTITION, end)]
+            self._append(self._names.discard, 0, half.key, half.value, history, draft.now)
+        self.replies += [reply for _, reply in draft.replies]
         for offset in draft.malformed:
             record = self._refused.pop(offset)
             self._append(

@@ -134,6 +134,12 @@ class TopicHealth:
         known = self._topics.get(topic)
         return None if known is None else known.problem
 
+    def is_open(self, topic: str) -> bool:
+        """Whether Kafka was asked about this topic, and it takes records now."""
+        return (
+            topic in self._topics and self.problem_of(topic) is None and self.quarantine.reason_to_hold([topic]) is None
+        )
+
     def problem_of_partition(self, topic: str, partition: int) -> str | None:
         """Reason why nothing can be written to this partition of an existing topic as of the last look-up, or None."""
         known = self._topics.get(topic)

@@ -62,6 +62,7 @@ CAUSES = (
     "partitions_changed",
     "records_timed_out",
     "refused",
+    "reply_refused",
     "transaction_aborted",
     "transactional_decisions",
     "transactional_half_messages",

@@ -15,6 +15,7 @@ from txbridge.core.half_copies import check_headers
 from txbridge.core.half_message import HalfMessage, size_of
 from txbridge.core.names import Headers, Names
 from txbridge.core.plan.draft import Draft
+from txbridge.core.reply_record import Reply, reply_headers
 from txbridge.failpoints import fault_point
 from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.kafka.failures import RecordKind, RecordName
@@ -59,6 +60,8 @@ class Contents:
     #: Bodies by half offset: of all messages that the draft copies, except those of its runs.
     bodies: Mapping[int, HalfMessage]
     malformed: Sequence[MalformedRecord]
+    #: Replies of the draft whose topics take them, by topic.
+    replies: Sequence[tuple[str, Reply]]
     checkpoint: Checkpoint
     #: By topic, the bytes of records that may go together. Topics that never refused a batch are not in here.
     limits: Mapping[str, int]
@@ -121,6 +124,10 @@ class TransactionRecords:
             half, topic = bodies[entry.offset], names.check(entry.group)
             headers = check_headers(half, partition, entry.checks, draft.next_end)
             self._produce_record(RecordKind.CHECK, (entry.offset, topic, half.value, half.key, -1, 0, headers))
+        for topic, reply in contents.replies:
+            # With a key, in case the topic is compacted by mistake.
+            headers = reply_headers(reply, partition)
+            self._produce_record(RecordKind.REPLY, (None, topic, None, reply.name.encode(), -1, 0, headers))
         self._produce_discards(contents)
         fault_point("commit.discards")
         before_checkpoint = self._write_op_and_offset(draft)

@@ -146,7 +146,8 @@ class CommitLoop:
         if as_of is None and self._round.is_waiting:
             decision_log.compare_soon()
         due_round = None if as_of is None else self._round.prepare(as_of)
-        self._look_up(choice.topics if due_round is None else choice.topics | due_round.topics)
+        check_topics = map(self._context.names.check, choice.groups_to_reply)
+        self._look_up(choice.topics.union(check_topics, () if due_round is None else due_round.topics))
         draft = planner.plan(
             choice,
             clock.now(),

@@ -13,6 +13,7 @@ from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.plan.draft import Draft
+from txbridge.core.reply_record import Reply
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.failpoints import fault_point
 from txbridge.kafka.broker_clock import BrokerClock
@@ -123,6 +124,7 @@ class Committer:
             draft=draft,
             bodies=bodies,
             malformed=malformed,
+            replies=self._replies_of(draft),
             checkpoint=self._next_checkpoint(draft),
             # The messages of one transaction may be small enough, and their common batch too large.
             limits=dict.fromkeys(draft.real_topics, 1) if probe and len(probe.offsets) == 1 else self._topics.limits,
@@ -169,6 +171,11 @@ class Committer:
         self._metrics.note_commit(draft, malformed, seconds, self._clock.now())
         self._metrics.note_registrations(state.writer.take_registrations())
         return True
+
+    def _replies_of(self, draft: Draft) -> list[tuple[str, Reply]]:
+        """Its replies by topic, without those that would fail the Kafka transaction. Nobody waits for them for long."""
+        topics = [(self._context.names.check(group), reply) for group, reply in draft.replies]
+        return [(topic, reply) for topic, reply in topics if self._topics.is_open(topic)]
 
     def _next_checkpoint(self, draft: Draft) -> Checkpoint:
         queue, last = self._state.queue, self.checkpoint
@@ -275,8 +282,14 @@ class Committer:
     def _on_refused(self, contents: Contents, error: RecordsRefusedError, probe: Probe | None, seconds: float) -> None:
         """Act on the refused records in a way that lets all others pass. `seconds`: what the attempt has cost."""
         draft = contents.draft
-        ours = any(failure.kind is RecordKind.INTERNAL for failure in error.failures)
-        late = [failure for failure in error.failures if failure.timed_out]
+        refused = [failure for failure in error.failures if failure.kind is not RecordKind.REPLY]
+        for topic in {failure.topic for failure in error.failures if failure.kind is RecordKind.REPLY}:
+            # The next attempt is without its replies, whatever the reason: no decision waits for them.
+            self._topics.block_topic(topic, f"topic {topic}: {error}")
+            self._metrics.count_failure("reply_refused")
+            _log.warning("reply_refused", partition=self._state.partition, topic=topic, error=str(error))
+        ours = any(failure.kind is RecordKind.INTERNAL for failure in refused)
+        late = [failure for failure in refused if failure.timed_out]
         if late and (ours or self._is_too_slow(late)):
             # Not the topics' fault: the next transactions hold less.
             self._size.timed_out(*_load(contents), in_part=any(failure.in_part for failure in late))
@@ -289,7 +302,7 @@ class Committer:
             self._back_off("internal_topic_refused", error)
             return
         # Where the discard topic or a check topic alone refuses, nothing speaks against the real topics.
-        by_real = probe is None and any(failure.kind is RecordKind.REAL for failure in error.failures)
+        by_real = probe is None and any(failure.kind is RecordKind.REAL for failure in refused)
         self._failures += by_real
         if by_real and self._failures >= _SUSPECT_AFTER:
             # Each attempt names the topics of a few batches. With many such topics the others would wait too long.
@@ -298,7 +311,7 @@ class Committer:
                     topic, f"a Kafka transaction with topic {topic} in it was refused"
                 )
         by_topic: dict[str, list[RecordFailure]] = {}
-        for failure in error.failures:
+        for failure in refused:
             by_topic.setdefault(failure.topic, []).append(failure)
         for topic, failures in by_topic.items():
             whole = next((failure for failure in failures if failure.whole_topic), None)
@@ -395,7 +408,8 @@ class Committer:
         if self._failures >= _SUSPECT_AFTER:
             # Kafka does not name the topic that it forbids. The other topics must be able to go on without it.
             names = self._context.names
-            topics = draft.real_topics | {names.check(one.group) for one in draft.checks}
+            groups = {one.group for one in draft.checks} | {group for group, _ in draft.replies}
+            topics = draft.real_topics | set(map(names.check, groups))
             for topic in sorted(topics):
                 self._topics.block_topic(topic, f"a Kafka transaction with topic {topic} in it failed: {error}")
         self._back_off(event, error)

@@ -1,0 +1,187 @@
+"""Cancel from the application, on a real Kafka: with a client's rights, by result or by id, and the answer is true."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+
+import pytest
+
+from tests.integration.test_delays import Clock, connect, now
+from tests.support.harness import ROLLBACK, Bridge, LocalOwner, Prepared, eventually
+from tests.support.listeners import Commits
+from txbridge import (
+    AsyncTransactionProducer,
+    CancelOutcome,
+    Message,
+    TransactionProducer,
+    TransactionSendResult,
+    UsageError,
+)
+from txbridge.operations.history import read_history
+
+CANCELLED, DELIVERED, UNDECIDED = CancelOutcome.CANCELLED, CancelOutcome.DELIVERED, CancelOutcome.UNDECIDED
+HOUR = timedelta(hours=1)
+#: A process of the group that knows nothing but the id, which it reads from its standard input.
+ANOTHER_PROCESS = """
+import sys
+from tests.support.listeners import Commits
+from txbridge import TransactionProducer
+
+servers, namespace, group = sys.argv[1:]
+with TransactionProducer(group, Commits(), {"bootstrap.servers": servers}, namespace=namespace) as producer:
+    print(producer.cancel(sys.stdin.read(), "paid").outcome.name)
+"""
+
+
+def producer_of(bridge: Bridge, group: str = "group") -> TransactionProducer:
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    return TransactionProducer(group, Commits(), settings, namespace=bridge.namespace)
+
+
+def send(producer: TransactionProducer, topic: str, value: bytes, delay: timedelta = HOUR) -> TransactionSendResult:
+    return producer.send_later(Message(topic, value, delay=delay))
+
+
+@contextmanager
+def serving(bridge: Bridge, **options: object) -> Iterator[list[LocalOwner]]:
+    """Owners of both half partitions."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(bridge.local_owner(number, **options)) for number in range(bridge.partitions)]
+
+
+def test_a_scheduled_message_is_cancelled_and_never_delivered(bridge: Bridge) -> None:
+    topic, clock = bridge.create_topic("real"), Clock()
+    with serving(bridge, outside=clock), producer_of(bridge) as producer:
+        # Enough for both half partitions.
+        kept, *cancelled = (send(producer, topic, b"%d" % number) for number in range(6))
+        assert {one.half_partition for one in cancelled} == {0, 1}
+        assert [producer.cancel(one, "the customer has paid").outcome for one in cancelled[:3]] == [CANCELLED] * 3
+        by_id = [producer.cancel(one.transaction_id, "the customer has paid") for one in cancelled[3:]]
+        assert [one.outcome for one in by_id] == [CANCELLED] * 2
+        # A repeat is told the same, in both ways.
+        assert producer.cancel(cancelled[0], "again").outcome is CANCELLED
+        assert producer.cancel(cancelled[0].transaction_id, "again").outcome is CANCELLED
+        clock.ahead = 2 * 3_600_000
+        bridge.wait_visible(topic, [b"0"])
+        assert producer.cancel(kept, "too late").outcome is DELIVERED
+        assert producer.cancel(kept.transaction_id, "too late").outcome is DELIVERED
+    assert bridge.visible(topic) == {b"0": 1}
+    assert {record["TXB_REMARK"] for record in bridge.discarded()} == {b"the customer has paid"}
+    assert len(bridge.discarded()) == 5
+    history = read_history(connect(bridge), f"{cancelled[0].half_partition}:{cancelled[0].half_offset}")
+    assert "the customer has paid" in next(step.detail for step in history.steps if step.what == "END abandon")
+
+
+def test_another_process_cancels_with_nothing_but_the_id(bridge: Bridge) -> None:
+    topic, group = bridge.create_topic("real"), "group"
+    with serving(bridge), producer_of(bridge) as producer:
+        sent = send(producer, topic, b"cancelled")
+        arguments = [bridge.bootstrap_servers, bridge.namespace, group]
+        done = subprocess.run(
+            [sys.executable, "-c", ANOTHER_PROCESS, *arguments],
+            input=sent.transaction_id,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == "CANCELLED\n"
+        # The other members of the group pass over the replies.
+        assert "check_request_malformed" not in done.stderr
+        assert producer.cancel(sent, "again").outcome is CANCELLED
+    assert bridge.outcomes() == {(sent.half_partition, sent.half_offset): ["abandon"]}
+
+
+def test_what_cannot_be_cancelled_is_told_apart(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    undecided = bridge.prepare(topic, b"undecided", partition=1)
+    rolled_back = bridge.prepare(topic, b"rolled back")
+    # No check is due, which the listener would answer with a commit.
+    late = {"transaction_timeout": 60_000}
+    with serving(bridge, **late), producer_of(bridge) as producer, producer_of(bridge, "strangers") as strangers:
+        bridge.decide(rolled_back, ROLLBACK)
+        assert producer.cancel(undecided.transaction_id, "r").outcome is UNDECIDED
+        assert producer.cancel(rolled_back.transaction_id, "r").outcome is CancelOutcome.ROLLED_BACK
+        assert producer.cancel("0" * 32, "r").outcome is CancelOutcome.NOT_FOUND
+        # One that is still on its way to END is decided first.
+        at_once = producer.send_message_in_transaction(Message(topic, b"at once"))
+        assert producer.cancel(at_once.transaction_id, "r").outcome is DELIVERED
+        sent = send(producer, topic, b"theirs")
+        assert strangers.cancel(sent.transaction_id, "r").outcome is CancelOutcome.NOT_FOUND
+        assert strangers.cancel(sent, "r").outcome is CancelOutcome.NOT_FOUND
+        for wrong in ("", "0" * 31):
+            with pytest.raises(UsageError, match="no transaction id"):
+                producer.cancel(wrong, "r")
+        with pytest.raises(UsageError, match="a reason is needed"):
+            producer.cancel(sent, " ")
+    assert bridge.parked_states(sent.half_partition) == ["scheduled"]
+
+
+def test_a_held_message_is_cancelled(bridge: Bridge) -> None:
+    topic = f"{bridge.namespace}.missing"
+    with serving(bridge), producer_of(bridge) as producer:
+        sent = producer.send_message_in_transaction(Message(topic, b"held"))
+        assert producer.cancel(sent, "wrong topic").outcome is CANCELLED
+    assert bridge.outcomes() == {(sent.half_partition, sent.half_offset): ["abandon"]}
+
+
+def test_in_a_race_with_the_delivery_exactly_one_answer_is_true(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with serving(bridge), producer_of(bridge) as producer:
+        due = now() + 1_500
+        sent = [producer.send_later(Message(topic, b"%d" % number, deliver_at=due)) for number in range(60)]
+        time.sleep(max(0.0, (due - now()) / 1000 - 0.7))
+        answers = {one.transaction_id: producer.cancel(one, "race").outcome for one in sent}
+        delivered = {b"%d" % number for number, one in enumerate(sent) if answers[one.transaction_id] is DELIVERED}
+        assert set(answers.values()) == {CANCELLED, DELIVERED}
+        bridge.wait_visible(topic, sorted(delivered))
+    assert bridge.visible(topic) == dict.fromkeys(delivered, 1)
+
+
+def test_without_a_worker_it_says_so_and_a_command_that_is_stored_is_applied_later(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with producer_of(bridge) as producer:
+        sent = send(producer, topic, b"cancelled")
+        with pytest.raises(TimeoutError, match=r"nothing was cancelled.*half partition"):
+            producer.cancel(sent.transaction_id, "r", timeout=1)
+        with pytest.raises(TimeoutError, match=f"command stands in END.*half partition {sent.half_partition}"):
+            producer.cancel(sent, "r", timeout=1)
+        with serving(bridge):
+            assert producer.cancel(sent, "r").outcome is CANCELLED
+    assert bridge.outcomes() == {(sent.half_partition, sent.half_offset): ["abandon"]}
+
+
+def test_without_a_check_topic_the_command_applies_and_nothing_stops(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with serving(bridge):
+        with producer_of(bridge) as producer:
+            sent = send(producer, topic, b"cancelled")
+        eventually(lambda: bridge.parked_states(sent.half_partition) == ["scheduled"])
+        check_topic = bridge.names.check("group")
+        bridge.admin.delete_topics([check_topic])[check_topic].result(60)
+        half = Prepared(sent.half_partition, sent.half_offset, sent.transaction_id)
+        reply = [*bridge.end_headers("group", "abandon"), ("TXB_REPLY", b"nobody-waits")]
+        bridge.produce(bridge.names.end, value=half.entry(0).encode(), headers=reply, partition=half.partition)
+        bridge.wait_outcome(half, "abandon")
+        bridge.deliver(topic, b"others go on", partition=half.partition)
+
+
+def test_the_asyncio_producer_cancels_as_well(bridge: Bridge) -> None:
+    import asyncio
+
+    topic = bridge.create_topic("real")
+
+    async def run() -> list[CancelOutcome]:
+        settings = {"bootstrap.servers": bridge.bootstrap_servers}
+        async with AsyncTransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
+            sent = [await producer.send_later(Message(topic, b"%d" % number, delay=HOUR)) for number in range(8)]
+            answers = await asyncio.gather(*(producer.cancel(one, "paid") for one in sent))
+            return [one.outcome for one in answers]
+
+    with serving(bridge):
+        assert asyncio.run(run()) == [CANCELLED] * 8
+    assert bridge.visible(topic) == {}

@@ -1,0 +1,131 @@
+"""Cancellation of a committed transaction that is not delivered yet, with the rights of a client."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from txbridge.client.answers import SendStatus
+from txbridge.client.cancel_result import CANCELLABLE, CancelResult
+from txbridge.client.checks.reply_reader import ReplyReader
+from txbridge.client.decide.decision_sender import DecisionSender
+from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.result import AsyncTransactionSendResult, TransactionSendResult
+from txbridge.core.decision_record import Decision, DecisionEntry, Source
+from txbridge.core.names import Names, is_transaction_id
+from txbridge.core.reply_record import Reply
+from txbridge.deadline import Deadline
+from txbridge.errors import UsageError
+
+#: A transaction by its result, or by its id alone.
+Cancellable = TransactionSendResult | AsyncTransactionSendResult | str
+DEFAULT_CANCEL_TIMEOUT_S = 10.0
+
+
+class Cancellation:
+    """Asks the workers about transactions, and gives transactions up.
+
+    1. What this client has decided before is stored in END.
+    2. If the half coordinates are not known, every half partition is asked where the transaction is: an END record with
+       the source `find`. The first that knows it counts.
+    3. One that is scheduled or held is given up: an END record with the source `abandon`. The order of END decides
+       whether that comes before the delivery.
+    4. The worker replies to each of these records in the Kafka transaction that applies it.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        connection: KafkaConnection,
+        names: Names,
+        group: str,
+        partitions: int,
+        ends: DecisionSender,
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._names = names
+        self._group = group
+        self._partitions = partitions
+        self._ends = ends
+
+    def cancel(self, transaction: Cancellable, reason: str, timeout: float | None) -> CancelResult:
+        """See TransactionProducer.cancel."""
+        transaction_id, half = parse_cancellable(transaction, reason)
+        deadline = Deadline(timeout)
+        self._ends.flush(deadline.timeout)
+        with ReplyReader(self._settings, self._connection, self._names, self._group) as replies:
+            ends = replies.ends_of_half(self._partitions, deadline) if half is None else []
+            replies.start(deadline)
+            if half is None:
+                found = self._find(transaction_id, ends, replies, deadline)
+                if found is None or found[1].state not in CANCELLABLE:
+                    return CancelResult.of_reply(None if found is None else found[1])
+                partition, offset = found[0], found[1].half_offset
+                assert offset is not None
+            else:
+                partition, offset = half
+            entry = DecisionEntry(offset, transaction_id, Decision.UNKNOWN, None, reason)
+            for _, reply in self._ask({partition: entry}, Source.ABANDON, replies, deadline):
+                return CancelResult.of_reply(reply)
+        raise _late(
+            f"the command stands in END, and is applied when a worker serves half partition {partition}. Whether it "
+            f"comes before the delivery is not known: call cancel again to learn it"
+        )
+
+    def _find(
+        self, transaction_id: str, ends: list[int], replies: ReplyReader, deadline: Deadline
+    ) -> tuple[int, Reply] | None:
+        """Half partition and reply of the worker that knows the transaction. None if all say that they do not."""
+        # The last offset so far: the worker replies when it has read HALF beyond it. In an empty one is nothing.
+        entries = {
+            number: DecisionEntry(end - 1, transaction_id, Decision.UNKNOWN) for number, end in enumerate(ends) if end
+        }
+        for partition, reply in self._ask(entries, Source.FIND, replies, deadline):
+            del entries[partition]
+            if reply.state is not None:
+                return partition, reply
+        if entries:
+            raise _late(
+                f"nothing was cancelled, because it is not known where the transaction is. Look whether a worker "
+                f"serves half partition {', '.join(map(str, entries))}, and call cancel again"
+            )
+        return None
+
+    def _ask(
+        self, entries: Mapping[int, DecisionEntry], source: Source, replies: ReplyReader, deadline: Deadline
+    ) -> Iterator[tuple[int, Reply]]:
+        """Send an END record for each half partition. Yields partition and reply as they come, until time is over."""
+        names = {secrets.token_hex(16): partition for partition in entries}
+        tickets = [
+            self._ends.submit_command(partition, entries[partition], source, 0, name)
+            for name, partition in names.items()
+        ]
+        for ticket in tickets:
+            ticket.leave_soon()
+            try:
+                ticket.as_future().result(deadline.timeout)
+            except TimeoutError:
+                raise _late("nor has Kafka acknowledged the command in time; call cancel again") from None
+        for reply in replies.read_replies(names, deadline):
+            yield names[reply.name], reply
+
+
+def parse_cancellable(transaction: Cancellable, reason: str) -> tuple[str, tuple[int, int] | None]:
+    """Transaction id, and half coordinates if they are known. Raises UsageError, also without a reason."""
+    if not reason.strip():
+        raise UsageError("a reason is needed: the copy in the discard topic and the audit show it")
+    if isinstance(transaction, str):
+        if not is_transaction_id(transaction):
+            raise UsageError(
+                "this is no transaction id: it has 32 characters of 0-9A-F, see transaction_id of a result"
+            )
+        return transaction, None
+    if transaction.send_status is SendStatus.STORED:
+        raise UsageError("this message is in the outbox of the listener, and no worker knows it: delete its row there")
+    return transaction.transaction_id, (transaction.half_partition, transaction.half_offset)
+
+
+def _late(what: str) -> TimeoutError:
+    return TimeoutError(f"no worker has answered in time: {what}")
