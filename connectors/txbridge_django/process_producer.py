@@ -6,13 +6,14 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core.signals import setting_changed
 from django.db import connections
 from django.dispatch import receiver
 
-from txbridge import Message, MessageExt, TransactionProducer, TransactionSendResult
+from txbridge import Committed, Message, MessageExt, TransactionProducer, TransactionSendResult
+from txbridge.client.answers import A, R
 from txbridge.client.coroutines import require_plain
 from txbridge.errors import UsageError
 from txbridge_django.conf import refuse_autocommit_off, refuse_event_loop, valid_options
@@ -69,8 +70,8 @@ def is_connected() -> bool:
 
 
 def send_message_in_transaction(
-    message: Message, arg: Any = None, *, execute: Callable[[MessageExt, Any], Any]
-) -> TransactionSendResult:
+    message: Message, arg: A | None = None, *, execute: Callable[[MessageExt, A], Committed[R] | bool | None]
+) -> TransactionSendResult[R]:
     """Send a message that is visible if, and only if, `execute(message, arg)` and its database transaction succeed.
 
     It stores the half message, runs the function in `transaction.atomic()` of the database of the settings, and sends

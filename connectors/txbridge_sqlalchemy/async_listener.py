@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.util import greenlet_spawn
 
 from txbridge import AsyncTransactionListener, Committed, LocalTransactionState, MessageExt
+from txbridge.client.answers import G
 from txbridge.client.coroutines import require_coroutine
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
@@ -23,7 +24,7 @@ from txbridge_sqlalchemy.work import Opener
 _S = TypeVar("_S", bound=AsyncSession)
 
 
-class AsyncSqlTransactionListener(AsyncTransactionListener):
+class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
     """SqlTransactionListener for an AsyncTransactionProducer and an asynchronous engine: the same rules and table.
 
     Both methods may be cancelled at every await. A transaction that is cancelled before its COMMIT is sent is rolled
@@ -44,7 +45,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
 
     @overload
     def __init__(
-        self,
+        self: AsyncSqlTransactionListener[AsyncConnection],
         database: AsyncEngine,
         execute: Callable[[AsyncConnection, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = ...,
         *,
@@ -55,7 +56,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
 
     @overload
     def __init__(
-        self,
+        self: AsyncSqlTransactionListener[_S],
         database: async_sessionmaker[_S],
         execute: Callable[[_S, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = ...,
         *,

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import Committed, MessageExt
+from txbridge.client.answers import G
 from txbridge.client.barrier import (
     BARRIER_ROW,
     COMMITTED,
@@ -35,7 +36,7 @@ _S = TypeVar("_S", bound=Session)
 _STATES = select(transactions.c.id, transactions.c.state).where(transactions.c.id.in_(bindparam("ids", expanding=True)))
 
 
-class SqlTransactionListener(BarrierListener):
+class SqlTransactionListener(BarrierListener[G]):
     """Runs local transactions in one SQL database, and answers every check from it.
 
     The application's function and a row with the transaction's id are committed together, so a check only has to look
@@ -70,7 +71,7 @@ class SqlTransactionListener(BarrierListener):
 
     @overload
     def __init__(
-        self,
+        self: SqlTransactionListener[Connection],
         database: Engine,
         execute: Callable[[Connection, MessageExt, Any], bool | Committed[Any] | None] | None = ...,
         *,
@@ -81,7 +82,7 @@ class SqlTransactionListener(BarrierListener):
 
     @overload
     def __init__(
-        self,
+        self: SqlTransactionListener[_S],
         database: sessionmaker[_S],
         execute: Callable[[_S, MessageExt, Any], bool | Committed[Any] | None] | None = ...,
         *,

@@ -11,12 +11,17 @@ from txbridge.core.decision_record import Decision
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    #: What a local transaction returns to the sender. A type checker takes the bare name of a class as one of Any.
+    # A type checker takes the bare name of a class as one of Any.
+    #: The value that a local transaction returns to the sender.
     R = TypeVar("R", default=Any)
+    #: The connection or session that the functions of a listener get first.
+    G = TypeVar("G", default=Any, covariant=True)  # noqa: PLC0105
 else:
     from typing import TypeVar
 
-    R = TypeVar("R")
+    R, G = TypeVar("R"), TypeVar("G")
+#: The argument of a send.
+A = TypeVar("A")
 
 
 class LocalTransactionState(Enum):

@@ -7,18 +7,26 @@ import contextvars
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
-from txbridge.client.answers import Answer
+from txbridge.client.answers import A, Answer, G, R
 from txbridge.client.coroutines import is_coroutine_function, require_callable
-from txbridge.client.listener import ListenerOutcome, LocalTransaction, judged
+from txbridge.client.listener import Function, ListenerOutcome, LocalTransaction, judged
 from txbridge.client.message import MessageExt
 
 if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
 
 
-class AsyncTransactionListener(ABC):
+#: As listener.Function, which may be a coroutine function here.
+AsyncFunction: TypeAlias = (
+    Function[A, R, G]
+    | Callable[[MessageExt, A], Awaitable[Answer[R] | bool | None]]
+    | Callable[[G, MessageExt, A], Awaitable[Answer[R] | bool | None]]
+)
+
+
+class AsyncTransactionListener(ABC, Generic[G]):
     """Your code for asyncio: it runs local transactions and looks them up. Each method may be `async def` or plain.
 
     A coroutine runs on the event loop. That of a local transaction runs in the task that sends. A plain method runs in

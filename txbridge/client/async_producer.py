@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from txbridge.client.answers import LocalTransactionState
-from txbridge.client.async_listener import AsyncTransactionListener, call_function
+from txbridge.client.answers import A, G, LocalTransactionState, R
+from txbridge.client.async_listener import AsyncFunction, AsyncTransactionListener, call_function
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.cancel_result import CancelResult
@@ -60,7 +60,7 @@ async def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # no
     return LocalTransactionState.COMMIT_MESSAGE
 
 
-class AsyncTransactionProducer:
+class AsyncTransactionProducer(Generic[G]):
     """TransactionProducer with `await`. Arguments, calls, results and errors are the same unless stated otherwise.
 
     Use it with `async with`, or await `close` at the end. `start`, `async with` or the first send starts it. From then
@@ -88,7 +88,7 @@ class AsyncTransactionProducer:
     def __init__(
         self,
         group: str,
-        listener: AsyncTransactionListener | TransactionListener,
+        listener: AsyncTransactionListener[G] | TransactionListener[G],
         settings: Mapping[str, Any],
         *,
         namespace: str = "",
@@ -149,8 +149,8 @@ class AsyncTransactionProducer:
         return self
 
     async def send_message_in_transaction(
-        self, message: Message, arg: Any = None, *, execute: Callable[..., Any] | None = None
-    ) -> AsyncTransactionSendResult:
+        self, message: Message, arg: A | None = None, *, execute: AsyncFunction[A, R, G] | None = None
+    ) -> AsyncTransactionSendResult[R]:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
         With an AsyncTransactionListener, `execute` may be `async def` or plain, as the listener's methods may.
@@ -179,8 +179,8 @@ class AsyncTransactionProducer:
         return result
 
     async def send_messages_in_transaction(
-        self, messages: Iterable[Message], arg: Any = None, *, execute: Callable[..., Any] | None = None
-    ) -> AsyncTransactionSendResult:
+        self, messages: Iterable[Message], arg: A | None = None, *, execute: AsyncFunction[A, R, G] | None = None
+    ) -> AsyncTransactionSendResult[R]:
         """Send several messages in one transaction: readers see all of them or none."""
         message = together(messages, self._options.names)
         return await self._send_one(message, arg, bind_execute(self._listener, execute))

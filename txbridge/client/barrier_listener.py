@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from txbridge.client.answers import Committed, LocalTransactionState, Rollback, RolledBackByCheck, Stored
+from txbridge.client.answers import Committed, G, LocalTransactionState, Rollback, RolledBackByCheck, Stored
 from txbridge.client.barrier import (
     ANSWERS,
     BARRIER_ROW,
@@ -37,7 +37,7 @@ class LostTransactionError(Exception):
     """The transaction that wrote the row is over, or cannot be committed. The open part is rolled back."""
 
 
-class BarrierListener(TransactionListener):
+class BarrierListener(TransactionListener[G]):
     """Runs local transactions that write a row of a barrier table, and answers every check from the table."""
 
     def __init__(self, patience: float, function: Callable[..., Any] | None = None) -> None:

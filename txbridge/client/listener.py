@@ -6,9 +6,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
 
-from txbridge.client.answers import Answer, Committed, LocalTransactionState, Rollback, SendStatus, Stored
+from txbridge.client.answers import A, Answer, Committed, G, LocalTransactionState, R, Rollback, SendStatus, Stored
 from txbridge.client.base.log import report
 from txbridge.client.coroutines import require_plain
 from txbridge.client.message import MessageExt
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
 #: Runs a local transaction: called with the message and the argument of the send.
 LocalTransaction: TypeAlias = Callable[[MessageExt, Any], Any]
+#: The function of a send. A SQL listener gives it a connection or session first, and takes True and None as commits.
+Function: TypeAlias = (
+    Callable[[MessageExt, A], Answer[R] | bool | None] | Callable[[G, MessageExt, A], Answer[R] | bool | None]
+)
 
 
-class TransactionListener(ABC):
+class TransactionListener(ABC, Generic[G]):
     """Your code: it runs local transactions and looks them up. Several threads may call it at the same time."""
 
     #: How its messages are stored while Kafka is away; None if they are not. A listener that wraps one of txbridge's

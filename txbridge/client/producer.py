@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
-from txbridge.client.answers import LocalTransactionState
+from txbridge.client.answers import A, G, LocalTransactionState, R
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.cancel_result import CancelResult
 from txbridge.client.checks.calls import ThreadChecks
@@ -17,7 +17,7 @@ from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancella
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.kafka.producer import BY_KEY
-from txbridge.client.listener import LocalTransaction, TransactionListener, bind_execute, execute
+from txbridge.client.listener import Function, LocalTransaction, TransactionListener, bind_execute, execute
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
@@ -42,7 +42,7 @@ def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: AR
     return LocalTransactionState.COMMIT_MESSAGE
 
 
-class TransactionProducer:
+class TransactionProducer(Generic[G]):
     """Producer of transactional messages of one producer group. It also answers the worker's checks. Thread-safe.
 
     Use it as a context manager, or call `close` at the end. `start`, the `with` statement or the first send starts it.
@@ -81,7 +81,7 @@ class TransactionProducer:
     def __init__(
         self,
         group: str,
-        listener: TransactionListener,
+        listener: TransactionListener[G],
         settings: Mapping[str, Any],
         *,
         namespace: str = "",
@@ -152,8 +152,8 @@ class TransactionProducer:
         return self
 
     def send_message_in_transaction(
-        self, message: Message, arg: Any = None, *, execute: Callable[..., Any] | None = None
-    ) -> TransactionSendResult:
+        self, message: Message, arg: A | None = None, *, execute: Function[A, R, G] | None = None
+    ) -> TransactionSendResult[R]:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
         This is RocketMQ's sendMessageInTransaction. The local transaction is `execute(message, arg)`, with the
@@ -200,8 +200,8 @@ class TransactionProducer:
         return result
 
     def send_messages_in_transaction(
-        self, messages: Iterable[Message], arg: Any = None, *, execute: Callable[..., Any] | None = None
-    ) -> TransactionSendResult:
+        self, messages: Iterable[Message], arg: A | None = None, *, execute: Function[A, R, G] | None = None
+    ) -> TransactionSendResult[R]:
         """Send several messages in one transaction: readers see all of them or none.
 
         In each partition they have the order of `messages`. They are one half message with one local transaction, one
@@ -244,8 +244,8 @@ class TransactionProducer:
         return TransactionSendResult.of_decision(prepared, outcome, settled_ticket(prepared.entry_of(outcome)))
 
     def submit_message_in_transaction(
-        self, message: Message, arg: Any = None, *, execute: Callable[..., Any] | None = None
-    ) -> Future[TransactionSendResult]:
+        self, message: Message, arg: A | None = None, *, execute: Function[A, R, G] | None = None
+    ) -> Future[TransactionSendResult[R]]:
         """Like `send_message_in_transaction`, in the background: one thread can have many transactions in flight.
 
         Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
@@ -265,8 +265,8 @@ class TransactionProducer:
         return self._submit_one(message, arg, bind_execute(self._listener, execute))
 
     def submit_messages_in_transaction(
-        self, messages: Iterable[Message], arg: Any = None, *, execute: Callable[..., Any] | None = None
-    ) -> Future[TransactionSendResult]:
+        self, messages: Iterable[Message], arg: A | None = None, *, execute: Function[A, R, G] | None = None
+    ) -> Future[TransactionSendResult[R]]:
         """Like `send_messages_in_transaction`, in the background, as `submit_message_in_transaction` does for one."""
         message = together(messages, self._options.names)
         return self._submit_one(message, arg, bind_execute(self._listener, execute))
