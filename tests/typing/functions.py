@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import assert_type
 
+from confluent_kafka.serialization import SerializationContext
+from pydantic import BaseModel
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
@@ -26,8 +28,16 @@ from txbridge import (
 MESSAGE, SETTINGS = Message("orders", b"1"), {"bootstrap.servers": "127.0.0.1:9092"}
 
 
-class Order:
-    amount = 250
+class Order(BaseModel):
+    amount: int = 250
+
+
+def encode(order: Order, context: SerializationContext) -> bytes:
+    return f"{context.topic} {order.amount}".encode()
+
+
+BODIES = [Message("orders", Order()), Message("orders", Order(), serializer=encode)]
+Message("orders", "A1", serializer=encode)  # refused
 
 
 def plain(message: MessageExt, order: Order) -> Committed[int]:

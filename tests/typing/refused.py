@@ -50,8 +50,8 @@ class AsyncOrders(AsyncTransactionListener):
 
 def blocking(listener: Blocking) -> None:
     Forgetful()  # refused: abstract
-    Message("orders")  # refused: call-arg
-    Message("orders", {"not": "bytes"})  # refused: arg-type
+    Message("orders")  # refused: call-overload
+    Message("orders", {"not": "bytes"})  # refused: call-overload
     Message("orders", b"1", headers={"name": 1})  # refused: arg-type
     TransactionProducer("orders", AsyncOrders(), SETTINGS)  # refused: arg-type
     TransactionProducer("orders", listener, SETTINGS, "shop")  # refused: call-arg

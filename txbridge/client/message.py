@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from txbridge.client.message_fields import Data, Headers, Model, body_of, data_of, headers_of, number_of, serialized
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError, whole_number
 from txbridge.core.names import Names, is_reserved_header, is_topic
@@ -17,9 +18,11 @@ from txbridge.errors import UsageError
 from txbridge.text import duration
 
 if TYPE_CHECKING:
+    from confluent_kafka.serialization import SerializationContext
+
     from txbridge.topics.verify import Layout
 
-Data = bytes | str | None
+_V = TypeVar("_V")
 
 #: Bytes of a header in Kafka's record format beyond its name and value: two lengths of up to five bytes each.
 _HEADER_BYTES = 10
@@ -46,7 +49,8 @@ class Message:
 
     Args:
         topic: The real topic.
-        value: Bytes, or text, which becomes UTF-8. None is a tombstone.
+        value: Bytes, or text, which becomes UTF-8, or a pydantic model, which becomes JSON (`model_dump_json`). None is
+            a tombstone. With a `serializer` it is anything that this takes.
         key: Bytes, or text, which becomes UTF-8. It chooses the partition by the hash of Kafka's Java producer. A
             message without a key goes to any partition.
         headers: Pairs of name and value in their order, where names may repeat, or a mapping. Text values become UTF-8.
@@ -59,6 +63,9 @@ class Message:
             with a time zone, or ms since 1970-01-01 UTC. A time in the past means no delay.
         delay: Time from now until `deliver_at`, by the clock of this machine. It is a timedelta, or seconds. Give only
             one of the two. Of several messages in a transaction each has its own time, or none.
+        serializer: Makes the bytes of the value at once, called as confluent-kafka's serializers are: with the value
+            and a SerializationContext of topic, MessageField.VALUE and the headers, to which it may add. What it raises
+            is raised.
 
     Raises:
         UsageError: An argument has the wrong type, or text that UTF-8 cannot express, or the time of delivery has no
@@ -77,29 +84,65 @@ class Message:
     #: Earliest time of delivery, in ms since 1970-01-01 UTC.
     deliver_at: int | None
 
+    @overload
     def __init__(
         self,
         topic: str,
-        value: Data,
+        value: Data | Model,
+        key: Data = ...,
+        headers: Headers = ...,
+        timestamp: int | None = ...,
+        partition: int | None = ...,
+        check_immunity_time: int | None = ...,
+        deliver_at: datetime | int | None = ...,
+        delay: timedelta | float | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        topic: str,
+        value: _V,
+        key: Data = ...,
+        headers: Headers = ...,
+        timestamp: int | None = ...,
+        partition: int | None = ...,
+        check_immunity_time: int | None = ...,
+        deliver_at: datetime | int | None = ...,
+        delay: timedelta | float | None = ...,
+        *,
+        serializer: Callable[[_V, SerializationContext], bytes | None],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        topic: str,
+        value: Any,
         key: Data = None,
-        headers: Iterable[tuple[str, Data]] | Mapping[str, Data] = (),
+        headers: Headers = (),
         timestamp: int | None = None,
         partition: int | None = None,
         check_immunity_time: int | None = None,
         deliver_at: datetime | int | None = None,
         delay: timedelta | float | None = None,
+        *,
+        serializer: Callable[[Any, SerializationContext], bytes | None] | None = None,
     ) -> None:
         if not isinstance(topic, str):
             raise UsageError(f"topic must be text, not {type(topic).__name__}")
+        if serializer is not None:
+            # A list, because a serializer may add a header, such as the id of the schema.
+            headers = list(headers_of(headers))
+            value = serialized(value, serializer, topic, headers)
         # Not by setattr, because the dataclass is frozen.
         self.__dict__.update(
             topic=topic,
-            value=_data(value, "value"),
-            key=_data(key, "key"),
-            headers=_headers(headers),
-            timestamp=_number(timestamp, "timestamp"),
-            partition=_number(partition, "partition"),
-            check_immunity_time=_number(check_immunity_time, "check_immunity_time"),
+            value=body_of(value),
+            key=data_of(key, "key"),
+            headers=headers_of(headers),
+            timestamp=number_of(timestamp, "timestamp"),
+            partition=number_of(partition, "partition"),
+            check_immunity_time=number_of(check_immunity_time, "check_immunity_time"),
             deliver_at=_time_of_delivery(deliver_at, delay),
         )
 
@@ -347,10 +390,15 @@ def _immunity(text: str | None) -> int | None:
         return None
 
 
+def _within(number: int | None, smallest: int, largest: int, name: str, unit: str = "") -> None:
+    if number is not None and not smallest <= number <= largest:
+        raise UsageError(f"{name} must be between {smallest} and {largest}{unit}, or None, not {number}")
+
+
 def _time_of_delivery(deliver_at: object, delay: object) -> int | None:
     if delay is None:
         if not isinstance(deliver_at, datetime):
-            return _number(deliver_at, "deliver_at")
+            return number_of(deliver_at, "deliver_at")
         if not _has_offset(deliver_at):
             raise UsageError("deliver_at has no time zone: give one, as in datetime.now(UTC) + timedelta(hours=1)")
         # Rounded up, so that the message is never delivered too early.
@@ -372,49 +420,3 @@ def _has_offset(time: datetime) -> bool:
     except NotImplementedError:
         # Of a tzinfo that does not say it.
         return False
-
-
-def _within(number: int | None, smallest: int, largest: int, name: str, unit: str = "") -> None:
-    if number is not None and not smallest <= number <= largest:
-        raise UsageError(f"{name} must be between {smallest} and {largest}{unit}, or None, not {number}")
-
-
-def _data(data: object, name: str) -> bytes | None:
-    if data is None or isinstance(data, bytes):
-        return data
-    if isinstance(data, str):
-        return _encoded(data, name)
-    raise UsageError(f"{name} must be bytes, text or None, not {type(data).__name__}")
-
-
-def _encoded(text: str, name: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{name} cannot be encoded as UTF-8: {error.reason}") from None
-
-
-def _headers(
-    headers: Iterable[tuple[str, Data]] | Mapping[str, Data],
-) -> tuple[tuple[str, bytes | None], ...]:
-    if not headers:
-        return ()
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    made = []
-    try:
-        for name, value in pairs:
-            if not isinstance(name, str):
-                raise UsageError(f"header names are text, not {type(name).__name__}")
-            _encoded(name, "a header name")
-            made.append((name, _data(value, f"header {name!r}")))
-    except (TypeError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError("headers must be pairs of name and value, or a mapping") from None
-    return tuple(made)
-
-
-def _number(number: object, name: str) -> int | None:
-    if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-        raise UsageError(f"{name} must be a whole number or None, not {type(number).__name__}")
-    return number

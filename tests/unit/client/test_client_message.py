@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField
+from pydantic import BaseModel
 
 from txbridge import Message, MessageExt, UsageError
 from txbridge.client.message import KEY_AND_HEADERS_LIMIT, MessageLimits, check_limits, check_message
@@ -34,6 +38,40 @@ def test_text_becomes_utf8_and_the_rest_stays(message, value, key, headers):
     assert (message.timestamp, message.partition, message.check_immunity_time) == (None, None, None)
 
 
+class Order(BaseModel):
+    number: str
+    note: str | None = None
+
+
+def test_a_pydantic_model_becomes_its_json():
+    made = Message("t", Order(number="Größe"))
+    assert made.value == '{"number":"Größe","note":null}'.encode()
+
+
+def test_a_serializer_of_confluent_kafka_makes_the_value():
+    """Its registry is confluent-kafka's own in memory."""
+    schema = '{"type": "record", "name": "Order", "fields": [{"name": "number", "type": "string"}]}'
+    registry = SchemaRegistryClient.new_client({"url": "mock://"})
+    made = Message("orders", {"number": "A1"}, "A1", serializer=AvroSerializer(registry, schema))
+    # Confluent's framing: a zero, the id of the schema in four bytes, and Avro's length and text.
+    assert (made.value, made.key) == (b"\0\0\0\0\1\x04A1", b"A1")
+    assert registry.get_subjects() == ["orders-value"]
+
+
+def test_a_serializer_may_add_headers_and_what_it_raises_gets_out():
+    def serialize(value, context):
+        assert (context.topic, context.field) == ("orders", MessageField.VALUE)
+        context.headers.append(("schema", b"1"))
+        return str(1 // value).encode()
+
+    made = Message("orders", 1, headers={"a": "b"}, serializer=serialize)
+    assert (made.value, made.headers) == (b"1", (("a", b"b"), ("schema", b"1")))
+    with pytest.raises(ZeroDivisionError):
+        Message("orders", 0, serializer=serialize)
+    with pytest.raises(UsageError, match=r"value must be bytes.*not dict"):
+        Message("orders", {}, serializer=lambda value, _: value)
+
+
 def test_is_frozen_comparable_and_replaceable():
     message = Message("t", b"1", headers=[("a", b"1")])
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -47,8 +85,11 @@ def test_is_frozen_comparable_and_replaceable():
     ("arguments", "complaint"),
     [
         ({"topic": b"orders", "value": b""}, "topic must be text, not bytes"),
-        ({"topic": "t", "value": 1}, "value must be bytes, text or None, not int"),
-        ({"topic": "t", "value": {"a": 1}}, "value must be bytes, text or None, not dict"),
+        ({"topic": "t", "value": 1}, "value must be bytes, text, None or a pydantic model, not int"),
+        (
+            {"topic": "t", "value": {"a": 1}},
+            "value must be bytes, text, None or a pydantic model, not dict.*a serializer",
+        ),
         ({"topic": "t", "value": b"", "key": 42}, "key must be bytes, text or None, not int"),
         ({"topic": "t", "value": "\ud800"}, "value cannot be encoded as UTF-8"),
         ({"topic": "t", "value": b"", "headers": [(b"a", b"1")]}, "header names are text, not bytes"),
