@@ -26,7 +26,7 @@ _BOX = (132, 46)
 #: The centre of each state. A new state needs a place here.
 _PLACES = {
     TransactionState.PENDING: (160, 260),
-    TransactionState.HELD: (430, 175),
+    TransactionState.HELD: (475, 182),
     TransactionState.SCHEDULED: (330, 40),
     TransactionState.COMMITTED: (760, 260),
     TransactionState.ROLLED_BACK: (760, 420),

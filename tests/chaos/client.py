@@ -78,8 +78,8 @@ class _Listener(TransactionListener):
 def _send(producer: TransactionProducer, number: int, plan: Plan) -> TransactionSendResult:
     # All messages of a transaction have one key, so those for one topic are in one partition.
     messages = [
-        Message(topic, str(number), key=str(number % 97), deliver_at=plan.due if place == 0 else None)
-        for place, topic in enumerate(plan.topics)
+        Message(topic, str(number), key=str(number % 97), deliver_at=plan.due if topic == plan.topics[0] else None)
+        for topic in plan.topics
     ]
     if len(messages) == 1:
         return producer.send_message_in_transaction(messages[0], (number, plan))

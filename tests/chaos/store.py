@@ -17,7 +17,7 @@ class Plan(NamedTuple):
 
     #: Topics of its messages, in their order.
     topics: tuple[str, ...]
-    #: Earliest time at which they become visible (ms).
+    #: Earliest time at which those for the first topic become visible (ms). The others name none.
     due: int | None = None
 
 

@@ -90,6 +90,20 @@ def test_a_half_message_of_several() -> None:
     assert second == [("UNIQ_KEY", SECOND.encode()), ("TXB_HALF", b"2:9"), ("TXB_MESSAGE", b"2/2")]
 
 
+def test_a_half_message_of_several_with_different_times() -> None:
+    golden = Golden("half of several times")
+    half = parse_half(9, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
+    messages = [
+        FramedMessage(
+            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
+        ),
+        FramedMessage("orders.unpaid", None, b"42", [], deliver_at=1_700_000_020_000),
+    ]
+    assert (half.framed, half.deliver_at, half.last_time) == (messages, None, 1_700_000_020_000)
+    written = half_headers([], transaction_id=SECOND, group="orders", real_topic="orders.placed", messages=2)
+    assert (encode_frames(messages), written) == (golden.value, golden.headers)
+
+
 def test_a_half_message_that_names_a_time() -> None:
     golden = Golden("delayed")
     half = parse_half(7, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
@@ -199,6 +213,19 @@ PARKED = {
             discarded_at=AT,
         ),
         42,
+    ),
+    "scheduled after a step": (
+        parked(
+            *(11, SCHEDULED),
+            transaction_id=SECOND,
+            real_topic="orders.placed,orders.unpaid",
+            next_due=LATER,
+            deliver_at=LATER,
+            decided=42,
+            messages=2,
+            delivered=1,
+        ),
+        43,
     ),
     "scheduled": (parked(10, SCHEDULED, checks=1, next_due=LATER, deliver_at=LATER, decided=42), 43),
 }
