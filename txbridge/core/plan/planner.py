@@ -201,17 +201,21 @@ class TurnPlanner:
     def look_at_due(self, due: int) -> set[str]:
         """Look at what is due to be delivered by this time (ms), before a plan. Returns its real topics."""
         entries = self._queue.timers.peek_deliveries(due, ROUND_LIMIT)
+        self._look_at(entries)
+        topics: set[str] = set()
+        for entry in entries:
+            if self._steps.are_known(entry):
+                topics.update(self._steps.due_part(entry, due).entry.topics if entry.is_timed else entry.topics)
+        return topics
+
+    def _look_at(self, entries: Sequence[HalfEntry]) -> None:
+        """Read the frames of these entries, as many as have room in one Kafka transaction."""
         size, timed = 0, []
         for entry in entries:
             if entry.is_timed and size <= self._size.limits.bytes:
                 timed.append(entry)
                 size += entry.size
         self._steps.look_at(timed)
-        topics: set[str] = set()
-        for entry in entries:
-            if self._steps.are_known(entry):
-                topics.update(self._steps.due_part(entry, due).entry.topics if entry.is_timed else entry.topics)
-        return topics
 
     # --- other turns ------------------------------------------------------------------------------------------------
 
@@ -226,9 +230,11 @@ class TurnPlanner:
     def plan_probe(self, entries: Sequence[HalfEntry], now: int, due: int) -> Draft:
         """A plan of these held messages only, of a topic that has refused some: those whose topics take them."""
         self._gates.begin_draft()
-        self._steps.look_at(entries)
+        self._look_at(entries)
         draft, limits = self._new_draft(now, due), self._size.limits
         for entry in entries:
+            if not draft.can_tell(entry):
+                break
             part = draft.part_of(entry)
             is_ready = entry.state is TransactionState.HELD and self._gates.problem_of_any(part) is None
             if draft.deliver and draft.bytes + part.size > limits.bytes:

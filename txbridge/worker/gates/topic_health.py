@@ -274,8 +274,9 @@ class TopicHealth:
         """Note what a committed draft shows: messages that are held now, others that are finished, topics that work."""
         for entry in draft.held:
             is_refused = self._refused.pop(entry.offset, None) is not None
-            if self.quarantine and not is_refused and self._size_problem(entry) is None:
-                self.quarantine.let_wait(entry.offset, entry.topics)
+            due = draft.part_of(entry)
+            if self.quarantine and not is_refused and self._size_problem(due) is None:
+                self.quarantine.let_wait(entry.offset, due.topics)
         if self._refused or self.quarantine:
             finished = [entry.offset for entry in (*draft.deliver, *(one.entry for one in draft.abandoned))]
             self.quarantine.leave_waiting(finished)

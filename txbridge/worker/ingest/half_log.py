@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fingerprint import Mark
 from txbridge.core.fresh_halves import read_plain
+from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
 from txbridge.core.plan.choice import Waiting
@@ -150,6 +151,18 @@ class HalfLog:
         self.settle_memory()
         for half in entered:
             self._state.bodies.put(half)
+
+    def load_frames(self, offsets: Collection[int]) -> Mapping[int, HalfMessage]:
+        """The half messages at these offsets, to look at their frames. What fits into the memory stays for a moment.
+
+        Raises as BodyCache.load.
+        """
+        bodies = self._state.bodies
+        halves = bodies.load(offsets)
+        for half in halves.values():
+            bodies.put(half)
+        bodies.yield_room(halves)
+        return halves
 
     def settle_memory(self) -> None:
         """Leave the cache the part of the budget for bodies that fresh messages do not need."""

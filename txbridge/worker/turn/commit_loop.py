@@ -55,7 +55,9 @@ class CommitLoop:
         self._committer = Committer(
             context, state, self._half, decision_log, self._topics, refused_checks, self._size, self.clock
         )
-        self._planner = TurnPlanner(state.queue, self._size, self._topics, self._half.enter_fresh, state.bodies.load)
+        self._planner = TurnPlanner(
+            state.queue, self._size, self._topics, self._half.enter_fresh, self._half.load_frames
+        )
         # Kafka transactions in a row that left out due held or scheduled messages for lack of room.
         self._left_out = 0
         # Whether the last turn was a probe: decisions have every second turn at least.
