@@ -4,6 +4,11 @@ Listing reads the topics and nothing else, so that it works with no worker alive
 and abandoning write END commands, which the worker applies as any other: the promises hold for them too.
 """
 
+from txbridge.extras import missing_extra
+
+if error := missing_extra(__name__, "operations", "pydantic"):
+    raise error
+
 from txbridge.operations.actions import Action
 from txbridge.operations.commands import abandon, resolve, resolve_all, resume
 from txbridge.operations.connection import Connection

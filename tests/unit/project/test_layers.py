@@ -34,7 +34,7 @@ ALLOWED = {
     "subject": {"config", "errors"},
     "web": {"errors", "log"},
     "client": {"core", "kafka", "topics", "errors", "extras", "text", "tracing"},
-    "operations": {"core", "kafka", "topics", "config", "subject", "errors", "log", "text"},
+    "operations": {"core", "kafka", "topics", "config", "subject", "errors", "extras", "log", "text"},
     "worker": {"core", "kafka", "topics", "config", "operations", "web", "errors", "log", "text", "tracing"},
     "embedded": {"errors", "extras", "text"},
     "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
