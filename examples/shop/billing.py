@@ -32,7 +32,7 @@ def note_payment(connection, record):
 
 
 def remind(connection, record):
-    """There is no reminder of an order that is paid by now."""
+    """The shop cancels the reminder of a paid order, but the payment may come at the last moment."""
     order_id = json.loads(record.value())["id"]
     if connection.execute(select(payments).where(payments.c.order_id == order_id)).first() is None:
         connection.execute(insert(reminders).values(order_id=order_id))

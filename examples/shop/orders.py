@@ -31,6 +31,7 @@ class Order(Tables):
     item: Mapped[str]
     quantity: Mapped[int]
     paid: Mapped[bool] = mapped_column(default=False)
+    transaction_id: Mapped[str]  # by which the reminder is cancelled
 
 
 class NewOrder(BaseModel):
@@ -52,7 +53,7 @@ class AlreadyPlaced(Rollback):
 
 
 async def place_order(session: AsyncSession, message: MessageExt, order: NewOrder) -> Committed[int]:
-    row = Order(**order.model_dump())
+    row = Order(**order.model_dump(), transaction_id=message.transaction_id)
     try:
         async with session.begin_nested():  # a statement that may fail belongs in a savepoint
             session.add(row)
@@ -64,13 +65,14 @@ async def place_order(session: AsyncSession, message: MessageExt, order: NewOrde
     return Committed(row.number)
 
 
-async def pay_order(session: AsyncSession, message: MessageExt, payment: Payment) -> None:
+async def pay_order(session: AsyncSession, message: MessageExt, payment: Payment) -> Committed[str]:
     order = (await session.scalars(select(Order).where(Order.id == payment.id).with_for_update())).one_or_none()
     if order is None:
         raise Rollback("no such order")
     if order.paid:
         raise Rollback("this order is paid")
     order.paid = True
+    return Committed(order.transaction_id)
 
 
 async def create_tables(engine: AsyncEngine, **stock: int) -> None:

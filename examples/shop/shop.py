@@ -1,10 +1,11 @@
 """The service. uvicorn --factory shop:create_app --timeout-graceful-shutdown 20"""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from orders import AlreadyPlaced, NewOrder, Payment, pay_order, place_order
 from settings import Settings
@@ -20,7 +21,10 @@ from txbridge import (
     LocalTransactionState,
     Message,
     PrepareError,
+    TxBridgeError,
 )
+
+log = logging.getLogger(__name__)
 
 
 class Shop:
@@ -42,9 +46,16 @@ class Shop:
             return False
         return self.producer.is_connected
 
+    async def cancel_reminder(self, transaction_id: str) -> None:
+        try:
+            await self.producer.cancel(transaction_id, "the order is paid")
+        except (TxBridgeError, TimeoutError) as error:
+            log.warning("a reminder is not cancelled: %s", error)  # the consumer knows the payment, too
+
 
 def shop_of(request: Request) -> Shop:
-    return request.app.state.shop
+    shop: Shop = request.app.state.shop
+    return shop
 
 
 TheShop = Annotated[Shop, Depends(shop_of)]
@@ -54,8 +65,8 @@ routes = APIRouter()
 @routes.post("/orders")
 async def place(order: NewOrder, shop: TheShop) -> JSONResponse:
     messages = [
-        Message("orders.placed", order.model_dump_json(), key=str(order.id)),
-        Message("orders.unpaid", order.model_dump_json(), key=str(order.id), delay=shop.remind_after),
+        Message("orders.placed", order, key=str(order.id)),
+        Message("orders.unpaid", order, key=str(order.id), delay=shop.remind_after),
     ]
     result = await shop.producer.send_messages_in_transaction(messages, order, execute=place_order)
     if isinstance(result.local_exception, AlreadyPlaced):
@@ -64,9 +75,11 @@ async def place(order: NewOrder, shop: TheShop) -> JSONResponse:
 
 
 @routes.post("/payments")
-async def pay(payment: Payment, shop: TheShop) -> JSONResponse:
-    message = Message("orders.paid", payment.model_dump_json(), key=str(payment.id))
+async def pay(payment: Payment, shop: TheShop, later: BackgroundTasks) -> JSONResponse:
+    message = Message("orders.paid", payment, key=str(payment.id))
     result = await shop.producer.send_message_in_transaction(message, payment, execute=pay_order)
+    if result.value is not None:
+        later.add_task(shop.cancel_reminder, result.value)
     return answer(result, {"paid": str(payment.id)})
 
 

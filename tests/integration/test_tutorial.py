@@ -23,6 +23,7 @@ from tests.support.harness import eventually
 from tests.support.sql_application import in_new_schema
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
+from txbridge.testing.inspection import read_committed
 
 ROOT = Path(__file__).parents[2]
 SHOP = ROOT / "examples" / "shop"
@@ -106,6 +107,8 @@ def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) 
         assert post(orders, order) == (200, {"number": 2})
         assert post(orders, {**order, "id": str(uuid.uuid4())}) == (409, {"error": "out of stock"})
         eventually(lambda: stored("reminders") == [unpaid], 60)
+        reminders = read_committed({"bootstrap.servers": servers, "log_level": 0}, "orders.unpaid", 4)
+        assert [record.key() for record in reminders] == [unpaid.encode()]
         assert stored("invoices") == sorted([answer[1]["paid"], unpaid])
         assert stored("payments") == [answer[1]["paid"]]
         run("txbridge", *commands("txbridge", "doctor"))
@@ -132,7 +135,7 @@ def run_tests(url: str, *files: str) -> str:
 
 
 def test_the_fast_tests_of_the_shop_pass(postgres_url: str) -> None:
-    assert "6 passed" in run_tests(postgres_url, "tests/test_shop.py")
+    assert "7 passed" in run_tests(postgres_url, "tests/test_shop.py")
 
 
 @pytest.mark.long

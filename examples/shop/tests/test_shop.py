@@ -27,6 +27,14 @@ def test_an_order_is_announced_at_once_and_its_reminder_later(client: TestClient
     assert len(txbridge_memory.delivered("orders.unpaid")) == 1
 
 
+def test_a_paid_order_has_no_reminder(client: TestClient, txbridge_memory: MemoryBridge):
+    client.post("/orders", json=ORDER)
+    assert client.post("/payments", json={"id": ID}).status_code == 201
+    txbridge_memory.advance(20)
+    assert len(txbridge_memory.delivered("orders.paid")) == 1
+    assert txbridge_memory.delivered("orders.unpaid") == []
+
+
 def test_a_request_that_is_sent_again_is_the_same_order(client: TestClient, txbridge_memory: MemoryBridge):
     client.post("/orders", json=ORDER)
     answer = client.post("/orders", json=ORDER)
