@@ -22,13 +22,13 @@ def place(request, number):
         result = send_message_in_transaction(Message(settings.TOPIC, number, key=number), number, execute=place_order)
     except PrepareError:
         return JsonResponse({"error": "Kafka did not store the message; nothing has happened, try again"}, status=503)
-    if result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE:
-        return JsonResponse({"order": number, "id": result.value}, status=201)
-    match result.decided_by:
-        case DecidedBy.FUNCTION:
+    match result.local_transaction_state, result.decided_by:
+        case LocalTransactionState.COMMIT_MESSAGE, _:
+            return JsonResponse({"order": number, "id": result.value}, status=201)
+        case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.FUNCTION:
             return JsonResponse({"error": result.reason}, status=409)
-        case DecidedBy.CHECK:
-            return JsonResponse({"error": "it took too long; nothing has happened, try again"}, status=503)
+        case LocalTransactionState.ROLLBACK_MESSAGE, _:
+            return JsonResponse({"error": "a check was first; nothing has happened, try again"}, status=503)
         case _:
             return JsonResponse({"error": "not known yet whether the order was placed"}, status=503)
 
