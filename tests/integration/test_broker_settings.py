@@ -111,7 +111,7 @@ def test_quotas_slow_down_and_lose_nothing(kafka: EmbeddedKafka, bridge: Bridge)
 def test_sasl_sessions_that_end(tmp_path: Path) -> None:
     """connections.max.reauth.ms: librdkafka authenticates again, Faust's client opens a new connection."""
     lifetime = {"listener.name.secure.connections.max.reauth.ms": "4000"}
-    with secure_kafka(tmp_path, lifetime) as secure, Bridge(secure.plain, "reauth") as bridge:
+    with secure_kafka(lifetime) as secure, Bridge(secure.plain, "reauth") as bridge:
         topic = bridge.create_topic("orders")
         user = secure.user("everything")
         plan = PlanOptions(partitions=2, groups=("orders",))

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +24,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.support.command_line import run_txbridge
+from tests.support.harness import WorkerProcess
+from tests.support.listeners import Commits
+from txbridge import Message, TransactionProducer
 from txbridge.embedded import BrokenCacheError, EmbeddedKafka, KafkaStartError
 from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
 from txbridge.embedded.jars import JarCache
@@ -320,6 +325,63 @@ def test_detached_start_status_stop(tmp_path):
     assert not is_alive(pid)
     assert run_cli("stop", "--data-dir", folder).stdout == f"No Kafka is running on {folder}.\n"
     assert run_cli("status", "--data-dir", folder).returncode == 1
+
+
+def settings_in(started: subprocess.CompletedProcess[str]) -> Path:
+    """The file with the settings of the superuser, which the second line of the output names last."""
+    return Path(started.stdout.splitlines()[0].rpartition(" ")[2])
+
+
+@pytest.mark.long
+def test_a_producer_and_a_worker_use_the_secure_listener_with_the_settings_that_it_prints(tmp_path):
+    folder = ("--data-dir", str(tmp_path / "kafka"))
+    started = run_cli("start", "--detach", "--port", "0", "--secure-port", "0", *folder)
+    assert started.returncode == 0, started.stderr
+    try:
+        file = settings_in(started)
+        settings = tomllib.loads(file.read_text())["kafka"]
+        assert settings["security.protocol"] == "sasl_ssl"
+        assert f"With TLS and SASL it is on {settings['bootstrap.servers']}; " in started.stdout
+        made = run_txbridge("topics", "apply", "--config", str(file), "--real-topic", "orders.placed")
+        assert made.returncode == 0, made.stderr
+        worker = WorkerProcess(["--config", str(file)], tmp_path / "worker.log", {"TXBRIDGE_LOG_FORMAT": "json"})
+        try:
+            with TransactionProducer("orders", Commits(), settings) as producer:
+                producer.send_message_in_transaction(Message("orders.placed", b"order 1"))
+            reader = Consumer({**settings, "group.id": "reader", "auto.offset.reset": "earliest"})
+            reader.subscribe(["orders.placed"])
+            assert reader.consume(1, 60)[0].value() == b"order 1"
+            reader.close()
+        finally:
+            worker.stop()
+        wrong = run_txbridge("pending", "--config", str(file), "--kafka", "sasl.password=guessed")
+        assert (wrong.returncode, "Authentication failed" in wrong.stderr) == (2, True), wrong.stderr
+    finally:
+        run_cli("stop", *folder)
+
+
+def test_a_secure_listener_keeps_its_key_and_its_users_and_lets_them_do_what_acls_allow(tmp_path):
+    with EmbeddedKafka(data_dir=tmp_path, secure_port=0) as kafka:
+        user = kafka.secure.add_user("orders")
+        admin = AdminClient(kafka.secure.settings)
+        admin.create_topics([NewTopic("orders", 1)])["orders"].result(60)
+        kafka.restart()
+        certificate = Path(user["ssl.ca.location"]).read_bytes()
+        assert "orders" not in AdminClient(user).list_topics(timeout=60).topics
+        assert "orders" in AdminClient(kafka.secure.settings).list_topics(timeout=60).topics
+    with EmbeddedKafka(data_dir=tmp_path, secure_port=0) as kafka:
+        assert Path(user["ssl.ca.location"]).read_bytes() == certificate
+        again = {**user, "bootstrap.servers": kafka.secure.bootstrap_servers}
+        assert AdminClient(again).list_topics(timeout=60).brokers
+        assert (tmp_path / "secure").stat().st_mode & 0o077 == 0
+
+
+def test_a_secure_port_that_cannot_be():
+    for wrong in ({"port": 9092, "secure_port": 9092}, {"secure_port": 65_536}, {"secure_port": 0, "brokers": 3}):
+        with pytest.raises(UsageError):
+            EmbeddedKafka(**wrong)
+    with pytest.raises(UsageError, match="give secure_port"):
+        EmbeddedKafka().secure.add_user("orders")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

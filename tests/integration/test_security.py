@@ -78,8 +78,8 @@ class Listener(TransactionListener):
 
 
 @pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with secure_kafka(tmp_path_factory.mktemp("keys")) as running:
+def secure() -> Iterator[SecureKafka]:
+    with secure_kafka() as running:
         yield running
 
 

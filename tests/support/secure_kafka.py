@@ -10,15 +10,12 @@ import argparse
 import re
 import secrets
 import shlex
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from unittest import mock
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -28,17 +25,12 @@ from confluent_kafka.admin import (
     AdminClient,
     ResourcePatternType,
     ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
 )
 from typer.testing import CliRunner
 
 from tests.support.harness import quiet
 from txbridge.cli.app import app
-from txbridge.embedded import EmbeddedKafka, config
-from txbridge.embedded.java import find_java
-from txbridge.embedded.ports import HOST, free_port
+from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.acl import CLUSTER, Pattern, ResourceKind, Right, Role
 
 #: Options of kafka-acls.sh that are followed by a name.
@@ -54,8 +46,10 @@ class SecureKafka:
     """A running Kafka. `plain` is the superuser's address, `secure` that of all others."""
 
     broker: EmbeddedKafka
-    secure: str
-    ca: Path
+
+    @property
+    def secure(self) -> str:
+        return self.broker.secure.bootstrap_servers
 
     @property
     def plain(self) -> str:
@@ -67,12 +61,9 @@ class SecureKafka:
 
     def user(self, name: str) -> User:
         """A new user without any right."""
-        found = User(self, f"{name}-{secrets.token_hex(3)}", secrets.token_urlsafe(24))
-        credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        change = UserScramCredentialUpsertion(found.name, credential, found.password.encode())
-        for answer in self.admin.alter_user_scram_credentials([change]).values():
-            answer.result(120)
-        return found
+        chosen = f"{name}-{secrets.token_hex(3)}"
+        settings = self.broker.secure.add_user(chosen)
+        return User(self, chosen, settings.pop("sasl.password"), settings)
 
 
 @dataclass(frozen=True)
@@ -82,17 +73,14 @@ class User:
     kafka: SecureKafka
     name: str
     password: str
+    given: dict[str, str]
 
     @property
     def settings(self) -> dict[str, str]:
         """librdkafka's settings of the user, without bootstrap.servers."""
-        return {
-            "security.protocol": "sasl_ssl",
-            "ssl.ca.location": str(self.kafka.ca),
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": self.name,
-            "sasl.password": self.password,
-        }
+        settings = {**self.given, "sasl.password": self.password}
+        del settings["bootstrap.servers"]
+        return settings
 
     def grant(self, *rights: Right) -> None:
         bindings = [AclBinding(*self._entry(right, operation)) for right in rights for operation in right.operations]
@@ -141,48 +129,7 @@ def printed(role: str, namespace: str, group: str, real_topic: str) -> list[Righ
 
 
 @contextmanager
-def secure_kafka(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[SecureKafka]:
-    """Start a secure Kafka, with more settings of the broker. Its keys are made in `folder`."""
-    store, ca, password = _keys(folder)
-    port, controller, secure = _ports()
-    settings = {
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller},SECURE://{HOST}:{secure}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port},SECURE://{HOST}:{secure}",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
-        "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.secure.scram-sha-512.sasl.jaas.config": (
-            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        ),
-        "listener.name.secure.ssl.keystore.type": "PKCS12",
-        "listener.name.secure.ssl.keystore.location": str(store),
-        "listener.name.secure.ssl.keystore.password": password,
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # Users of the other listener: the broker, its controller, and the harness.
-        "super.users": "User:ANONYMOUS",
-        **more,
-    }
-    # Users cannot normally set listeners, because the ports are chosen at the start. Here all ports are known before.
-    with mock.patch.dict(config.RESERVED, clear=True):
-        broker = EmbeddedKafka(port=port, config=settings)
-    with broker:
-        yield SecureKafka(broker, f"{HOST}:{secure}", ca)
-
-
-def _ports() -> set[int]:
-    ports: set[int] = set()
-    while len(ports) < 3:
-        ports.add(free_port())
-    return ports
-
-
-def _keys(folder: Path) -> tuple[Path, Path, str]:
-    """A key with its certificate for the loopback address, and the certificate alone. keytool comes with every Java."""
-    store, ca, password = folder / "broker.p12", folder / "ca.pem", secrets.token_hex(12)
-    keytool = find_java().executable.parent / "keytool"
-    common = ["-keystore", store, "-storepass", password, "-alias", "broker"]
-    make = ["-genkeypair", "-keyalg", "EC", "-storetype", "PKCS12", "-dname", "CN=txbridge test", "-validity", "2"]
-    subprocess.run([keytool, *make, "-ext", f"SAN=IP:{HOST}", *common], check=True, capture_output=True)
-    export = subprocess.run([keytool, "-exportcert", "-rfc", *common], check=True, capture_output=True)
-    ca.write_bytes(export.stdout)
-    return store, ca, password
+def secure_kafka(more: Mapping[str, str] = MappingProxyType({})) -> Iterator[SecureKafka]:
+    """Start a secure Kafka, with more settings of the broker."""
+    with EmbeddedKafka(secure_port=0, config=more) as broker:
+        yield SecureKafka(broker)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.kafka import DEFAULT_PORT, DataDirOption, wait_for_end
+from txbridge.cli.kafka import DEFAULT_PORT, DataDirOption, SecurePort, say_secure, wait_for_end
 from txbridge.cli.options import Config
 from txbridge.cli.terminal import complain
 from txbridge.cli.topics import RealTopics, WantedOptions
@@ -40,6 +40,7 @@ _READY_POLL_S = 0.2
 def dev(
     real_topic: RealTopics = None,
     port: Annotated[int, typer.Option(help="Kafka's port on 127.0.0.1; 0 finds a free one.")] = DEFAULT_PORT,
+    secure_port: SecurePort = None,
     metrics_port: Annotated[
         int, typer.Option(metavar="N", help="The worker's port for metrics and the status page; 0 for none.")
     ] = DEFAULT_METRICS_PORT,
@@ -61,7 +62,7 @@ def dev(
         raise EnvironmentProblemError(
             f"port {metrics_port} on {HOST} is taken. Choose another with --metrics-port (0 for none)"
         )
-    kafka = EmbeddedKafka(port=port or None, data_dir=folder)
+    kafka = EmbeddedKafka(port=port or None, data_dir=folder, secure_port=secure_port)
     hand_over(signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     end_at_hangup()
@@ -71,6 +72,8 @@ def dev(
         with kafka, if_interrupted(kafka.stop):
             must_run.set()
             typer.echo(f"Kafka {kafka.version} runs on {kafka.bootstrap_servers}. Its data are in {folder}")
+            if secure_port is not None:
+                say_secure(kafka)
             settings = _settings_of(kafka, metrics_port, config)
             log.configure(settings.log_format, settings.log_level)
             in_own_thread(lambda: _create_topics(settings, real_topic))

@@ -20,6 +20,7 @@ from txbridge.embedded.layout import find_folders
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S
 from txbridge.embedded.paths import default_data_dir
 from txbridge.embedded.ready import ask_cluster_id
+from txbridge.embedded.secure import SUPERUSER
 from txbridge.embedded.server import EmbeddedKafka
 from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker
 from txbridge.embedded.stopping import stop_together
@@ -37,6 +38,12 @@ DEFAULT_PORT = 9092
 # Exit codes of a broker that ended because somebody asked it to: by itself, SIGINT, SIGTERM.
 _ASKED_TO_END = (0, 130, 143)
 
+SecurePort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Listen here, too, with TLS, SASL (SCRAM-SHA-512) and ACLs; 0 picks a free port. One broker."
+    ),
+]
 DataDirOption = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the broker. Default: txbridge/kafka in the user's data folder."),
@@ -46,6 +53,7 @@ DataDirOption = Annotated[
 @app.command()
 def start(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = DEFAULT_PORT,
+    secure_port: SecurePort = None,
     data_dir: DataDirOption = None,
     brokers: Annotated[
         int, typer.Option(help="1, or 3 and more: a cluster with replication factor 3 and min.insync.replicas 2.")
@@ -75,6 +83,7 @@ def start(
         brokers=brokers,
         kafka_version=kafka_version,
         jvm_profile=jvm_profile,
+        secure_port=secure_port,
     )
     if refetch:
         JarCache(version=locked_version(kafka_version)).ensure_jars(refetch=True)
@@ -84,6 +93,8 @@ def start(
         signal.signal(number, signal.default_int_handler)
     try:
         kafka.start(timeout, may_detach=detach)
+        if secure_port is not None:
+            say_secure(kafka)
         if detach:
             where = f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else ""
             _say_ready(kafka, f"Stop it with `txbridge kafka stop{where}`")
@@ -202,6 +213,15 @@ def _say_ready(kafka: EmbeddedKafka, how_to_stop: str) -> None:
     typer.echo(
         f"Kafka {kafka.version} is ready on {kafka.bootstrap_servers} ({processes}, data in {kafka.data_dir}). "
         f"{how_to_stop}."
+    )
+
+
+def say_secure(kafka: EmbeddedKafka) -> None:
+    """Say where the secure listener is, and whose settings it takes."""
+    secure = kafka.secure
+    typer.echo(
+        f"With TLS and SASL it is on {secure.bootstrap_servers}; the settings of the user {SUPERUSER}, who may do "
+        f"everything, are in {secure.settings_file}"
     )
 
 

@@ -32,6 +32,17 @@ def check_port(port: int | None, brokers: int) -> int | None:
     return port
 
 
+def check_secure_port(secure_port: int | None, port: int | None, brokers: int) -> int | None:
+    """Return the port of the listener with TLS, or raise UsageError."""
+    if secure_port is None:
+        return None
+    if brokers > 1:
+        raise UsageError("only one node can have a secure port: leave --brokers out, in Python brokers=...")
+    if not 0 <= secure_port <= 65_535 or secure_port == port:
+        raise UsageError(f"secure_port must be between 0, for a free one, and 65535, and not port, not {secure_port}")
+    return secure_port
+
+
 def choose_folders(data_dir: Path, brokers: int) -> dict[int, Path]:
     """The folder of each node by its id. One node has the data folder itself.
 

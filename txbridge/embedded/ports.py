@@ -8,7 +8,7 @@ from pathlib import Path
 
 from txbridge.errors import EnvironmentProblemError
 
-#: The broker listens here and nowhere else: it has no authentication.
+#: The broker listens here and nowhere else: its plain port has no authentication.
 HOST = "127.0.0.1"
 
 _LOWEST = 10_240
@@ -51,10 +51,10 @@ def free_port() -> int:
     raise EnvironmentProblemError(f"found no free port on {HOST} between {_LOWEST} and {highest}")
 
 
-def require_free(port: int) -> None:
+def require_free(port: int, option: str = "port") -> None:
     """Refuse a taken port before a JVM is started for it."""
     if not is_free(port):
         raise EnvironmentProblemError(
-            f"port {port} on {HOST} is taken. Choose another with --port (0 finds a free one; in Python: "
-            f"EmbeddedKafka(port=...)), or stop what listens there: `ss -ltnp 'sport = :{port}'` names it"
+            f"port {port} on {HOST} is taken. Choose another with --{option.replace('_', '-')} (0 finds a free one; in "
+            f"Python: EmbeddedKafka({option}=...)), or stop what listens there: `ss -ltnp 'sport = :{port}'` names it"
         )

@@ -32,6 +32,7 @@ from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java, find_java
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, JavaRuntime, Launch, Node
 from txbridge.embedded.ports import HOST, require_free
+from txbridge.embedded.secure import SecureListener
 from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 
@@ -63,6 +64,7 @@ class EmbeddedKafka:
             Kafka's own topics. The first three are controllers as well: any one of them may be lost.
         kafka_version: a release such as "4.0", or its locked version. See `KAFKA_VERSIONS`.
         jvm_profile: "fast-start" for tests, "throughput" for demos and measurements.
+        secure_port: one node also listens here, with TLS, SASL and ACLs: see `secure`. 0 chooses a free port.
 
     Raises:
         UsageError: an argument cannot work.
@@ -79,10 +81,13 @@ class EmbeddedKafka:
         brokers: int = 1,
         kafka_version: str = KAFKA_VERSION,
         jvm_profile: JvmProfile = "fast-start",
+        secure_port: int | None = None,
     ) -> None:
         self._size = layout.check_size(brokers)
         self._wanted_port = layout.check_port(port, brokers)
+        self._wanted_secure_port = layout.check_secure_port(secure_port, port, brokers)
         self._port = port
+        self._secure: SecureListener | None = None
         self._wanted_data_dir = Path(data_dir).expanduser().absolute() if data_dir is not None else None
         self._data_dir = self._wanted_data_dir
         self._overrides = check_overrides(config or {}, brokers)
@@ -109,6 +114,13 @@ class EmbeddedKafka:
         if self._size == 1:
             return f"{HOST}:{self.port}"
         return ",".join(node.bootstrap_servers for node in self.brokers)
+
+    @property
+    def secure(self) -> SecureListener:
+        """The listener of `secure_port`, with the settings of its users. UsageError before `start`, or without one."""
+        if self._secure is None:
+            raise UsageError("this Kafka has no secure listener: give secure_port, and start it")
+        return self._secure
 
     @property
     def brokers(self) -> list[Node]:
@@ -255,7 +267,7 @@ class EmbeddedKafka:
             except KafkaStartError as error:
                 if attempt == _PORT_ATTEMPTS or not re.search(PORT_LOST, error.output):
                     raise
-                self._port, self._ports = self._wanted_port, []
+                self._forget_ports()
             else:
                 return
 
@@ -265,7 +277,7 @@ class EmbeddedKafka:
         try:
             with contextlib.ExitStack() as claims:
                 locks = [claims.enter_context(node.claim_folder()) for node in nodes]
-                properties = self._choose_properties()
+                properties = self._choose_properties(runtime.java)
                 cluster_id = self._prepare_folders(runtime, properties)
                 ports = {one.node_id: one.port for one in self._ports}
                 for node, lock in zip(nodes, locks, strict=True):
@@ -275,11 +287,13 @@ class EmbeddedKafka:
             brokers = self.brokers
             for broker in brokers:
                 broker.wait_ready(deadline.left, brokers)
+            if self._secure is not None:
+                self._secure.make_superuser()
         except BaseException:
             self.kill()
             raise
 
-    def _choose_properties(self) -> dict[int, dict[str, str]]:
+    def _choose_properties(self, java: Java) -> dict[int, dict[str, str]]:
         """Choose the ports that are not chosen yet, and return the properties of each node."""
         # A single node keeps the clients' port alone: nobody else knows that of its controller.
         if self._size == 1 or not self._ports:
@@ -290,11 +304,25 @@ class EmbeddedKafka:
         folders = {number: node.data.kafka for number, node in self._nodes.items()}
         if self._size == 1:
             overrides = self._overrides if self._fences else fencing.OWN_SESSION | self._overrides
-            return {1: broker_properties(self._port, self._ports[0].controller, folders[1], overrides)}
+            controller = self._ports[0].controller
+            if self._wanted_secure_port is not None:
+                overrides = self._prepare_secure(java).properties(self._port, controller) | overrides
+            return {1: broker_properties(self._port, controller, folders[1], overrides)}
         return {
             one.node_id: cluster_properties(one, self._ports, folders[one.node_id], self._overrides)
             for one in self._ports
         }
+
+    def _prepare_secure(self, java: Java) -> SecureListener:
+        """The listener with TLS, on the port that it had before or on one that no other listener has."""
+        if self._secure is None:
+            # Only brokers of a cluster use their internal port.
+            port = self._wanted_secure_port or self._ports[0].internal
+            self._secure = SecureListener(self.data_dir / "secure", port, self.bootstrap_servers)
+        require_free(self._secure.port, "secure_port")
+        with self._nodes[1].data.os_errors():
+            self._secure.make_keys(java.executable.with_name("keytool"))
+        return self._secure
 
     def _prepare_folders(self, runtime: JavaRuntime, properties: Mapping[int, Mapping[str, str]]) -> str:
         """Write the configuration and format new folders; returns the cluster id."""
@@ -327,4 +355,7 @@ class EmbeddedKafka:
                 shutil.rmtree(folder, ignore_errors=True)
             self._data_dir = None
             self._nodes = {}
-        self._port, self._ports = self._wanted_port, []
+        self._forget_ports()
+
+    def _forget_ports(self) -> None:
+        self._port, self._ports, self._secure = self._wanted_port, [], None
