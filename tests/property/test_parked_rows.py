@@ -35,6 +35,8 @@ _ROWS = st.builds(
     size=st.integers(0, 2**32 - 1),
     checks=st.integers(0, 99),
     next_due=st.integers(0, 2**62),
+    messages=st.integers(1, 3),
+    delivered=st.none() | st.integers(0, 2),
 )
 
 

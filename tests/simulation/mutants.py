@@ -527,9 +527,7 @@ MUTANTS |= {
     # A take-over reads nothing below the watermark, not even ids.
     "copies_across_a_take_over_are_messages": put(HalfQueue, "recent_start", HalfQueue.watermark),
     # Of several messages the last is delivered first.
-    "several_change_places": wrap(
-        parts, "delivered_copies", lambda was: lambda half, partition: reversed([*was(half, partition)])
-    ),
+    "several_change_places": wrap(parts, "delivered_copies", lambda was: lambda *of: reversed([*was(*of)])),
     # OP names held messages as if END had just decided them.
     "held_ones_are_named_as_in_turn": wrap(
         Draft, "ends_of", lambda was: lambda self, outcome, _: was(self, outcome, ())

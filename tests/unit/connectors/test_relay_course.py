@@ -8,7 +8,7 @@ from txbridge_sqlalchemy.outbox_rows import LaneState
 from txbridge_sqlalchemy.relay_course import LaneCourse, LaneShare, LaneStep, Pace, RowsByFate, frame_size
 
 from txbridge import Message
-from txbridge.core.message_frames import encode_frames
+from txbridge.core.message_frames import encode_frames, parse_frames
 
 ONE, TWO = LaneState("1" * 32, 0, 5), LaneState("2" * 32, 0, 6)
 
@@ -27,6 +27,12 @@ def batches(waiting, most_bytes=1_000_000):
     while waiting:
         found.append(waiting.take_batch(most_bytes).ids)
     return found
+
+
+def test_rows_whose_time_has_come_go_together_and_each_keeps_its_time():
+    """The worker goes by the brokers' clock, which may be behind the relay's."""
+    batch = rows(Message("t", b"1", deliver_at=10**12), Message("t", b"2")).take_batch(1_000_000)
+    assert [one.deliver_at for one in parse_frames(batch.message.value, 2)] == [10**12, None]
 
 
 def test_a_lane_without_a_batch_begins_with_rows():
