@@ -33,7 +33,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.parked_table import ParkedTable
-from txbridge.core.plan import parts
+from txbridge.core.plan import draft, parts
 from txbridge.core.plan.choice import EndChoice
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.parts import OneByOne
@@ -64,6 +64,8 @@ from txbridge.worker.turn.committer import Committer
 #: Faults that strike in every run, besides those that the seed chooses. Some defects show only when they meet such a
 #: fault.
 MORE_FAULTS: dict[str, float] = {}
+#: State that a lying reply names instead.
+_SAID = {TransactionState.COMMITTED: TransactionState.ABANDONED}
 NO_FAULTS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -584,6 +586,12 @@ MUTANTS |= {
     ),
     # The copy of an abandoned transaction does not say how much of it was delivered.
     "an_abandoned_one_does_not_say_what_came": put(names, "DELIVERED", "TXB_IGNORED"),
+    # A cancellation that comes too late is told that it has come in time.
+    "a_late_cancel_is_told_in_time": wrap(
+        draft, "Reply", lambda was: lambda name, state=None, *of: was(name, _SAID.get(state, state), *of)
+    ),
+    # An id is looked for among the last half messages alone, and not among those that wait for their time.
+    "a_cancel_finds_nothing_old": put(HalfQueue, "find_id", lambda self, name: self._finished_ids.find_id(name)),
     # Messages that are due within the next second are delivered already.
     "a_schedule_is_early": wrap(
         Timers, "take_timers_due", lambda was: lambda self, now, limit: was(self, now + 1_000, limit)

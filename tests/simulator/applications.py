@@ -57,11 +57,14 @@ class Application:
         self.dies_for_the_group_at: int | None = None
         self._world, self._names, self._partitions = world, names, partitions
         self._side = world.side(name)
+        self._asks = world.side(f"what {name} asks")
         self._several = world.side(f"several of {name}")
         self._delays = world.side(f"delays of {name}")
         self._steps = world.side(f"steps of {name}")
         self._load = load
         self._check_position = 0
+        #: Number of the records that asked for a reply.
+        self._asked = 0
         self._prepared = 0
         #: First time at which a half message was sent to Kafka, by transaction id (ms).
         self._sent: dict[bytes | None, int] = {}
@@ -202,10 +205,24 @@ class Application:
         if stored:
             committed = [one for one in stored if one.outcome == COMMIT]
             one = self._side.choice(committed or stored)
+            if self._asks.random() < 0.4:
+                self.cancel(self._asks.choice(stored[-3:]) if self._asks.random() < 0.5 else one)
+                return
             count = 2 if self._side.random() < 0.2 else 1
-            self._send_entries(
-                one.partition, [f"{one.offset},{one.transaction_id},0,,gone%20for%20good"] * count, "abandon"
-            )
+            self._send_entries(one.partition, [_given_up(one)] * count, "abandon")
+
+    def cancel(self, one: LocalTransaction) -> None:
+        """Ask where a transaction is, and cancel it as the application, whatever the answer."""
+        for partition in range(self._partitions) if self._asks.random() < 0.7 else ():
+            end = self._world.cluster.logs[self._names.half, partition].high_watermark
+            if end:
+                self._ask(partition, f"{end - 1},{one.transaction_id},0", "find")
+        if self._asks.random() < 0.7:
+            self._ask(one.partition, _given_up(one), "abandon")
+
+    def _ask(self, partition: int, entry: str, source: str) -> None:
+        self._asked += 1
+        self._send_entries(partition, [entry], source, reply=f"{self.name}-{self._asked}")
 
     def forge(self) -> None:
         """Send a record that no client of ours would send."""
@@ -240,8 +257,12 @@ class Application:
             entries.append(f"{one.offset},{one.transaction_id},{decision}" + (f",{check_times}" if check_times else ""))
         self._send_entries(batch[0].partition, entries, source)
 
-    def _send_entries(self, partition: int, entries: list[str], source: str, group: str | None = None) -> None:
+    def _send_entries(
+        self, partition: int, entries: list[str], source: str, group: str | None = None, reply: str | None = None
+    ) -> None:
         headers = end_headers(group or self.group, source)
+        if reply is not None:
+            headers.append(("TXB_REPLY", reply.encode()))
         self._world.trace(f"{self.name}: END {source} {[entry.split(',')[::2] for entry in entries]}")
         self._send((self._names.end, partition), "\n".join(entries).encode(), headers)
 
@@ -256,6 +277,8 @@ class Application:
         records, self._check_position = log.visible(self._check_position, 50, committed=True)
         for record in records:
             headers = dict(record.headers)
+            if "TXB_REPLY" in headers:
+                continue
             transaction_id = (headers["UNIQ_KEY"] or b"").decode()
             one = next((one for one in self.transactions if one.transaction_id == transaction_id), None)
             if one is None:
@@ -289,3 +312,8 @@ class Application:
         """The service is started again and knows its transactions from its database."""
         self.is_alive = True
         self._world.trace(f"{self.name}: is back")
+
+
+def _given_up(one: LocalTransaction) -> str:
+    """The entry of END that gives a transaction up."""
+    return f"{one.offset},{one.transaction_id},0,,gone%20for%20good"

@@ -13,7 +13,7 @@ from typing import Any
 from tests.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, Finished, Place, Records
 from tests.simulator.kafka_writer import POISON
 from tests.simulator.lost_tails import LostTails
-from tests.simulator.model import Half, PartitionModel, Times, text_headers
+from tests.simulator.model import Entry, Half, PartitionModel, Times, text_headers
 from tests.simulator.partition_log import Stored
 from tests.simulator.transactional_sender import STRANGER
 from tests.simulator.witness import Witness
@@ -48,6 +48,9 @@ class Checker:
             for number in range(partitions)
         ]
         self._checkpoint: list[dict[str, Any] | None] = [None] * partitions
+        #: Records of END of the Kafka transaction that is checked that ask for a reply, by its name: half message, and
+        #: the state in which the record has left it. None: no half message of the sender.
+        self._asked: dict[str, tuple[Entry, Half | None, str]] = {}
         self._parked: list[dict[int, dict[str, Any]]] = [{} for _ in range(partitions)]
         #: Append times of the records of the parked entries (ms).
         self._parked_at: list[dict[int, int]] = [{} for _ in range(partitions)]
@@ -116,6 +119,7 @@ class Checker:
         abandoned = {offset for offset in given_up if model.halves[offset].state == "abandoned"}
         op_place = by_topic.pop(self._names.op, [])
         set_aside, discarded, told = self._discards(by_topic.pop(self._names.discard, []), number, witness)
+        self._replies(by_topic, number)
         self._require(told == abandoned, "P2", f"{sorted(told)} were told to be abandoned, not {sorted(abandoned)}")
         checked = self._checks(by_topic, number, witness, new["end"], finished.began)
         rolled_back = {offset for offset in decided if model.halves[offset].state == "rolled_back"}
@@ -196,6 +200,7 @@ class Checker:
         """
         decided: dict[int, int] = {}
         given_up: set[int] = set()
+        self._asked = {}
         for position in range(start[0], end[0] + (end[1] > 0)):
             entries = model.entries(position) or []
             if position == end[0]:
@@ -204,6 +209,8 @@ class Checker:
                 entries = entries[: end[1]]
             for entry in entries[start[1] if position == start[0] else 0 :]:
                 half = model.apply(entry, self._world.now)
+                if (name := text_headers(entry.stored).get("TXB_REPLY")) is not None:
+                    self._asked[name] = self._who_was_asked_about(entry, model)
                 if half is not None and half.decided == position:
                     decided.setdefault(entry.half, len(decided))
                     if entry.stored.transaction:
@@ -365,6 +372,46 @@ class Checker:
             discarded.add(offset)
         return set_aside, discarded, abandoned
 
+    def _who_was_asked_about(self, entry: Entry, model: PartitionModel) -> tuple[Entry, Half | None, str]:
+        offset = model.find(entry.transaction_id)
+        if offset is None or (entry.event != "find" and offset != entry.half):
+            return entry, None, ""
+        half = model.half(offset)
+        assert half is not None
+        is_read = entry.event != "find" or offset <= entry.half
+        is_known = half.headers["PGROUP"] == entry.group and not half.is_malformed and is_read
+        return entry, half if is_known else None, half.state
+
+    def _replies(self, by_topic: dict[str, Records], number: int) -> None:
+        """Check that each reply is true, and in the Kafka transaction that applies what it answers."""
+        prefix = self._names.check("")
+        replies = [one for topic, of_it in by_topic.items() if topic.startswith(prefix) for one in of_it]
+        for place, stored in replies:
+            headers = text_headers(stored)
+            if (name := headers.get("TXB_REPLY")) is None:
+                continue
+            self._require(name in self._asked, "P5", f"reply {name} of {number} answers nothing that was just applied")
+            entry, half, state = self._asked.pop(name)
+            self._require(place[0] == self._names.check(entry.group), "P5", f"reply {name} went to {place[0]}")
+            told = headers["TXB_STATE"]
+            self._world.count(f"client told {told}")
+            text = f"a client was told that {entry.transaction_id} of {number} is {told}, and it "
+            is_open = half is not None and state in {"pending", "held", "scheduled", "discarded"}
+            # Finished ones may be forgotten, and malformed ones are not looked for.
+            self._require(half is not None or told in {"unknown", "discarded"}, "P5", f"{text}was never prepared")
+            if half is None or told == "unknown":
+                self._require(not is_open, "P5", f"{text}is {state}")
+                continue
+            # What comes in the same Kafka transaction as the reply may be committed just now.
+            now = half.state if told == "committed" else state
+            good = {"discarded": {"discarded", "forgotten"}, "held": {"held", "scheduled"}}
+            expected = good.get("held" if told == "scheduled" else told, {told})
+            self._require(now in expected, "P5", f"{text}is {now}")
+            if entry.event == "abandon":
+                self._require(told not in {"held", "scheduled"}, "P5", f"{text}was to be given up")
+            if (count := headers.get("TXB_DELIVERED")) is not None:
+                self._require(count == str(len(half.delivered)), "P5", f"{text}had {len(half.delivered)} delivered")
+
     def _checks(
         self, by_topic: dict[str, Records], number: int, witness: Witness, end: int, began: int
     ) -> dict[int, int]:
@@ -376,6 +423,8 @@ class Checker:
                 continue
             for _, stored in records:
                 headers = text_headers(stored)
+                if "TXB_REPLY" in headers:
+                    continue
                 offset = int(headers["TXB_HALF"].partition(":")[2])
                 half, name = model.half(offset), f"half {number}:{offset}"
                 self._require(

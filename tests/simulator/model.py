@@ -167,6 +167,11 @@ class PartitionModel:
             found.times = times
         return found
 
+    def find(self, transaction_id: str) -> int | None:
+        """The offset of the first half message with this id so far, or None."""
+        self.first_of(self.half_log.high_watermark - 1)
+        return self._firsts.get(transaction_id)
+
     def entries(self, end: int) -> list[Entry] | None:
         """The commands of an END record; None when it is malformed."""
         stored = self.decision_log.entries[end]
@@ -180,7 +185,7 @@ class PartitionModel:
         for line in (stored.value or b"").decode().split("\n"):
             fields = line.split(",")
             source = headers["SOURCE"]
-            event = source if source in {"resume", "abandon"} else _DECISIONS[fields[2]]
+            event = source if source in {"resume", "abandon", "find"} else _DECISIONS[fields[2]]
             half = self.first_of(int(fields[0]))
             if half != int(fields[0]):
                 self.count("END named a copy")
@@ -207,7 +212,7 @@ class PartitionModel:
     def apply(self, entry: Entry, now: int) -> Half | None:
         """Apply one command. Returns the half message if the command decided or resumed it."""
         half = self.half(entry.half)
-        if half is None or half.is_malformed:
+        if half is None or half.is_malformed or entry.event == "find":
             return None
         known = half.headers["UNIQ_KEY"] == entry.transaction_id and half.headers["PGROUP"] == entry.group
         if half.state == "forgotten" or not known:

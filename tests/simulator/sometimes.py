@@ -49,6 +49,8 @@ OTHER_COUNTERS = (
     "sql check was too early",
     "sql process died behind its row",
     "client decided again",
+    *(f"client told {state.value}" for state in TransactionState),
+    "client told unknown",
     *(f"client forged {kind}" for kind in range(6)),
     "stranger committed decisions",
     "stranger aborted decisions",

@@ -71,7 +71,7 @@ class ParkedTable:
         return None if row < 0 else self._entry_at(row)
 
     def find_id(self, transaction_id: str) -> int | None:
-        """Offset of the row with this transaction id. Looks at every row, as bytes: 10 µs for 100,000 of them."""
+        """Offset of the row with this transaction id. Looks at every row: 0.3 ms for 100,000, 10 ms for a million."""
         key, place = bytes.fromhex(transaction_id), -1
         while (place := self._ids.find(key, place + 1)) >= 0:
             row, rest = divmod(place, _ID_BYTES)
