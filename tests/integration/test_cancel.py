@@ -121,6 +121,18 @@ def test_what_cannot_be_cancelled_is_told_apart(bridge: Bridge) -> None:
     assert bridge.parked_states(sent.half_partition) == ["scheduled"]
 
 
+def test_of_several_messages_the_rest_is_cancelled_and_the_number_told(bridge: Bridge) -> None:
+    now_topic, later = bridge.create_topic("now"), bridge.create_topic("later")
+    with serving(bridge), producer_of(bridge) as producer:
+        messages = [Message(now_topic, b"1"), Message(later, b"2", delay=HOUR), Message(now_topic, b"3")]
+        sent = producer.send_messages_in_transaction(messages)
+        bridge.wait_visible(now_topic, [b"1", b"3"])
+        results = [producer.cancel(one, "paid") for one in (sent.transaction_id, sent)]
+        assert [(one.outcome, one.delivered) for one in results] == [(CANCELLED, 2)] * 2
+    assert bridge.visible(later) == {}
+    assert [record["TXB_DELIVERED"] for record in bridge.discarded()] == [b"2"]
+
+
 def test_a_held_message_is_cancelled(bridge: Bridge) -> None:
     topic = f"{bridge.namespace}.missing"
     with serving(bridge), producer_of(bridge) as producer:

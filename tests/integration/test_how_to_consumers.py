@@ -78,8 +78,12 @@ def test_messages_that_are_delivered_later(bridge: Bridge) -> None:
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with TransactionProducer("orders", page["Orders"](), settings, namespace=bridge.namespace) as producer:
         begun = int(time.time() * 1_000)
-        page["place"](producer, "A1").wait(120)
+        placed = page["place"](producer, "A1")
+        placed.wait(120)
         ended = int(time.time() * 1_000)
+        with bridge.local_owner(placed.half_partition):
+            # The other half partition is empty, so nobody has to answer for it.
+            assert page["stop_reminder"](producer, placed.transaction_id) is True
         # The time is years ahead, which no setting allows.
         with pytest.raises(UsageError, match="timer_max_delay"):
             page["remind"](producer, "A1")
