@@ -92,7 +92,9 @@ def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) 
             stack.enter_context(running(program, arguments, given))
             for program, arguments in (("uvicorn", [*service, "--port", port]), ("python", billing))
         ]
-        eventually(lambda: http.ask_if_there(f"http://127.0.0.1:{port}/readyz").status == 200, 60)
+        # The worker, too: a payment has to find the reminder before its time.
+        for ready in (port, metrics_port):
+            eventually(lambda ready=ready: http.ask_if_there(f"http://127.0.0.1:{ready}/readyz").status == 200, 60)
         # The two requests of the page: an order, and its payment.
         for arguments, answer in zip(
             commands("curl"),
