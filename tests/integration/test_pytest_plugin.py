@@ -30,14 +30,13 @@ def run(folder: Path, test: str, *arguments: str, ini: str = "", fails: bool = T
 
 
 KAFKA = "def test_it(txbridge): pass\n"
-#: What the test of docs/testing-your-service.md takes from the example.
-OF_THE_PAGE = """
+#: The listener of the test in docs/testing-your-service.md.
+LISTENER = """
 import pytest
-from orders import OrderListener, OrderService
-from txbridge.testing import TransactionState
+from tests.support.listeners import Commits
 
 @pytest.fixture
-def listener(tmp_path): return OrderListener(tmp_path / "orders.sqlite")
+def listener(): return Commits()
 
 """
 
@@ -65,9 +64,9 @@ def test_without_docker_and_java_the_run_ends_with_one_line(tmp_path: Path, proc
 
 def test_the_test_of_the_page_needs_neither(tmp_path: Path):
     page = (ROOT / "docs" / "testing-your-service.md").read_text()
-    [test] = re.findall(r"```python\n(def test_.*?)```", page, re.DOTALL)
-    places = {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT / "examples" / "orders")}
-    assert "1 passed" in run(tmp_path, OF_THE_PAGE + test, fails=False, **places)
+    [test] = re.findall(r"```python\n(from txbridge import Message, .*?)```", page, re.DOTALL)
+    places = {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
+    assert "1 passed" in run(tmp_path, LISTENER + test, fails=False, **places)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class ClientCrashError(BaseException):
     """The end of the process (`MemoryBridge.crash_at`). It is no Exception, because a dying process handles nothing."""
 
 
-class _RealTopics:
+class _LenientTopics:
     """What the send path asks of real topics: each takes every timestamp."""
 
     def look_up(self, _message: Message, _timeout: float) -> Callable[[], None] | None:
@@ -90,7 +90,7 @@ class MemoryClient:
             cast(Any, self),
             cast(Any, self),
             TopicWatch(Names(), self.half_partitions),
-            cast(Any, _RealTopics()),
+            cast(Any, _LenientTopics()),
             self._watchers,
             options.forwarding,
             lambda: self.is_connected,
