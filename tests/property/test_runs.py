@@ -113,7 +113,12 @@ def test_what_is_decided_in_runs_is_decided_as_if_one_by_one(turns):
             offset += 1
         for group, entries, is_plain in ends:
             named = [
-                DecisionEntry(which % (offset + 1), id_of(which % (offset + 1) + (not is_right) * 1_000), decision)
+                DecisionEntry(
+                    which % (offset + 1),
+                    id_of(which % (offset + 1) + (not is_right) * 1_000),
+                    decision,
+                    remark=None if which % 3 else "out of stock, 5 %",
+                )
                 for which, is_right, decision in entries
             ]
             value, headers = encode_end(named, group, Source.CLIENT)

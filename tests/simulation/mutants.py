@@ -295,7 +295,7 @@ def a_run_believes_any_id() -> None:
         entries = record.entries
         if isinstance(entries, PlainEntries) and all(offset in self for offset in entries.offsets):
             known = [self.ids[offset - self.start] for offset in entries.offsets]
-            record = replace(record, entries=PlainEntries(entries.offsets, known, entries.decisions))
+            record = replace(record, entries=PlainEntries(entries.offsets, known, entries.decisions, entries.remarks))
         return run_of(self, record)
 
     FreshHalves.run_of = believing

@@ -78,19 +78,31 @@ class DecisionEntry(NamedTuple):
 
 
 class PlainEntries(Sequence[DecisionEntry]):
-    """Entries of three fields, as nearly all are, in columns. Objects are made when they are first asked for."""
+    """Entries without check times, as nearly all are, in columns. Objects are made when they are first asked for."""
 
-    __slots__ = ("_made", "decisions", "ids", "offsets")
+    __slots__ = ("_made", "decisions", "ids", "offsets", "remarks")
     # Equal to lists of the same entries, which have no hash.
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, offsets: list[int], ids: list[bytes], decisions: list[bytes]) -> None:
+    def __init__(self, offsets: list[int], ids: list[bytes], decisions: list[bytes], remarks: dict[int, str]) -> None:
         self.offsets, self.ids, self.decisions = offsets, ids, decisions
+        #: By the number of their entry, from 0. Few have one: the reason of a rollback, the text of an exception.
+        self.remarks = remarks
         self._made: list[DecisionEntry] | None = None
 
     @classmethod
     def read(cls, value: bytes) -> PlainEntries | None:
-        """The entries of an END record; None unless all are plain: three fields each, and numbers that are small."""
+        """The entries of an END record; None unless all are plain: no check times, and numbers that are small."""
+        remarks: dict[int, str] = {}
+        if b",," in value:
+            lines = value.split(b"\n")
+            for index, line in enumerate(lines):
+                if b",," in line:
+                    lines[index], _, remark = line.partition(b",,")
+                    if len(remark) > MAX_REMARK or b"," in remark or not remark.isascii():
+                        return None
+                    remarks[index] = unquote(remark.decode(), errors="replace")
+            value = b"\n".join(lines)
         fields = value.replace(b"\n", b",\n,").split(b",")
         numbers, ids, decisions = fields[0::4], fields[1::4], fields[2::4]
         count = len(numbers)
@@ -105,12 +117,15 @@ class PlainEntries(Sequence[DecisionEntry]):
             or not b"".join(numbers).isdigit()
         ):
             return None
-        return cls(list(map(int, numbers)), ids, decisions)
+        return cls(list(map(int, numbers)), ids, decisions, remarks)
 
     def _make_entries(self) -> list[DecisionEntry]:
         if self._made is None:
             columns = zip(self.offsets, self.ids, self.decisions, strict=True)
-            self._made = [DecisionEntry(offset, name.decode(), _PLAIN_DECISION[one]) for offset, name, one in columns]
+            made = [DecisionEntry(offset, name.decode(), _PLAIN_DECISION[one]) for offset, name, one in columns]
+            for index, remark in self.remarks.items():
+                made[index] = made[index]._replace(remark=remark)
+            self._made = made
         return self._made
 
     def __len__(self) -> int:
