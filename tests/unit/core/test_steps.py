@@ -97,7 +97,7 @@ def test_p12_a_commit_delivers_what_is_due_and_each_time_the_messages_that_name_
 def test_p12_a_commit_delivers_all_that_is_due_by_then_in_the_order_of_the_frames(times, now, numbers):
     partition = Partition().read(several(0, *times))
     draft = partition.step(now, commit(4, 0))
-    assert [number for _, _, number in visible(draft, partition)] == numbers
+    assert ([number for _, _, number in visible(draft, partition)], draft.delivered) == (numbers, len(numbers))
     is_last = len(numbers) == 3
     assert draft.ops() == ([(Outcome.COMMIT, [0])] if is_last else [])
     assert draft.ends_of(Outcome.COMMIT, [0]) is not None
