@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from txbridge.extras import needs
+
 if TYPE_CHECKING:
     from txbridge_audit.audit import run_audit
     from txbridge_audit.errors import CouldNotAuditError
@@ -45,7 +47,8 @@ if not TYPE_CHECKING:  # else a type checker would accept any name as an attribu
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        with needs("audit", f"{name} of {__name__} needs packages of the audit"):
+            found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = found
         return found
 

@@ -1,5 +1,10 @@
 """A real Apache Kafka on this machine, with nothing but Java and this package: for tests, demos and trying out."""
 
+from txbridge.extras import missing_extra
+
+if error := missing_extra(__name__, "embedded", "rich"):
+    raise error
+
 from txbridge.embedded.artifacts import KAFKA_VERSION, KAFKA_VERSIONS
 from txbridge.embedded.diagnose import KafkaStartError
 from txbridge.embedded.jars import BrokenCacheError
