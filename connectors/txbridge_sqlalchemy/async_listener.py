@@ -13,7 +13,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from txbridge import AsyncTransactionListener, Committed, LocalTransactionState, MessageExt
 from txbridge.client.answers import G
-from txbridge.client.coroutines import require_coroutine
+from txbridge.client.coroutines import require_arguments, require_coroutine
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge_sqlalchemy.async_work import async_opener, await_
@@ -116,6 +116,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
 def _awaited(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """The application's function, as called in a greenlet. Raises UsageError unless it is a coroutine function."""
     require_coroutine(function, "a SqlTransactionListener takes it, with an Engine")
+    require_arguments(function, "connection", "message", "arg")
     return lambda *given: await_(function(*given))
 
 

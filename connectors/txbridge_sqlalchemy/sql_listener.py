@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, bindparam, select
@@ -21,7 +22,7 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, commit_of
-from txbridge.client.coroutines import require_plain
+from txbridge.client.coroutines import require_arguments, require_plain
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
@@ -105,7 +106,7 @@ class SqlTransactionListener(BarrierListener[G]):
             raise UsageError(f"check_wait must be positive, not {check_wait}")
         self._open = self._make_opener(database)
         if execute is not None:
-            require_plain(execute, _ASYNCHRONOUS)
+            self.bind_function(execute)
         self._wait_ms = max(1, round(check_wait * 1000))
         self.forwarding: SqlForwarding | None = None if outbox is None else SqlForwarding(outbox, self._wait_for)
 
@@ -136,8 +137,9 @@ class SqlTransactionListener(BarrierListener[G]):
         self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id(), NEVER_PURGED)
 
     def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        require_plain(function, _ASYNCHRONOUS)
-        return super().bind_function(function)
+        require_plain(function, "an AsyncSqlTransactionListener takes it")
+        require_arguments(function, "connection", "message", "arg")
+        return partial(self._run_function, function)
 
     def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
         try:
@@ -189,7 +191,6 @@ class SqlTransactionListener(BarrierListener[G]):
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._wait_ms}")
 
 
-_ASYNCHRONOUS = "an AsyncSqlTransactionListener takes it"
 _ENDED = (
     "the function has ended its transaction, or caught an error that ended it: leave COMMIT and ROLLBACK to txbridge"
 )

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from txbridge.client.answers import A, Answer, G, R
-from txbridge.client.coroutines import is_coroutine_function, require_callable
+from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable
 from txbridge.client.listener import Function, ListenerOutcome, LocalTransaction, judged
 from txbridge.client.message import MessageExt
 
@@ -56,6 +56,7 @@ class AsyncTransactionListener(ABC, Generic[G]):
         The function may be `async def` or plain, as a method may.
         """
         require_callable(function)
+        require_arguments(function, "message", "arg")
         return function
 
     def barrier_id(self) -> Awaitable[str | None] | str | None:

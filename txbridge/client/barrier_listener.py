@@ -89,7 +89,7 @@ class BarrierListener(TransactionListener[G]):
         return self._run_function(self._function, message, arg)
 
     def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        return partial(self._run_function, function)
+        return partial(self._run_function, super().bind_function(function))
 
     def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
         self._verify_once()

@@ -1,10 +1,11 @@
-"""Coroutine functions, however they are wrapped. Where nobody would await one, it is refused before it is called."""
+"""Functions of an application that could not be called as they will be: refused before anything is sent."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from txbridge.errors import UsageError
@@ -28,6 +29,21 @@ def require_coroutine(function: Callable[..., Any], instead: str) -> None:
     require_callable(function)
     if not is_coroutine_function(function):
         raise UsageError(f"{_name_of(function)} is no coroutine function (async def): {instead}")
+
+
+def require_arguments(function: Callable[..., Any], *names: str) -> None:
+    """Raise UsageError if the function cannot be called with these arguments."""
+    code = function.__code__ if isinstance(function, FunctionType) else None
+    if code is not None and (code.co_argcount, code.co_kwonlyargcount) == (len(names), 0):
+        # Usual, and 6 us faster.
+        return
+    try:
+        inspect.signature(function).bind(*names)
+    except TypeError:
+        raise UsageError(f"{_name_of(function)} cannot be called with ({', '.join(names)})") from None
+    except ValueError:
+        # A built-in one, which does not say it.
+        return
 
 
 def require_callable(function: object) -> None:

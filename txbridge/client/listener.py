@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
 
 from txbridge.client.answers import A, Answer, Committed, G, LocalTransactionState, R, Rollback, SendStatus, Stored
 from txbridge.client.base.log import report
-from txbridge.client.coroutines import require_plain
+from txbridge.client.coroutines import require_arguments, require_plain
 from txbridge.client.message import MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.core.names import short_id
@@ -65,6 +65,7 @@ class TransactionListener(ABC, Generic[G]):
         for a function that cannot work.
         """
         require_plain(function, "that takes a producer and a listener for asyncio")
+        require_arguments(function, "message", "arg")
         return function
 
     def barrier_id(self) -> str | None:

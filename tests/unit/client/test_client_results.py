@@ -127,6 +127,16 @@ async def place(message, number):
     return Committed(number)
 
 
+def test_a_function_for_other_arguments_is_refused_before_anything_is_sent(make, runtime):
+    with make(Answers()) as producer:
+        for function in (lambda connection, message, arg: None, lambda message: None):
+            with pytest.raises(UsageError, match=r"<lambda> cannot be called with \(message, arg\)"):
+                producer.send(MESSAGE, execute=function)
+        assert runtime.written == []
+        for function in (lambda *_: COMMIT, lambda message, arg, more=1: COMMIT, Answers().execute_local_transaction):
+            assert producer.send(MESSAGE, execute=function).local_transaction_state is COMMIT
+
+
 def test_a_coroutine_function_is_refused_where_nothing_awaits_it(runtime):
     with TransactionProducer("orders", Answers(), SETTINGS) as producer:
         for method in (producer.send_message_in_transaction, producer.submit_message_in_transaction):

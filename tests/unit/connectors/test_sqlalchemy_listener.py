@@ -180,6 +180,9 @@ def test_a_listener_without_a_function_runs_that_of_each_send(engine):
     for refused in (lambda: listener.bind_function(place_async), lambda: SqlTransactionListener(engine, place_async)):
         with pytest.raises(UsageError, match="a coroutine function"):
             refused()
+    for refused in (listener.bind_function, lambda function: SqlTransactionListener(engine, function)):
+        with pytest.raises(UsageError, match=r"cannot be called with \(connection, message, arg\)"):
+            refused(lambda message, arg: None)
 
 
 def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine, make):
