@@ -9,6 +9,7 @@ from tests.support.kafka_links import KafkaLinks
 from txbridge.embedded import EmbeddedKafka, Node
 from txbridge.embedded.config import QUORUM
 from txbridge.embedded.datadir import DataDir
+from txbridge.embedded.java import Java
 from txbridge.embedded.ports import free_port
 from txbridge.embedded.stopping import stop_together
 
@@ -68,8 +69,8 @@ class KafkaCluster(EmbeddedKafka):
                 nodes[node_id] = Node(node_id, DataDir(data_dir / f"controller-{number}"), self._lock)
         return nodes
 
-    def _choose_properties(self) -> dict[int, dict[str, str]]:
-        properties = super()._choose_properties()
+    def _choose_properties(self, java: Java) -> dict[int, dict[str, str]]:
+        properties = super()._choose_properties(java)
         if self._separate_controllers:
             self._separate(properties)
         if self._can_cut_off:
