@@ -10,5 +10,6 @@ if TYPE_CHECKING:
     from txbridge.client.options import ClientOptions
     from txbridge.client.runtime import Runtime
 
-#: By the bootstrap.servers that stand for a bridge: starts a client on it. It returns at once, or raises as `start`.
+#: By the bootstrap.servers that stand for a bridge: starts a client on it. It returns at once, or raises as `start`. A
+#: client that starts without Kafka is returned in any case.
 BRIDGES: dict[str, Callable[[ClientOptions, CheckCalls], Runtime]] = {}

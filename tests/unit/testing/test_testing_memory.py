@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, create_engine
 from txbridge_sqlalchemy import Outbox, SqlTransactionListener, create_outbox, create_table
 
-from tests.support.apis import Asyncio
+from tests.support.apis import APIS, Asyncio
 from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
 from txbridge import (
     AsyncTransactionProducer,
@@ -92,6 +92,23 @@ def test_while_kafka_is_away_nothing_is_run(bridge):
     bridge.start()
     producer.send_message_in_transaction(MESSAGE).wait()
     assert (len(listener.executed), values(bridge)) == (1, [b"value"])
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_service_starts_while_kafka_is_away(bridge, api):
+    """As on Kafka, nobody has to send for it to become ready and to answer checks."""
+    bridge.stop()
+    producer = api("test", Answers(), bridge.settings, start_without_kafka=True)
+    try:
+        producer.start()
+        assert not producer.is_connected
+        with pytest.raises(PrepareError, match="Kafka is away"):
+            producer.send(MESSAGE)
+        bridge.start()
+        assert producer.is_connected
+    finally:
+        producer.close()
+        producer.end_loop()
 
 
 def test_kafka_goes_away_during_the_local_transaction(bridge):
@@ -206,6 +223,15 @@ def test_time_passes_in_its_order(bridge):
     assert bridge.read_fate(later) is TransactionState.SCHEDULED
     bridge.advance(1)
     assert values(bridge) == [b"later"]
+
+
+def test_a_time_in_the_past_is_no_delay(bridge):
+    producer = bridge.start_producer(Answers())
+    # The clock of the sender goes on, that of the bridge stands still.
+    while time.time() * 1000 <= bridge.now + 1:
+        time.sleep(0.001)
+    producer.send_message_in_transaction(Message("orders", b"at once", deliver_at=0))
+    assert values(bridge) == [b"at once"]
 
 
 def test_a_delay_that_the_worker_refuses_is_set_aside():

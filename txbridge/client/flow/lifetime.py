@@ -93,21 +93,14 @@ class Life:
         """Start in a thread that tries until it succeeds, and wait some seconds for it."""
         self._require_usable()
         if self._options.bootstrap_servers in BRIDGES:
-            return self._start_in_process()
+            # It answers at once.
+            return self.ensure_started()
         with self._begins:
             if not self._wait_until:
                 self._wait_until = time.monotonic() + _START_SOON_S
                 threading.Thread(target=self._keep_starting, name="txbridge-start", daemon=True).start()
         self._was_tried.wait(max(0.0, self._wait_until - time.monotonic()))
         return self.runtime
-
-    def _start_in_process(self) -> Runtime | None:
-        """Do as `_start_soon` without a thread: a bridge in this process answers at once."""
-        try:
-            return self.ensure_started()
-        except EnvironmentProblemError as error:
-            self._start_error = error
-            return None
 
     def raise_start_error(self) -> None:
         """Raise why the start in the background has failed, unless Kafka is away: that mends itself."""

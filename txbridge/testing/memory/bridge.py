@@ -229,7 +229,7 @@ class MemoryBridge:
         self._broker.is_running = True
 
     def _open_client(self, options: ClientOptions, checks: CheckCalls) -> Runtime:
-        if not self._broker.is_running:
+        if not (self._broker.is_running or options.starts_in_background):
             raise KafkaUnreachableError("Kafka is away (MemoryBridge.stop)")
         self._clients.append(MemoryClient(self._broker, options, checks, self._clients.remove))
         return cast(Runtime, self._clients[-1])

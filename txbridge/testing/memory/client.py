@@ -254,4 +254,4 @@ def _later(message: Message, ahead: int) -> Message:
     if message.deliver_at is None:
         return message
     fields = (message.topic, message.value, message.key, message.headers, message.timestamp, message.partition)
-    return Message(*fields, message.check_immunity_time, message.deliver_at + ahead)
+    return Message(*fields, message.check_immunity_time, max(0, message.deliver_at + ahead))
