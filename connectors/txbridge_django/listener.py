@@ -21,9 +21,10 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, commit_of
+from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
-from txbridge_django.conf import refuse_autocommit_off
+from txbridge_django.conf import refuse_autocommit_off, require_sendable
 from txbridge_django.models import Transaction
 
 #: psycopg and psycopg2: the server has said that no transaction is open.
@@ -71,6 +72,11 @@ class DjangoTransactionListener(BarrierListener):
                 # A server that loads wsgi.py before it forks would share this connection among its web processes.
                 connection.close()
 
+    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
+        # Also for calls of `get_producer()`, which txbridge_django has not wrapped.
+        require_sendable(self._database, function)
+        return super().bind_function(function)
+
     def _verify_once(self) -> None:
         """Do nothing: the producer of a process verifies the table before it starts."""
 
@@ -97,7 +103,7 @@ class DjangoTransactionListener(BarrierListener):
             # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite may
             # have ended the transaction by itself.
             if not self._is_committable(message.transaction_id, xid):
-                raise LostTransactionError(_CAUGHT)
+                raise LostTransactionError(_CAUGHT, answer)
         return answer
 
     @contextmanager

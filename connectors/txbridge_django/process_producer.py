@@ -9,14 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from django.core.signals import setting_changed
-from django.db import connections
 from django.dispatch import receiver
 
 from txbridge import Committed, Message, MessageExt, TransactionProducer, TransactionSendResult
 from txbridge.client.answers import A, R
-from txbridge.client.coroutines import require_plain
-from txbridge.errors import UsageError
-from txbridge_django.conf import refuse_autocommit_off, refuse_event_loop, valid_options
+from txbridge_django.conf import refuse_event_loop, require_sendable, valid_options
 
 if TYPE_CHECKING:
     from txbridge_django.listener import DjangoTransactionListener
@@ -87,16 +84,7 @@ def send_message_in_transaction(
         LayoutError, EnvironmentProblemError: this call starts the producer, and that fails.
 
     """
-    refuse_event_loop("send_message_in_transaction")
-    require_plain(execute, "Django's transactions are synchronous, so give a plain one")
-    database = valid_options().database
-    if connections[database].in_atomic_block:
-        raise UsageError(
-            "send_message_in_transaction was called within transaction.atomic(): the message would be decided before "
-            "that transaction is. Call it outside, and put what belongs together into the function. With "
-            "ATOMIC_REQUESTS decorate the view with @transaction.non_atomic_requests; in tests use TransactionTestCase"
-        )
-    refuse_autocommit_off(database)
+    require_sendable(valid_options().database, execute)
     return get_producer().send_message_in_transaction(message, arg, execute=execute)
 
 

@@ -426,6 +426,31 @@ class Announcements(TransactionTestCase):
         self.assertEqual(self.client.post("/orders/A1").status_code, 409)
         self.assertEqual(self.announced(), [b"A1"])
 
+    def test_several_messages_are_sent_by_the_producer_under_the_same_rules(self):
+        producer, messages = (
+            get_producer(),
+            [Message(settings.TOPIC, "A1"), Message(settings.TOPIC, "reminder", delay=20)],
+        )
+
+        def send(execute=place_order):
+            return producer.send_messages_in_transaction(messages, "A1", execute=execute)
+
+        async def place_later(message, number): ...
+
+        async def view():
+            send()
+
+        with self.assertRaisesRegex(UsageError, "on an event loop"):
+            asyncio.run(view())
+        with self.assertRaisesRegex(UsageError, "place_later is a coroutine function"):
+            send(place_later)
+        with transaction.atomic(), self.assertRaisesRegex(UsageError, "within transaction.atomic"):
+            send()
+        self.assertEqual(self.bridge.list_pending(), [])
+        self.assertEqual(send().value, Order.objects.get().pk)
+        self.bridge.advance(20)
+        self.assertEqual(self.announced(), [b"A1", b"reminder"])
+
     def test_while_kafka_is_away_nothing_is_stored(self):
         get_producer()
         self.bridge.stop()
