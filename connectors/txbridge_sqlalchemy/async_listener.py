@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future, wait
 from functools import partial
@@ -35,8 +36,8 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
     Args:
         database: an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
         execute: a coroutine function, awaited as `execute(connection, message, arg)`, with an AsyncSession instead of
-            the connection when an async_sessionmaker was given. SqlTransactionListener describes what it may do and
-            return.
+            the connection when an async_sessionmaker was given. A lambda may return its coroutine.
+            SqlTransactionListener describes what it may do and return.
         check_wait: seconds, as in SqlTransactionListener.
         patience: seconds, as in SqlTransactionListener.
         outbox: as in SqlTransactionListener.
@@ -114,10 +115,15 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
 
 
 def _awaited(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-    """The application's function, as called in a greenlet. Raises UsageError unless it is a coroutine function."""
+    """The application's function, as called in a greenlet. Raises UsageError for a plain one."""
     require_coroutine(function, "a SqlTransactionListener takes it, with an Engine")
     require_arguments(function, "connection", "message", "arg")
-    return lambda *given: await_(function(*given))
+
+    def call(*given: Any) -> Any:
+        made = function(*given)
+        return await_(made) if inspect.isawaitable(made) else made
+
+    return call
 
 
 class _ListenerInGreenlet(SqlTransactionListener):

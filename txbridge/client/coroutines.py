@@ -25,9 +25,13 @@ def require_plain(function: Callable[..., Any], instead: str) -> None:
 
 
 def require_coroutine(function: Callable[..., Any], instead: str) -> None:
-    """Raise UsageError for a plain function, which would block the loop. `instead` says what takes it."""
+    """Raise UsageError for a plain function, which would block the loop. `instead` says what takes it.
+
+    A lambda, and a decorator's function around a coroutine function (`functools.wraps`), return its coroutine.
+    """
     require_callable(function)
-    if not is_coroutine_function(function):
+    inner = inspect.unwrap(_unwrapped(function))
+    if not (is_coroutine_function(inner) or getattr(inner, "__name__", "") == "<lambda>"):
         raise UsageError(f"{_name_of(function)} is no coroutine function (async def): {instead}")
 
 
