@@ -154,7 +154,7 @@ class SqlTransactionListener(BarrierListener[G]):
                 self.forwarding.require_direct(work.connection, message)
             answer = commit_of(function(work.given, message, arg))
             if work.is_over():
-                raise LostTransactionError(_ENDED)
+                raise LostTransactionError(_ENDED, answer)
             if self.forwarding is not None and not message.has_half:
                 # Last: of two transactions that wait for each other's locks, the later one gets the later row.
                 self.forwarding.store_message(work.connection, message)

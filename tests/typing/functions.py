@@ -69,6 +69,10 @@ def state(message: MessageExt, order: Order) -> LocalTransactionState:
     return LocalTransactionState.COMMIT_MESSAGE
 
 
+def state_of_sql(connection: Connection, message: MessageExt, order: Order) -> LocalTransactionState:
+    return LocalTransactionState.COMMIT_MESSAGE
+
+
 def text(message: MessageExt, order: Order) -> str:
     return "commit"
 
@@ -102,6 +106,7 @@ def of_an_engine() -> None:
     future = producer.submit_message_in_transaction(MESSAGE, Order(), execute=with_connection)
     assert_type(future, Future[TransactionSendResult[int]])
     producer.send_message_in_transaction(MESSAGE, "A1", execute=with_connection)  # refused
+    producer.send_message_in_transaction(MESSAGE, Order(), execute=state_of_sql)  # refused
     producer.send_message_in_transaction(MESSAGE, Order(), execute=with_session)  # refused
     producer.submit_messages_in_transaction([MESSAGE], Order(), execute=with_session)  # refused
 

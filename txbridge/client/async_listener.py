@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
-from txbridge.client.answers import A, Answer, G, R
+from txbridge.client.answers import A, Answer, Committed, G, R
 from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable
 from txbridge.client.listener import Function, ListenerOutcome, LocalTransaction, judged
 from txbridge.client.message import MessageExt
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 AsyncFunction: TypeAlias = (
     Function[A, R, G]
     | Callable[[MessageExt, A], Awaitable[Answer[R] | bool | None]]
-    | Callable[[G, MessageExt, A], Awaitable[Answer[R] | bool | None]]
+    | Callable[[G, MessageExt, A], Awaitable[Committed[R] | bool | None]]
 )
 
 
@@ -42,8 +42,7 @@ class AsyncTransactionListener(ABC, Generic[G]):
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Awaitable[Answer] | Answer:
         """Run the local transaction, and answer as in TransactionListener. Kafka has stored the half message.
 
-        CancelledError is raised to the sender after
-        unknown was sent.
+        CancelledError is raised to the sender after unknown was sent.
         """
 
     @abstractmethod

@@ -36,6 +36,11 @@ class RowDecidesError(Exception):
 class LostTransactionError(Exception):
     """The transaction that wrote the row is over, or cannot be committed. The open part is rolled back."""
 
+    def __init__(self, reason: str, answer: _Commit = LocalTransactionState.COMMIT_MESSAGE) -> None:
+        """`answer` holds if the table says that the function has committed by itself."""
+        super().__init__(reason)
+        self.answer = answer
+
 
 class BarrierListener(TransactionListener[G]):
     """Runs local transactions that write a row of a barrier table, and answers every check from the table."""
@@ -104,6 +109,8 @@ class BarrierListener(TransactionListener[G]):
             if (answer := self._decision_of(message)) is LocalTransactionState.ROLLBACK_MESSAGE:
                 report_lost(message, error)
                 raise Rollback(str(error)) from error
+            if answer is LocalTransactionState.COMMIT_MESSAGE:
+                answer = error.answer
         except Rollback:
             # It was too late if the function has sent COMMIT as text, or a statement that commits.
             if self._read_states(message.transaction_id).get(message.transaction_id) != COMMITTED:
@@ -117,7 +124,7 @@ class BarrierListener(TransactionListener[G]):
                 return answer
             self.forwarding.count_stored()
             return Stored(answer.value if isinstance(answer, Committed) else None)
-        if answer is LocalTransactionState.COMMIT_MESSAGE and not message.has_half:
+        if answer is not LocalTransactionState.UNKNOWN and not message.has_half:
             raise UsageError(
                 "the function has committed by itself, before the message was added to the outbox: it is not sent. "
                 "Leave COMMIT to txbridge"

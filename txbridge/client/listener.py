@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LocalTransaction: TypeAlias = Callable[[MessageExt, Any], Any]
 #: The function of a send. A SQL listener gives it a connection or session first, and takes True and None as commits.
 Function: TypeAlias = (
-    Callable[[MessageExt, A], Answer[R] | bool | None] | Callable[[G, MessageExt, A], Answer[R] | bool | None]
+    Callable[[MessageExt, A], Answer[R] | bool | None] | Callable[[G, MessageExt, A], Committed[R] | bool | None]
 )
 
 
@@ -34,7 +34,7 @@ class TransactionListener(ABC, Generic[G]):
     #: How its messages are stored while Kafka is away; None if they are not. A listener that wraps one of txbridge's
     #: passes its value on.
     forwarding: Forwarding | None = None
-    #: Whether each send must name its function (`execute`), because the listener has none.
+    #: Whether each send must name its function (`execute`), because the listener has none. Passed on as well.
     needs_function: bool = False
 
     @abstractmethod

@@ -227,7 +227,9 @@ def test_a_failed_flush_is_rolled_back(engine, then):
     assert rows(engine) == [(1, "other")]
 
 
-@pytest.mark.parametrize("then", [None, False, Rollback()], ids=["None", "False", "Rollback"])
+@pytest.mark.parametrize(
+    "then", [None, False, Rollback(), Committed(7)], ids=["None", "False", "Rollback", "Committed"]
+)
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, make, ends, then):
     def meddle(work, placed, arg):
@@ -241,7 +243,8 @@ def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engi
 
     service = make(meddle)
     expected = COMMIT if ends == "commit" else ROLLBACK
-    assert answer_of(service.execute_local_transaction, MESSAGE, 1) is expected
+    keeps_value = expected is COMMIT and isinstance(then, Committed)
+    assert answer_of(service.execute_local_transaction, MESSAGE, 1) == (then if keeps_value else expected)
     assert [row.id for row in rows(engine)] == ([1] if expected is COMMIT else [])
     assert service.check_local_transaction(MESSAGE) is expected
 
