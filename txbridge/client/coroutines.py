@@ -42,12 +42,15 @@ def require_arguments(function: Callable[..., Any], *names: str) -> None:
         # Usual, and 6 us faster.
         return
     try:
-        inspect.signature(function).bind(*names)
+        # What a decorator has wrapped may get more from it.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        # A built-in one, or a mock, which does not say it.
+        return
+    try:
+        signature.bind(*names)
     except TypeError:
         raise UsageError(f"{_name_of(function)} cannot be called with ({', '.join(names)})") from None
-    except ValueError:
-        # A built-in one, which does not say it.
-        return
 
 
 def require_callable(function: object) -> None:

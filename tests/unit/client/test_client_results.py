@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from unittest.mock import patch
 
 import pytest
 
@@ -133,7 +134,12 @@ def test_a_function_for_other_arguments_is_refused_before_anything_is_sent(make,
             with pytest.raises(UsageError, match=r"<lambda> cannot be called with \(message, arg\)"):
                 producer.send(MESSAGE, execute=function)
         assert runtime.written == []
-        for function in (lambda *_: COMMIT, lambda message, arg, more=1: COMMIT, Answers().execute_local_transaction):
+        for function in (
+            lambda *_: COMMIT,
+            lambda message, arg, more=1: COMMIT,
+            Answers().execute_local_transaction,
+            patch("os.sep")(lambda message, arg, more: COMMIT),
+        ):
             assert producer.send(MESSAGE, execute=function).local_transaction_state is COMMIT
 
 
