@@ -52,6 +52,10 @@ class AlreadyPlaced(Rollback):
         self.number = number
 
 
+class AlreadyPaid(Rollback):
+    """The payment was stored by an earlier request."""
+
+
 async def place_order(session: AsyncSession, message: MessageExt, order: NewOrder) -> Committed[int]:
     row = Order(**order.model_dump(), transaction_id=message.transaction_id)
     try:
@@ -70,7 +74,7 @@ async def pay_order(session: AsyncSession, message: MessageExt, payment: Payment
     if order is None:
         raise Rollback("no such order")
     if order.paid:
-        raise Rollback("this order is paid")
+        raise AlreadyPaid("this order is paid")
     order.paid = True
     return Committed(order.transaction_id)
 

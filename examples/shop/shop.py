@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
-from orders import AlreadyPlaced, NewOrder, Payment, pay_order, place_order
+from orders import AlreadyPaid, AlreadyPlaced, NewOrder, Payment, pay_order, place_order
 from settings import Settings
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -80,6 +80,8 @@ async def pay(payment: Payment, shop: TheShop, later: BackgroundTasks) -> JSONRe
     result = await shop.producer.send_message_in_transaction(message, payment, execute=pay_order)
     if result.value is not None:
         later.add_task(shop.cancel_reminder, result.value)
+    if isinstance(result.local_exception, AlreadyPaid):
+        return JSONResponse({"paid": str(payment.id)})
     return answer(result, {"paid": str(payment.id)})
 
 

@@ -29,7 +29,7 @@ def test_an_order_is_announced_at_once_and_its_reminder_later(client: TestClient
 
 def test_a_paid_order_has_no_reminder(client: TestClient, txbridge_memory: MemoryBridge):
     client.post("/orders", json=ORDER)
-    assert client.post("/payments", json={"id": ID}).status_code == 201
+    assert [client.post("/payments", json={"id": ID}).status_code for _ in range(2)] == [201, 200]
     txbridge_memory.advance(20)
     assert len(txbridge_memory.delivered("orders.paid")) == 1
     assert txbridge_memory.delivered("orders.unpaid") == []
