@@ -80,6 +80,9 @@ class Asyncio:
     def send(self, message, arg=None, **options):
         return _Result(self._await(self.api.send_message_in_transaction(message, arg, **options)), self._await)
 
+    def cancel(self, *given):
+        return self._await(self.api.cancel(*given))
+
     def flush(self, timeout=None):
         return self._await(self.api.flush(timeout))
 

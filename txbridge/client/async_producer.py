@@ -252,7 +252,8 @@ class AsyncTransactionProducer(Generic[G]):
         Four calls run at the same time; further ones wait. A cancelled call goes on in the background.
         """
         await self._ensure_started()
-        runtime = await _in_thread(self._cancels_in, self._life.ensure_started)
+        # It does not block any more.
+        runtime = self._life.require_runtime()
         return await _in_thread(self._cancels_in, runtime.cancellation.cancel, transaction, reason, timeout)
 
     async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one

@@ -302,7 +302,7 @@ class TransactionProducer(Generic[G]):
             LayoutError, EnvironmentProblemError: Kafka cannot be asked. Nothing was cancelled.
 
         """
-        runtime = self._life.ensure_started()
+        runtime = self._life.require_runtime()
         if runtime.is_called_by_it():
             raise UsageError("cancel() was called by a callback, whose thread it would have to wait for")
         return runtime.cancellation.cancel(transaction, reason, timeout)

@@ -58,11 +58,11 @@ def make(request, monkeypatch, listener, runtime):
         producer.end_loop()
 
 
-def fails(producer, error):
-    """Send, and return the error that it raises at once."""
+def fails(producer, error, call="send", *given):
+    """Send, or make another call, and return the error that it raises at once."""
     began = time.monotonic()
     with pytest.raises(error) as raised:
-        producer.send(MESSAGE)
+        getattr(producer, call)(*given or [MESSAGE])
     assert time.monotonic() - began < 0.4
     return raised.value
 
@@ -99,6 +99,7 @@ def test_a_kafka_that_does_not_even_refuse_delays_no_call_after_the_first_second
     monkeypatch.setattr(start_module, "start", start)
     producer.start()
     assert "(no answer yet)" in str(fails(producer, PrepareError))
+    assert "(no answer yet)" in str(fails(producer, KafkaUnreachableError, "cancel", "A" * 32, "paid"))
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,16 @@ class Life:
         """
         return self._start_soon() if self._options.starts_in_background else self.ensure_started()
 
+    def require_runtime(self) -> Runtime:
+        """Do as `start_client`, and raise why Kafka has not answered yet."""
+        runtime = self.runtime or self.start_client()
+        if runtime is None:
+            self.raise_start_error()
+            raise KafkaUnreachableError(
+                f"Kafka has not answered since the start ({self._start_error or 'no answer yet'})"
+            )
+        return runtime
+
     def ensure_started(self, timeout: float | None = None) -> Runtime:
         """Return the Runtime, and start it within `timeout` seconds (None: `start_timeout`). Raises as above."""
         self._require_usable()
