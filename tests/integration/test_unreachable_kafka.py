@@ -16,8 +16,8 @@ from txbridge.kafka import admin
 
 
 @pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with secure_kafka(tmp_path_factory.mktemp("keys")) as made:
+def secure() -> Iterator[SecureKafka]:
+    with secure_kafka() as made:
         yield made
 
 
