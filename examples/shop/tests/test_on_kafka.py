@@ -12,16 +12,16 @@ from settings import Settings
 
 from txbridge.testing import RunningWorker, Sandbox
 
+URL = os.environ.get("TEST_DATABASE_URL", "")
+pytestmark = pytest.mark.skipif(not URL, reason="TEST_DATABASE_URL names no PostgreSQL: postgresql+psycopg://...")
+
 
 @pytest.fixture
 def settings(txbridge: Sandbox, txbridge_worker: RunningWorker) -> Settings:
-    url = os.environ.get("TEST_DATABASE_URL")
-    if url is None:
-        pytest.skip("TEST_DATABASE_URL names no PostgreSQL: postgresql+psycopg://...")
     for topic in WORK:
         txbridge.create_topic(topic)
     kafka = json.dumps(txbridge.settings)
-    return Settings(database_url=url, kafka=kafka, namespace=txbridge.namespace, remind_after=timedelta(seconds=5))
+    return Settings(database_url=URL, kafka=kafka, namespace=txbridge.namespace, remind_after=timedelta(seconds=5))
 
 
 def test_an_order_and_the_reminder_of_one_that_is_not_paid(client: TestClient, txbridge: Sandbox):
