@@ -406,7 +406,7 @@ def test_without_topics_it_does_not_start_and_creates_nothing(api, kafka):
 def test_what_a_check_is_answered(bridge, producer_on, answer, decision, remark):
     listener = Answers(UNKNOWN, answer)
     with producer_on(bridge, listener) as producer:
-        sent = Message("orders.placed", b"value", b"42", [("a", None), ("a", b"1")], 77, 3)
+        sent = Message("orders.placed", b"value", b"42", [("a", None), ("a", b"1")], 1_700_000_000_077, 3)
         result = producer.send(sent)
         check_record(bridge, half_of(bridge, result.transaction_id), times=7)
         eventually(lambda: ends(bridge, "check"))
@@ -419,7 +419,7 @@ def test_what_a_check_is_answered(bridge, producer_on, answer, decision, remark)
         b"42",
         (("a", None), ("a", b"1")),
     )
-    assert (message.timestamp, message.partition, message.check_times) == (77, 3, 7)
+    assert (message.timestamp, message.partition, message.check_times) == (1_700_000_000_077, 3, 7)
     assert (message.half_partition, message.half_offset, message.transaction_id) == where
     assert message.born_timestamp == half_of(bridge, result.transaction_id).timestamp()[1]
 

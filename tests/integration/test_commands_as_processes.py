@@ -42,6 +42,7 @@ COMMANDS = {
     "worker": [],
     "topics plan": [],
     "topics apply": [],
+    "topics acls": ["--role", "client", "--group", "orders", "--principal", "User:orders"],
     "doctor": [],
     "audit": [],
     "pending": [],
@@ -61,7 +62,8 @@ COMMANDS = {
     "kafka status": ["--data-dir", "{folder}/kafka"],
 }
 #: Commands that use a cluster, which the environment names.
-ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "dev", "kafka", "purge"}]
+OFF_CLUSTER = {"demo", "dev", "kafka", "purge", "topics acls"}
+ON_CLUSTER = [one for one in COMMANDS if OFF_CLUSTER.isdisjoint({one, one.partition(" ")[0]})]
 #: Commands that wait for the cluster without a limit.
 PATIENT = {"worker", "rocketmq"}
 #: Commands that serve until Ctrl-C ends them with exit code 0.
@@ -368,7 +370,7 @@ def test_the_version() -> None:
     [
         ("txbridge resu", {"resume"}),
         ("txbridge reso", {"resolve", "resolve-all"}),
-        ("txbridge topics ", {"plan", "apply"}),
+        ("txbridge topics ", {"plan", "apply", "acls"}),
         ("txbridge resolve 0:42 ", {"commit", "rollback", "abandon"}),
         ("txbridge pending --state ", {"pending", "held", "scheduled", "discarded", "all"}),
         ("txbridge worker --status-page ", {"off", "read"}),

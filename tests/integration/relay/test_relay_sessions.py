@@ -79,6 +79,8 @@ def test_p3_a_commit_that_is_not_answered(bridge, topic):
             with settings.connect() as connection:
                 connection.exec_driver_sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
                 connection.exec_driver_sql("SELECT pg_reload_conf()")
+                # PostgreSQL's checkpointer reads it and tells the others. Until then the relay's COMMIT would not wait.
+                time.sleep(2)
                 relay.send_signal(signal.SIGCONT)
                 waiting = "wait_event = 'SyncRep' AND query = 'COMMIT'"
                 eventually(lambda: relay_backends(engine, waiting), 30)
