@@ -10,6 +10,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.support import http
 from tests.support.harness import eventually
 from tests.support.postgres import Postgres
@@ -20,7 +22,14 @@ from txbridge.testing.containers import WORKER_IMAGE
 SHOP = ROOT / "examples" / "shop"
 ORDER = {"id": "5f0e3c52-6a3b-4e0a-9f0c-0d8b8d1f5a01", "item": "mug", "quantity": 2}
 
+#: Docker's own packages have the plugin; Debian 12 has none.
+HAS_COMPOSE = (
+    shutil.which("docker") is not None
+    and subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0
+)
 
+
+@pytest.mark.skipif(not HAS_COMPOSE, reason="no plugin `docker compose`")
 def test_an_order_has_one_invoice_and_the_shop_ends_by_itself(tmp_path: Path):
     folder = shutil.copytree(SHOP, tmp_path / "shop")
     # `make image` has built the wheel, and no index has it. All other packages come from the index.
