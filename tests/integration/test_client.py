@@ -187,7 +187,10 @@ def test_what_the_local_transaction_says(bridge, producer_on, answer, state, dec
     with producer_on(bridge, Answers(answer)) as producer:
         result = producer.send(Message("t", b"v"))
     assert result.local_transaction_state is state
-    assert result.local_exception is (answer if isinstance(answer, Exception) else None)
+    if isinstance(answer, Exception):
+        assert result.local_exception is answer
+    else:
+        assert (result.reason or "") == remark
     assert ends(bridge) == [
         (result.half_partition, result.half_offset, result.transaction_id, decision, "", remark),
     ]

@@ -48,7 +48,7 @@ class DecidedBy(Enum):
     FUNCTION = "function"
     #: A check, which was first and has rolled it back. The function has had no effect, so sending again is safe.
     CHECK = "check"
-    #: Nobody so far. A check will.
+    #: Nobody so far. A check will, if there is a half message.
     NOBODY = "nobody"
 
 

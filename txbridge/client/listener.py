@@ -189,7 +189,7 @@ def judged(returned: object, message: MessageExt, function: Callable[..., Any]) 
         transaction=short_id(message.transaction_id),
         topic=message.topic,
     )
-    return ListenerOutcome(LocalTransactionState.UNKNOWN, remark)
+    return ListenerOutcome(LocalTransactionState.UNKNOWN, remark, UsageError(remark))
 
 
 def text_of(error: BaseException) -> str:

@@ -30,7 +30,7 @@ class _Sent(Generic[R]):
     #: The outcome of the local transaction.
     local_transaction_state: LocalTransactionState
     #: The exception of the local transaction, if it raised one: Rollback, with the state ROLLBACK_MESSAGE, or another
-    #: one, with the state UNKNOWN.
+    #: one, with the state UNKNOWN. UsageError if it returned what is no answer.
     local_exception: Exception | None
     #: What the local transaction has returned in `Committed`; else None.
     value: R | None

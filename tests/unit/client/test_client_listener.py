@@ -52,7 +52,7 @@ def test_answers(answer, decision, caplog):
 def test_anything_else_is_unknown_and_said_aloud(answer, kind, caplog):
     for outcome, method in zip(ask_both(answer), ("execute_local", "check_local"), strict=True):
         remark = f"{method}_transaction returned {kind}, not a LocalTransactionState: counted as unknown"
-        assert (outcome.state, outcome.remark, outcome.exception) == (UNKNOWN, remark, None)
+        assert (outcome.state, outcome.remark, str(outcome.exception)) == (UNKNOWN, remark, remark)
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "0123456789ABCDEF" not in caplog.text
 
