@@ -185,7 +185,7 @@ class AsyncTransactionProducer(Generic[G]):
         message = together(messages, self._options.names)
         return await self._send_one(message, arg, bind_execute(self._listener, execute))
 
-    async def _send_one(self, message: Message, arg: Any, run: LocalTransaction | None) -> AsyncTransactionSendResult:
+    async def _send_one(self, message: Message, arg: Any, run: LocalTransaction) -> AsyncTransactionSendResult:
         hand_over, runtime = await self._ensure_started()
         if runtime is None:
             return await self._store_one(hand_over, message, arg, run)
@@ -208,7 +208,6 @@ class AsyncTransactionProducer(Generic[G]):
             given = prepared.for_listener(message)
             try:
                 with calling(self):
-                    run = run or self._listener.execute_local_transaction
                     outcome = await call_function(run, given, arg, failed=execution_failed, left_running=left.append)
             except BaseException as error:
                 sends.send_unknown(prepared, given, error)
@@ -229,13 +228,12 @@ class AsyncTransactionProducer(Generic[G]):
                 over()
 
     async def _store_one(
-        self, hand_over: HandOver, message: Message, arg: Any, run: LocalTransaction | None
+        self, hand_over: HandOver, message: Message, arg: Any, run: LocalTransaction
     ) -> AsyncTransactionSendResult:
         """Run the local transaction, if it stores the message. Kafka has not answered since the start."""
         self._life.refuse_send(is_stored=run is not _commit and self._listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
-            run = run or self._listener.execute_local_transaction
             outcome = await call_function(run, prepared.for_listener(message), arg, failed=execution_failed)
         return AsyncTransactionSendResult.of_decision(
             prepared, outcome, settled_ticket(prepared.entry_of(outcome)), _hand_over=hand_over

@@ -35,7 +35,7 @@ class LaneProducer(TransactionProducer):
 
     def send_in_lane(self, message: Message, half_partition: int, arg: Any) -> TransactionSendResult:
         """Send a checked message, or several as one, by this half partition. Raises as the method for one message."""
-        return self._send_one(message, arg, None, half_partition)
+        return self._send_one(message, arg, self._listener.execute_local_transaction, half_partition)
 
     def send_commit_again(self, transaction_id: str, half_partition: int, half_offset: int) -> Future[None]:
         """See SendPath.send_commit_again."""

@@ -108,16 +108,19 @@ class _Binding(Protocol):
 
     needs_function: bool
 
+    @property
+    def execute_local_transaction(self) -> LocalTransaction: ...
+
     def bind_function(self, function: Callable[..., Any]) -> LocalTransaction: ...
 
 
-def bind_execute(listener: _Binding, execute: Callable[..., Any] | None) -> LocalTransaction | None:
-    """Return the local transaction of a send; None for the listener's own. Raises UsageError if it has none."""
+def bind_execute(listener: _Binding, execute: Callable[..., Any] | None) -> LocalTransaction:
+    """Return the local transaction of a send, by default the listener's own. Raises UsageError if it has none."""
     if execute is not None:
         return listener.bind_function(execute)
     if listener.needs_function:
         raise UsageError("the listener has no function: give the send one, as in execute=place_order")
-    return None
+    return listener.execute_local_transaction
 
 
 def execute(run: LocalTransaction, message: MessageExt, arg: Any) -> ListenerOutcome:

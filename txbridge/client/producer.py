@@ -214,7 +214,7 @@ class TransactionProducer(Generic[G]):
         return self._send_one(message, arg, bind_execute(self._listener, execute))
 
     def _send_one(
-        self, message: Message, arg: Any, run: LocalTransaction | None, half_partition: int = BY_KEY
+        self, message: Message, arg: Any, run: LocalTransaction, half_partition: int = BY_KEY
     ) -> TransactionSendResult:
         has_listener = run is not _commit
         runtime = self._life.runtime or self._life.start_client()
@@ -230,17 +230,16 @@ class TransactionProducer(Generic[G]):
             with running:
                 sends.attempts.begin_attempt(transaction_id, running)
                 prepared = sends.prepare_half(message, transaction_id, half_partition, has_listener=has_listener)
-                run = run or self._listener.execute_local_transaction
                 return sends.run_local_transaction(run, message, prepared, arg)
         finally:
             sends.finish_attempt(transaction_id)
 
-    def _store_one(self, message: Message, arg: Any, run: LocalTransaction | None) -> TransactionSendResult:
+    def _store_one(self, message: Message, arg: Any, run: LocalTransaction) -> TransactionSendResult:
         """Run the local transaction, if it stores the message. Kafka has not answered since the start."""
         self._life.refuse_send(is_stored=run is not _commit and self._listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
-            outcome = execute(run or self._listener.execute_local_transaction, prepared.for_listener(message), arg)
+            outcome = execute(run, prepared.for_listener(message), arg)
         return TransactionSendResult.of_decision(prepared, outcome, settled_ticket(prepared.entry_of(outcome)))
 
     def submit_message_in_transaction(
@@ -271,7 +270,7 @@ class TransactionProducer(Generic[G]):
         message = together(messages, self._options.names)
         return self._submit_one(message, arg, bind_execute(self._listener, execute))
 
-    def _submit_one(self, message: Message, arg: Any, run: LocalTransaction | None) -> Future[TransactionSendResult]:
+    def _submit_one(self, message: Message, arg: Any, run: LocalTransaction) -> Future[TransactionSendResult]:
         runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
             # Here and not in a pool, which belongs to a started client.

@@ -46,8 +46,7 @@ class _Attempt:
     transaction_id: str
     message: Message
     arg: Any
-    #: None for that of the listener.
-    run: LocalTransaction | None
+    run: LocalTransaction
     future: Future[TransactionSendResult]
     size: int
     #: Epoch from InFlight; None until it counts there, and once it is over.
@@ -89,7 +88,7 @@ class Pipeline:
         self._stopped = self._closed = False
 
     def submit_transaction(
-        self, sends: SendPath, transaction_id: str, message: Message, arg: Any, run: LocalTransaction | None = None
+        self, sends: SendPath, transaction_id: str, message: Message, arg: Any, run: LocalTransaction
     ) -> Future[TransactionSendResult]:
         """Hand the half message over. Blocks while too much is in flight. Raises UsageError after close."""
         size = len(message.value or b"")
@@ -249,8 +248,7 @@ class Pipeline:
                 try:
                     if isinstance(prepared, PrepareError):
                         prepared = sends.stand_in(attempt.transaction_id, prepared)
-                    run = attempt.run or self._listener.execute_local_transaction
-                    result = sends.run_local_transaction(run, attempt.message, prepared, attempt.arg)
+                    result = sends.run_local_transaction(attempt.run, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)
                 else:
