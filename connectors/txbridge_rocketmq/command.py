@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as quoted
 
 #: Largest header, in bytes. The properties of a message have at most 32 KiB. JSON's escapes can make these six times as
 #: long.
@@ -74,7 +75,7 @@ def decode(frame: bytes) -> RemotingCommand:
 
 def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
-        given = json.loads(header)
+        given = json.loads(header.decode())
     except (ValueError, RecursionError):
         raise FrameError("the header is not JSON") from None
     if not isinstance(given, dict):
@@ -88,18 +89,12 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         raise FrameError("extFields must be an object, and remark a string")
     code, opaque, flag = numbers
     texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items() if one is not None}
-    if not all(map(_is_text, [*texts, *texts.values(), remark or ""])):
-        raise FrameError("the header holds half of a surrogate pair")
-    return RemotingCommand(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])
-
-
-def _is_text(text: str) -> bool:
-    """Whether UTF-8 can express the text. JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot."""
     try:
-        text.encode()
+        # JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot express.
+        "".join([*texts, *texts.values(), remark or ""]).encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        raise FrameError("the header holds half of a surrogate pair") from None
+    return RemotingCommand(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])
 
 
 def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
@@ -154,12 +149,15 @@ def oneway(code: int, opaque: int, fields: Mapping[str, str], body: bytes) -> by
 def _encode(
     code: int, opaque: int, flag: int, remark: str | None, fields: Mapping[str, str] | None, body: bytes
 ) -> bytes:
-    given: dict[str, object] = {"code": code}
+    # Written by hand: json.dumps takes three times as long.
+    texts = remarks = ""
     if fields is not None:
-        given["extFields"] = dict(fields)
-    given |= {"flag": flag, "language": _LANGUAGE, "opaque": opaque}
+        pairs = ",".join([f"{quoted(name)}:{quoted(text)}" for name, text in fields.items()])
+        texts = f'"extFields":{{{pairs}}},'
     if remark is not None:
-        given["remark"] = remark
-    given |= {"serializeTypeCurrentRPC": "JSON", "version": _VERSION}
-    header = json.dumps(given, separators=(",", ":")).encode()
+        remarks = f'"remark":{quoted(remark)},'
+    header = (
+        f'{{"code":{code:d},{texts}"flag":{flag:d},"language":"{_LANGUAGE}","opaque":{opaque:d},{remarks}'
+        f'"serializeTypeCurrentRPC":"JSON","version":{_VERSION}}}'
+    ).encode()
     return b"".join([_WORD.pack(4 + len(header) + len(body)), _WORD.pack(len(header)), header, body])
