@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
+from prometheus_client import Counter
+
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping, routes
 from txbridge_rocketmq.access import AccessKey, require_group
@@ -37,6 +39,8 @@ class Remoting:
         self.memory = door.memory
         self.max_frame = MAX_FRAME
         self.connections: set[DoorConnection] = set()
+        #: Of the metric `requests`, by the codes of the request (None: not known) and of the answer.
+        self._counters: dict[tuple[int | None, int], Counter] = {}
         self._handlers: dict[int, Callable[[DoorConnection, RemotingCommand, AccessKey | None], Awaitable[None]]] = {
             RequestCode.SEND_MESSAGE: self._on_send,
             RequestCode.SEND_MESSAGE_V2: self._on_send,
@@ -62,8 +66,12 @@ class Remoting:
 
     def count_answer(self, request: int, code: int) -> None:
         # A client may send any code. Only known ones become a label.
-        name = RequestCode(request).name if request in _REQUESTS else "(other)"
-        self._metrics.requests.labels(name, ResponseCode(code).name).inc()
+        which = (request if request in _REQUESTS else None, code)
+        counter = self._counters.get(which)
+        if counter is None:
+            name = "(other)" if which[0] is None else RequestCode(request).name
+            counter = self._counters[which] = self._metrics.requests.labels(name, ResponseCode(code).name)
+        counter.inc()
 
     def handle_command(self, connection: DoorConnection, command: RemotingCommand) -> None:
         """Serve one request; never raises. Requests begin in the order of these calls."""
