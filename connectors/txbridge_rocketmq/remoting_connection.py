@@ -67,6 +67,8 @@ class DoorConnection(asyncio.Protocol):
         self._waits_to_receive = False
         self._paused_at: float | None = None
         self._open = 0
+        #: Answers of this turn of the event loop.
+        self._answers: list[bytes] = []
         self._write_paused_at: float | None = None
         self._last_traffic = time.monotonic()
         self._reason: str | None = None
@@ -149,11 +151,15 @@ class DoorConnection(asyncio.Protocol):
         """Answer a request, unless it wants no answer."""
         self._handler.count_answer(request.code, code)
         if not request.is_oneway and not self._is_closed:
-            self._write_frame(response(request, code, remark, fields, body))
+            if not self._answers:
+                asyncio.get_running_loop().call_soon(self._write_answers)
+            self._answers.append(response(request, code, remark, fields, body))
 
     def send_check(self, question: ClientCheck) -> None:
         self._opaque += 1
-        self._write_frame(self._handler.check_frame(question, self.local, self._opaque))
+        self._answers.append(self._handler.check_frame(question, self.local, self._opaque))
+        # At once, because `takes_checks` depends on what the client takes.
+        self._write_answers()
 
     def begin_request(self) -> Callable[[], None]:
         """Count a request as being handled. Call the returned function when it is finished."""
@@ -219,13 +225,16 @@ class DoorConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close it once all answers have left."""
         if self._transport is not None:
+            self._write_answers()
             self._transport.close()
 
-    def _write_frame(self, frame: bytes) -> None:
+    def _write_answers(self) -> None:
+        """Write what there is, in one call: each call of the system takes longer than it takes to make an answer."""
         assert self._transport is not None
-        if not self._transport.is_closing():
+        if self._answers and not self._transport.is_closing():
             self._last_traffic = time.monotonic()
-            self._transport.write(frame)
+            self._transport.write(b"".join(self._answers))
+        self._answers.clear()
 
     def _read_soon(self) -> None:
         # In the next turn of the event loop, because frames may be being read.

@@ -61,6 +61,7 @@ class GrpcDoor:
             limits=MessageLimits(MOST, 3_600),
             secret=b"the secret of all doors of a test",
             addresses=("127.0.0.1:9876",),
+            grpc_addresses=("127.0.0.1:8081",),
             access=self._access,
             obstacle=lambda: "",
         )
