@@ -13,6 +13,7 @@ from txbridge.core.names import is_topic, short_id
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import AccessKey, require_group
+from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door_metrics import DoorMetrics
@@ -39,6 +40,7 @@ class Door:
         ends: DecisionOutlet,
         topics: Topics,
         group_look_ups: LookUps,
+        check_topics: CheckTopics,
         join: Join,
         metrics: DoorMetrics,
         *,
@@ -48,7 +50,9 @@ class Door:
         self.setting = setting
         self.metrics = metrics
         self.memory = RequestMemory(memory)
-        self.groups = Groups(group_look_ups, setting.names.check, join, self._ask_member, metrics, max_groups)
+        self.groups = Groups(
+            group_look_ups, setting.names.check, check_topics, join, self._ask_member, metrics, max_groups
+        )
         self.sends = Sends(setting, records, ends, topics, metrics, self.groups.note_transactional)
         self._ends = ends
         self._topics = topics

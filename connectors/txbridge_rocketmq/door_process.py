@@ -31,6 +31,7 @@ from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import WebServer
+from txbridge_rocketmq.check_topics import CheckTopics, Make
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_metrics import DoorMetrics
@@ -125,6 +126,9 @@ async def _serve(
             await asyncio.to_thread(outlet.start, loop, topic)
         topics = Topics(partial(look_up, requests))
         at_end.callback(topics.close)
+        make_topic = partial(_make_check_topic, admin, names, layout)
+        check_topics = CheckTopics(make_topic, options.max_groups)
+        at_end.callback(check_topics.close)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
 
@@ -148,7 +152,8 @@ async def _serve(
             DecisionOutlet(end_outlet, names.end, f"door {socket.gethostname()}@{os.getpid()}"),
             topics,
             LookUps(partial(look_up, requests), 1),
-            partial(_join, user, names, layout, kafka, admin),
+            check_topics,
+            partial(_join, user, names, layout, kafka, make_topic),
             metrics,
             memory=options.memory,
             max_groups=options.max_groups,
@@ -203,20 +208,25 @@ def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[GrpcServer | 
     return rpc, rpc.listen_on(*options.grpc, options.pem)
 
 
+def _make_check_topic(
+    admin: AdminClient, names: Names, layout: Layout, group: str, is_unwanted: Callable[[], bool]
+) -> bool:
+    bounds = Bounds(is_unwanted=is_unwanted)
+    bounds.require_wanted()
+    return ensure_check_topic(admin, names, group, layout, bounds=bounds)
+
+
 def _join(
     user: dict[str, Any],
     names: Names,
     layout: Layout,
     kafka: KafkaConnection,
-    admin: AdminClient,
+    make_topic: Make,
     group: str,
     take: Callable[[CheckRequest, Callable[[], None]], None],
     is_unwanted: Callable[[], bool],
 ) -> CheckConsumer:
-    bounds = Bounds(is_unwanted=is_unwanted)
-    bounds.require_wanted()
-    make_check_topic = partial(ensure_check_topic, admin, names, group, layout, bounds=bounds)
-    make_check_topic()
+    make_topic(group, is_unwanted)
     consumer = CheckConsumer(
         kafka_config.check_consumer_config(user, group=names.check(group)),
         kafka,
@@ -224,7 +234,7 @@ def _join(
         take,
         _CHECKS_HELD,
         TopicWatch(names, layout.partitions),
-        make_check_topic,
+        lambda: make_topic(group, is_unwanted),
     )
     consumer.start()
     return consumer

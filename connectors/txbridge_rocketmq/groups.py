@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from txbridge.client.message import MessageExt
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import UnwantedError
 from txbridge.log import get_logger
+from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.topics import MAX_NAMES, LookUps, NoAnswerError
 
@@ -28,8 +28,6 @@ _LOOK_EVERY_S = 30.0
 _RETRY_S = 2.0
 #: Pause (s) while the door is in as many groups as it may be. It leaves one now and then.
 _FULL_S = 30.0
-#: Remembered groups that have sent transactions. The oldest is dropped first, and then looked up like any other.
-_MAX_KNOWN = 10_000
 #: Connected groups, of which each takes half a KiB. Beyond it a group is noticed only once it has sent a transaction
 #: here. One service has one group, or a few; more than this are made up, a new one for each producer perhaps.
 _MAX_CONNECTED = 50_000
@@ -96,6 +94,7 @@ class Groups:
         self,
         look_ups: LookUps,
         check_topic: Callable[[str], str],
+        topics: CheckTopics,
         join: Join,
         ask: Ask,
         metrics: DoorMetrics,
@@ -103,6 +102,7 @@ class Groups:
     ) -> None:
         self._look_ups = look_ups
         self._check_topic = check_topic
+        self._topics = topics
         self._join = join
         self._ask = ask
         self._metrics = metrics
@@ -112,8 +112,6 @@ class Groups:
         self._unseen: dict[str, None] = {}
         self._looking: asyncio.Task[None] | None = None
         self._is_full = False
-        #: Groups that have sent transactions through this door.
-        self._known: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         #: Joined groups, and those that are being joined.
         self._joined = 0
@@ -128,7 +126,7 @@ class Groups:
         for name in member.groups:
             group = self._groups.setdefault(name, _ConnectedGroup())
             group.members[member] = None
-            if name in self._known:
+            if self._topics.knows_group(name):
                 group.is_transactional = True
             if group.is_transactional:
                 self._hand_out(name, group)
@@ -152,7 +150,7 @@ class Groups:
                 most=_MAX_CONNECTED,
                 next="any other group is noticed when it sends a transaction here",
             )
-        known = {name for name in names if name in self._groups or name in self._known}
+        known = {name for name in names if name in self._groups or self._topics.knows_group(name)}
         return frozenset(known | set(sorted(names - known)[: max(0, room)]))
 
     def leave_group(self, member: GroupMember, name: str) -> None:
@@ -167,17 +165,13 @@ class Groups:
             self._remove_member(member, name)
         member.groups = frozenset()
 
-    def note_transactional(self, name: str) -> None:
-        """Note that the group sends a transaction, so that checks will come."""
-        if name in self._known:
-            return
-        self._known[name] = None
-        if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
+    def note_transactional(self, name: str) -> asyncio.Task[None]:
+        """Note that the group sends a transaction, so that checks will come. The answer waits for the returned task."""
         group = self._groups.get(name)
-        if group is not None:
+        if group is not None and not group.is_transactional:
             group.is_transactional = True
             self._join_or_leave(name, group)
+        return self._topics.ensure_topic(name)
 
     async def close(self) -> None:
         """Leave all groups. Takes _LEAVE_S at most."""

@@ -60,9 +60,9 @@ class Sends:
         ends: DecisionOutlet,
         topics: Topics,
         metrics: DoorMetrics,
-        transactional: Callable[[str], None],
+        transactional: Callable[[str], asyncio.Task[None]],
     ) -> None:
-        """`transactional` is called with the group of each transactional message."""
+        """`transactional` is called with the group of each transactional message. Its answer waits for the task."""
         self._setting = setting
         self._records = records
         self._ends = ends
@@ -119,9 +119,9 @@ class Sends:
         uniq_key = _uniq_key_of(send)
         message = self._make_message(send, send.properties, body, send.sys_flag, send.flag, peer)
         if send.is_transactional:
-            self._transactional(send.group)
             transaction = identity.transaction_id(self._setting.secret, send.group, uniq_key)
-            return self._await_half(send, uniq_key, transaction, self._send_half(send, message, transaction))
+            record, known = self._send_half(send, message, transaction), self._transactional(send.group)
+            return self._await_half(send, uniq_key, transaction, record, known)
         if message.deliver_at is not None and message.deliver_at > now_ms():
             transaction = identity.delayed_id(self._setting.secret, send.group, uniq_key)
             return self._await_delayed(send, uniq_key, transaction, self._send_half(send, message, transaction))
@@ -225,11 +225,18 @@ class Sends:
         return self._hand_to_producer(self._setting.names.half, message, headers, partition=partition)
 
     async def _await_half(
-        self, send: SendRequest, uniq_key: str, transaction: str, record: asyncio.Future[Report]
+        self,
+        send: SendRequest,
+        uniq_key: str,
+        transaction: str,
+        record: asyncio.Future[Report],
+        known: asyncio.Task[None] | None = None,
     ) -> list[StoredRecord]:
         error, partition, offset = await record
         if error is not None or not (0 <= partition < self._setting.partitions and offset >= 0):
             raise _not_stored(error)
+        if known is not None:
+            await known
         return [StoredRecord(uniq_key, transaction, max(send.queue_id, 0), partition, offset)]
 
     def _make_message(

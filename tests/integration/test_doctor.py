@@ -347,7 +347,7 @@ def test_messages_of_a_dead_group_held_discarded_and_overdue_ones(
     eventually(lambda: Seen(bridge).lines("producers")[0][0] == "warning", 20)
     seen = Seen(bridge)
     text = seen.one("producers", "warning")
-    assert "nobody of the producer group mortal is alive, and 2 undecided messages wait for it" in text
+    assert "no member of the producer group mortal is connected, to Kafka or a front door, and 2 undecided" in text
     assert "at 3d they are discarded" in text
     texts = [text for level, text in seen.lines("backlog") if level == "warning"]
     assert texts == [

@@ -465,12 +465,17 @@ def test_the_cause_says_who_could_answer_a_check(bridge: Bridge) -> None:
 
     bridge.prepare("real", b"value", group="late", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"3600")])
     assert cause() == (
-        "pending, group late: not asked yet; no check topic: no client of the group has run yet, or the topic was "
-        "deleted"
+        "pending, group late: not asked yet; no check topic: no client of the group has joined yet, or the topic "
+        "was deleted"
     )
     with bridge.member("late"):
         eventually(lambda: cause() == "pending, group late: not asked yet")
-    eventually(lambda: cause() == "pending, group late: not asked yet; no client of the group is running")
+    eventually(
+        lambda: (
+            cause()
+            == "pending, group late: not asked yet; no member of the group is connected, to Kafka or a front door"
+        )
+    )
 
 
 def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) -> None:

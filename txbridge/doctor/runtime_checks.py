@@ -153,10 +153,11 @@ def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | N
             limit = duration(view.settings.transaction_max_age)
             yield warning(
                 Check.PRODUCERS,
-                f"nobody of the producer group {group} is alive, and {counted(pending[group], 'undecided message')} "
-                f"{'waits' if pending[group] == 1 else 'wait'} for it, "
+                f"no member of the producer group {group} is connected, to Kafka or a front door, and "
+                f"{counted(pending[group], 'undecided message')} {'waits' if pending[group] == 1 else 'wait'} for it, "
                 f"the oldest for {age}; none is checked, and at {limit} they are discarded",
-                "start the application, or decide by hand: `txbridge pending`, `txbridge resolve`",
+                "start the application; a producer at a front door is a member from its heartbeat on, up to 30 s after "
+                "it has connected. Or decide by hand: `txbridge pending`, `txbridge resolve`",
             )
         else:
             dead.append(group)

@@ -15,6 +15,8 @@ from txbridge.text import duration
 ProblemOf = Callable[[str], str | None]
 #: Time (ms) after which a due step is overdue. A worker takes each step as soon as it is due.
 OVERDUE_MS = 60_000
+#: The reason if nobody reads a group's checks.
+NOBODY = "no member of the group is connected, to Kafka or a front door"
 
 
 def is_overdue(message: OpenMessage, now: int) -> bool:
@@ -48,7 +50,7 @@ def _why_pending(message: OpenMessage, now: int, problem: str | None) -> str:
     if is_overdue(message, now):
         if problem == "":
             return ", overdue: no worker serves the partition"
-        return f", overdue: {problem or 'no worker serves the partition, or no client of the group is running'}"
+        return f", overdue: {problem or f'no worker serves the partition, or {NOBODY}'}"
     state = "asked, and not decided yet" if message.checks else "not asked yet"
     return f": {state}; {problem}" if problem else f": {state}"
 

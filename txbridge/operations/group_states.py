@@ -7,6 +7,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Topi
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import KafkaCluster
+from txbridge.operations.causes import NOBODY
 from txbridge.operations.connection import Connection
 
 #: Time (s) for all groups. Each takes two requests of milliseconds, one after the other. But a client can invent any
@@ -48,16 +49,13 @@ class GroupStates:
         ].exception()
         if described is not None:
             if isinstance(described, KafkaException) and described.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return "no check topic: no client of the group has run yet, or the topic was deleted"
+                return "no check topic: no client of the group has joined yet, or the topic was deleted"
             raise described
         try:
             found = admin.describe_consumer_groups([name], request_timeout=max(deadline.left, _LEAST_S))[name].result()
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
                 raise
-            return _NOBODY
+            return NOBODY
         is_empty = not found.members and found.state in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
-        return _NOBODY if is_empty else ""
-
-
-_NOBODY = "no client of the group is running"
+        return NOBODY if is_empty else ""

@@ -105,10 +105,10 @@ def check_layout(
 
 def ensure_check_topic(
     admin: AdminClient, names: Names, group: str, layout: Layout, *, bounds: Bounds | None = None
-) -> None:
+) -> bool:
     """Create the topic of a producer group's checks if it is missing, and wait until it can be subscribed to.
 
-    It is replicated like HALF. An existing topic must be able to carry the checks.
+    Returns whether it was missing. It is replicated like HALF. An existing topic must be able to carry the checks.
     Raises UsageError for a name that cannot be a group, LayoutError, KafkaUnreachableError, EnvironmentProblemError.
     """
     topic = names.check(group)
@@ -135,6 +135,7 @@ def ensure_check_topic(
         return isinstance(now, FoundTopic) and now.leaderless == 0
 
     wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
+    return sight is None
 
 
 def _create(cluster: KafkaCluster, topic: WantedTopic, properties: tuple[Wanted, ...], layout: Layout) -> str | None:

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from txbridge_rocketmq import check_topics
 from txbridge_rocketmq import groups as module
 from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq import remoting_connection as connection_module
 from txbridge_rocketmq.access import AccessKeys
+from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.codes import RequestCode
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.groups import Groups
@@ -23,6 +25,7 @@ from txbridge_rocketmq.topics import LookUps, NoAnswerError
 
 from tests.property.test_rocketmq_frames import SMALL, Handler, Wire, frame
 from tests.support.rocketmq_door import frame as request_frame
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, TxBridgeError
 from txbridge.kafka.admin import UnwantedError
 
 
@@ -229,7 +232,8 @@ class Cluster:
         self.asked.append((group, request, members))
 
     def groups(self, most: int = 10) -> Groups:
-        return Groups(LookUps(self.look, 1), str, self.join, self.ask, DoorMetrics(), most)
+        topics = CheckTopics(lambda *_: False, most)
+        return Groups(LookUps(self.look, 1), str, topics, self.join, self.ask, DoorMetrics(), most)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -360,3 +364,51 @@ async def test_the_end_waits_for_no_group_that_is_being_joined() -> None:
     await asyncio.wait_for(groups.close(), 20)
     assert cluster.stopped == ["one"]
     assert cluster.joined == cluster.left == ["one"]
+
+
+# --- check topics -----------------------------------------------------------------------------------------------------
+
+
+class Maker:
+    """Makes check topics in a Kafka that may refuse, or not answer."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.exist = {"old"}
+        self.fails: list[TxBridgeError] = []
+
+    def __call__(self, group: str, _is_unwanted: object) -> bool:
+        if self.fails:
+            raise self.fails.pop(0)
+        self.made.append(group)
+        return group not in self.exist
+
+
+async def test_the_first_half_message_of_a_group_makes_its_check_topic_once_and_others_wait_with_it() -> None:
+    maker = Maker()
+    topics = CheckTopics(maker, most=2)
+    await asyncio.gather(*(topics.ensure_topic("orders") for _ in range(3)))
+    assert maker.made == ["orders"]
+    # One that exists takes no room.
+    for group in ("old", "new", "one too many"):
+        await topics.ensure_topic(group)
+    assert maker.made == ["orders", "old", "new"]
+    assert topics.knows_group("one too many")
+    topics.close()
+
+
+async def test_a_check_topic_that_kafka_refuses_stops_no_message_and_without_an_answer_it_is_made_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_topics, "_WAIT_S", 0.01)
+    monkeypatch.setattr(check_topics, "_RETRY_S", 0.1)
+    maker = Maker()
+    topics = CheckTopics(maker, most=2)
+    maker.fails = [EnvironmentProblemError("missing right CREATE")]
+    await topics.ensure_topic("refused")
+    await until(lambda: not maker.fails)
+    maker.fails = [KafkaUnreachableError("no answer")]
+    await topics.ensure_topic("late")
+    assert maker.made == []
+    await until(lambda: maker.made == ["late"])
+    topics.close()

@@ -116,7 +116,8 @@ class Way:
             access=AccessKeys(),
             obstacle=lambda: "",
         )
-        self.messages, self.ends, self.groups = Kafka(), Kafka(), []
+        self.messages, self.ends = Kafka(), Kafka()
+        self.groups: list[str] = []
         self.told: list[Any] = []
         self.sends = Sends(
             setting,
@@ -124,8 +125,12 @@ class Way:
             DecisionOutlet(self.ends, setting.names.end, "door"),  # type: ignore[arg-type]
             Topics(),  # type: ignore[arg-type]
             DoorMetrics(),
-            self.groups.append,
+            self.note_group,
         )
+
+    def note_group(self, group: str) -> asyncio.Task[None]:
+        self.groups.append(group)
+        return asyncio.create_task(asyncio.sleep(0))
 
     async def submit(self, **properties: str) -> None:
         """Begin to send a message."""

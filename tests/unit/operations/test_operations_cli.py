@@ -92,7 +92,7 @@ def test_the_next_step_in_words(message, text):
     assert next_step_of(message, NOW) == text
 
 
-NOBODY = "no client of the group is running"
+NOBODY = "no member of the group is connected, to Kafka or a front door"
 
 
 def test_a_message_as_json_shows_its_short_id_only():

@@ -85,7 +85,7 @@ class CheckConsumer:
         answer: Answer,
         hold_max: int,
         watch: TopicWatch,
-        make_topic: Callable[[], None],
+        make_topic: Callable[[], object],
     ) -> None:
         """`make_topic` creates the check topic, and raises TxBridgeError if it cannot."""
         self._connection = connection

@@ -1,0 +1,73 @@
+"""Groups of the front door by raw frames, with a real Kafka: any door asks the producer that is connected to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.harness import Bridge, eventually
+from tests.support.rocketmq_door import (
+    Door,
+    RawClient,
+    answer_fields,
+    heartbeat,
+    send_fields,
+    topic_of,
+)
+from txbridge.embedded import EmbeddedKafka
+
+COMMIT = 8
+SEND, HEARTBEAT, END = 310, 34, 37
+
+
+@pytest.fixture(scope="module")
+def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
+    with Bridge(kafka.bootstrap_servers, "groups") as made:
+        made.worker(transaction_check_max=100)
+        yield made
+
+
+def prepare(door: Door, group: str, topic: str) -> None:
+    """Send a half message by a producer that has sent no heartbeat, and is gone."""
+    with RawClient(door) as client:
+        fields = send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY=group)
+        assert client.ask(SEND, fields, group.encode())[0]["code"] == 0
+
+
+def commit_when_asked(door: Door, group: str) -> None:
+    """Connect a producer that sends nothing but its heartbeat, and commit what the door asks about."""
+    with RawClient(door) as client:
+        assert client.ask(HEARTBEAT, {}, heartbeat(group))[0]["code"] == 0
+        check, _ = client.next_check()
+        assert check["extFields"]["transactionId"] == group
+        assert client.ask(END, answer_fields(group, check, COMMIT))[0]["code"] == 0
+
+
+def test_p6_who_prepares_before_the_first_heartbeat_is_asked_by_any_door(bridge: Bridge) -> None:
+    """The door is killed at once. A group that only its process knew was never asked."""
+    topic = topic_of(bridge, "restarted")
+    with Door(bridge) as door:
+        prepare(door, "restarted", topic)
+        door.kill()
+    with Door(bridge) as again, Door(bridge) as other:
+        commit_when_asked(again, "restarted")
+        bridge.wait_visible(topic, [b"restarted"])
+        # The first one lives, and nothing connects it with the producer any more.
+        prepare(again, "moved", topic)
+        commit_when_asked(other, "moved")
+        bridge.wait_visible(topic, [b"restarted", b"moved"])
+
+
+def test_a_door_makes_a_bounded_number_of_check_topics_and_refuses_no_message(bridge: Bridge) -> None:
+    """Clients without a key may send any group."""
+    topic, groups = topic_of(bridge, "bounded"), [f"bounded-{number}" for number in range(5)]
+    with Door(bridge, "--max-groups=2") as door:
+        for group in groups:
+            prepare(door, group, topic)
+        found = bridge.admin.list_topics(timeout=60).topics
+        assert [group for group in groups if bridge.names.check(group) in found] == groups[:2]
+        # A producer that connects to this door is asked all the same.
+        commit_when_asked(door, groups[-1])
+        eventually(lambda: bridge.visible(topic), 30)
+        assert len(door.events("too_many_groups")) == 1
