@@ -6,12 +6,14 @@ import base64
 import hashlib
 import hmac
 import re
+import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from txbridge.errors import UsageError
+from txbridge.log import get_logger
 from txbridge_rocketmq.codes import RequestError, ResponseCode, UnauthenticatedError
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
@@ -24,6 +26,10 @@ _AUTHORIZATION = re.compile(
 )
 #: Minimum length of a secret key in RocketMQ.
 _SHORTEST_SECRET = 6
+#: Maximum of lines about refused requests in a minute (s), and of characters of a key's name in them.
+_MOST_LOGGED, _MINUTE_S, _LONGEST_LOGGED = 100, 60.0, 80
+
+_log = get_logger("txbridge.rocketmq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +50,13 @@ _NOBODY = AccessKey("", b"\0" * 32, frozenset())
 
 
 class AccessKeys:
-    """Checks every request, if there are keys."""
+    """Checks every request, if there are keys, and logs those that are refused."""
 
     def __init__(self, keys: Mapping[str, AccessKey] | None = None) -> None:
         self._keys = keys
+        #: Hosts and keys of the lines of this minute, and its beginning.
+        self._logged: set[tuple[str, str]] = set()
+        self._minute = -_MINUTE_S
 
     @property
     def is_demanded(self) -> bool:
@@ -58,16 +67,17 @@ class AccessKeys:
         """Any one of the keys; None when no keys are demanded."""
         return None if self._keys is None else next(iter(self._keys.values()))
 
-    def check_request(self, fields: Mapping[str, str], body: bytes) -> AccessKey | None:
+    def check_request(self, fields: Mapping[str, str], body: bytes, peer: str) -> AccessKey | None:
         """Return the key that has signed the request; None when no keys are demanded. Raises RequestError."""
         return self._key_of(
             fields.get(ACCESS_KEY, ""),
             fields.get(SIGNATURE, ""),
             lambda secret: signature(secret, fields, body),
             "AclClientRPCHook with SessionCredentials",
+            peer,
         )
 
-    def check_rpc(self, authorization: str, date_time: str) -> AccessKey | None:
+    def check_rpc(self, authorization: str, date_time: str, peer: str) -> AccessKey | None:
         """Check a gRPC request by its headers `authorization` and `x-mq-date-time`. Only the latter is signed."""
         found = _AUTHORIZATION.fullmatch(authorization)
         return self._key_of(
@@ -76,20 +86,33 @@ class AccessKeys:
             found[2].upper() if found else "",
             lambda secret: hmac.digest(secret, date_time.encode(), hashlib.sha1).hex().upper(),
             "credentials in the ClientConfiguration",
+            peer,
         )
 
-    def _key_of(self, name: str, signed: str, expected: Callable[[bytes], str], where: str) -> AccessKey | None:
+    def _key_of(
+        self, name: str, signed: str, expected: Callable[[bytes], str], where: str, peer: str
+    ) -> AccessKey | None:
         if self._keys is None:
             return None
         key = self._keys.get(name, _NOBODY)
         is_right = hmac.compare_digest(expected(key.secret).encode(), signed.encode())
         if key is _NOBODY or not is_right:
+            self._log_refusal(name[:_LONGEST_LOGGED], peer)
+            what = "the AccessKey is unknown or the Signature is wrong" if name else "the request has no AccessKey"
             raise UnauthenticatedError(
-                ResponseCode.NO_PERMISSION,
-                "the AccessKey is unknown or the Signature is wrong: give the client the keys that the door was given "
-                f"({where})",
+                ResponseCode.NO_PERMISSION, f"{what}: give the client the keys that the door was given ({where})"
             )
         return key
+
+    def _log_refusal(self, name: str, peer: str) -> None:
+        """Log one line a minute for a host and a key, and a limited number in all: a client may name any key."""
+        now, host = time.monotonic(), peer.rpartition(":")[0]
+        if now - self._minute >= _MINUTE_S:
+            self._minute = now
+            self._logged.clear()
+        if (host, name) not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add((host, name))
+            _log.warning("access_refused", peer=peer, access_key=name)
 
 
 def require_group(key: AccessKey | None, group: str) -> None:

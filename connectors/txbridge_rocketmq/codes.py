@@ -59,6 +59,19 @@ CONSUMER_REFUSAL = (
     "the txbridge door serves RocketMQ producers, not consumers: read the Kafka topic of the same name with a Kafka "
     "consumer and isolation.level=read_committed"
 )
+NAMESPACE_REFUSAL = (
+    "the txbridge door does not support RocketMQ namespaces: leave the client's namespace empty, and start a door for "
+    "each namespace of txbridge"
+)
+#: Refused properties. A message with one would be delivered, but not as its producer expects.
+REFUSED_PROPERTIES: dict[str, str] = {
+    "REPLY_TO_CLIENT": (
+        "the txbridge door does not support request and reply: no answer would come. Send the message without waiting "
+        "for one, and let the consumer send its answer to a topic"
+    ),
+    "_SYS_MSG_PRIORITY_": "the txbridge door does not support priorities: Kafka delivers a partition in its order",
+    "__LITE_TOPIC": "the txbridge door does not support lite topics: send to a topic of Kafka",
+}
 #: Refused requests, with what to do instead. All other codes that are not served get RocketMQ's own sentence.
 REFUSALS: dict[int, str] = {
     **dict.fromkeys(

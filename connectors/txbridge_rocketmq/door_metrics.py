@@ -46,6 +46,11 @@ class DoorMetrics:
             ["reason"],
             registry=self.registry,
         )
+        self.traces_dropped = Counter(
+            "txbridge_rocketmq_traces_dropped",
+            "Messages with traces of clients, whose topic does not exist.",
+            registry=self.registry,
+        )
         self.ends_lost = Counter(
             "txbridge_rocketmq_ends_not_acknowledged",
             "Decisions that Kafka did not acknowledge; the worker asks again.",

@@ -73,14 +73,12 @@ def _protection(options: DoorOptions, keys: Path | None, tls_key: Path | None) -
 
 
 def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) -> Finding:
-    fields = {"topic": DEFAULT_TOPIC}
-    if key is not None:
-        fields[ACCESS_KEY] = key.name
-        fields[SIGNATURE] = signature(key.secret, fields, b"")
     try:
         with _connected(address) as wire:
-            wire.sendall(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, fields))
-            answer = decode(_exactly(wire, length_of(_exactly(wire, 4))))
+            # A door gives a route to everyone. It looks at the key of this request, which has no group to leave.
+            answer = _ask_door(wire, RequestCode.UNREGISTER_CLIENT, {}, key) if key else None
+            if answer is None or answer.code != ResponseCode.NO_PERMISSION:
+                answer = _ask_door(wire, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": DEFAULT_TOPIC}, key)
     except (OSError, FrameError) as error:
         return _silent(address, error)
     if answer.code == ResponseCode.NO_PERMISSION:
@@ -95,6 +93,14 @@ def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) ->
             "give all doors the same list, --advertised",
         )
     return ok(Check.DOOR, f"{address} answers, and sends clients to {', '.join(found)}")
+
+
+def _ask_door(wire: socket.socket, code: RequestCode, fields: dict[str, str], key: AccessKey | None) -> RemotingCommand:
+    if key is not None:
+        fields[ACCESS_KEY] = key.name
+        fields[SIGNATURE] = signature(key.secret, fields, b"")
+    wire.sendall(request(code, 1, fields))
+    return decode(_exactly(wire, length_of(_exactly(wire, 4))))
 
 
 def _addresses(answer: RemotingCommand) -> list[str] | None:

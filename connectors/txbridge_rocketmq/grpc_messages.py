@@ -11,7 +11,13 @@ from typing import Any
 from txbridge.core.decision_record import Decision
 from txbridge.core.names import CHECK_IMMUNITY_TIME
 from txbridge_rocketmq import identity, mapping, routes
-from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, ResponseCode, UnauthenticatedError
+from txbridge_rocketmq.codes import (
+    NAMESPACE_REFUSAL,
+    BodyTooLargeError,
+    RequestError,
+    ResponseCode,
+    UnauthenticatedError,
+)
 from txbridge_rocketmq.compression import COMPRESSED
 from txbridge_rocketmq.delays import DELAYS, DELIVER_MS
 from txbridge_rocketmq.groups import ClientCheck
@@ -74,11 +80,7 @@ def status_of(error: RequestError) -> Any:
 def topic_of(resource: Any) -> str:
     """Name of a topic. Raises RequestError if it is in a namespace."""
     if resource.resource_namespace:
-        raise RpcError(
-            Code.ILLEGAL_TOPIC,
-            "the txbridge door does not support RocketMQ namespaces: leave the client's namespace empty, and start a "
-            "door for each namespace of txbridge",
-        )
+        raise RpcError(Code.ILLEGAL_TOPIC, NAMESPACE_REFUSAL)
     return str(resource.name)
 
 

@@ -157,7 +157,7 @@ class GrpcService:
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came in time")
                 return None
             try:
-                key = self._setting.access.check_rpc(caller.authorization, caller.date_time)
+                key = self._setting.access.check_rpc(caller.authorization, caller.date_time, caller.peer)
                 answer = await handler(_parsed(request, content, name, caller), caller, key)
             except Exception as error:  # noqa: BLE001  one request must not end the door
                 answer = response(status=status_of(as_request_error(error, name, caller.peer)))
@@ -221,7 +221,7 @@ class GrpcService:
     async def _serve_telemetry(self, requests: Any, context: Any) -> None:
         caller = _Caller(context)
         try:
-            key = self._setting.access.check_rpc(caller.authorization, caller.date_time)
+            key = self._setting.access.check_rpc(caller.authorization, caller.date_time, caller.peer)
         except UnauthenticatedError as error:
             self._count_answer("Telemetry", Code.UNAUTHORIZED)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.remark)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from txbridge.client.message import Message, MessageExt, MessageLimits, check_content, check_limits
 from txbridge.core.names import CHECK_IMMUNITY_TIME, CHECK_TIMES, Names, is_group, is_reserved_header, is_topic
 from txbridge.errors import UsageError
-from txbridge_rocketmq.codes import RequestError, ResponseCode
+from txbridge_rocketmq.codes import NAMESPACE_REFUSAL, REFUSED_PROPERTIES, RequestError, ResponseCode
 from txbridge_rocketmq.delays import DELAYS, DELIVER_MS, time_of_delivery
 from txbridge_rocketmq.identity import packed
 from txbridge_rocketmq.message import Address, StoredMessage, parse_address
@@ -59,6 +59,9 @@ def record_of(
     Its timestamp is the time of birth by the client's clock, unless that is ahead of the door's. Kafka would refuse a
     time in the future, and only at the commit.
     """
+    for name, reason in REFUSED_PROPERTIES.items():
+        if name in properties:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, reason)
     headers = [(header_name(name), value) for name, value in properties.items() if name not in _NOT_CARRIED]
     if flag:
         headers.append((FLAG, str(flag)))
@@ -88,6 +91,7 @@ def _immunity(text: str) -> int | None:
 
 def check_group(group: str, names: Names) -> None:
     """Raise RequestError for a producer group that the protocol does not take."""
+    _require_no_namespace(group)
     if not is_group(group) or not is_topic(names.check(group)):
         raise RequestError(
             ResponseCode.INVALID_PARAMETER,
@@ -97,6 +101,7 @@ def check_group(group: str, names: Names) -> None:
 
 def check_topic(topic: str, names: Names) -> None:
     """Raise RequestError for a topic that Kafka does not take, or that clients may not write to."""
+    _require_no_namespace(topic)
     if not is_topic(topic):
         raise RequestError(
             ResponseCode.TOPIC_NOT_EXIST,
@@ -104,6 +109,12 @@ def check_topic(topic: str, names: Names) -> None:
         )
     if names.is_forbidden(topic):
         raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+
+
+def _require_no_namespace(name: str) -> None:
+    """Raise RequestError for `namespace%name`, as clients write it that have a namespace of RocketMQ 4."""
+    if "%" in name[1:]:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name[:80]!r}: {NAMESPACE_REFUSAL}")
 
 
 def properties_of(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:

@@ -7,22 +7,30 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import Counter
 
+from txbridge.core.names import TRACE_TOPIC
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping, routes
 from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestCode, RequestError, ResponseCode, refusal
+from txbridge_rocketmq.codes import (
+    CONSUMER_REFUSAL,
+    NAMESPACE_REFUSAL,
+    RequestCode,
+    RequestError,
+    ResponseCode,
+    refusal,
+)
 from txbridge_rocketmq.command import MAX_FRAME, RemotingCommand, oneway
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.message import Address
 from txbridge_rocketmq.remoting_connection import DoorConnection
-from txbridge_rocketmq.requests import parse_end, parse_send
+from txbridge_rocketmq.requests import is_inner_group, parse_end, parse_send
 from txbridge_rocketmq.sends import StoredRecord, as_request_error
 
 _log = get_logger("txbridge.rocketmq")
 
-#: The group that every client introduces for its own retry messages. It has no transactions.
-_INNER_GROUP = "CLIENT_INNER_PRODUCER"
+#: Field of a request with the namespaceV2 of its client. Tenants with the same topics would share them.
+_NAMESPACE = "ns"
 #: Maximum of groups of one connection. No producer has more; that would be an attack.
 _MAX_GROUPS = 1_000
 #: Maximum size of a heartbeat in bytes: those groups with names of 200 characters, and a consumer's subscriptions.
@@ -82,7 +90,15 @@ class Remoting:
     async def _serve(self, connection: DoorConnection, command: RemotingCommand, finish: Callable[[], None]) -> None:
         handler = self._handlers.get(command.code)
         try:
-            key = self._door.setting.access.check_request(command.fields, command.body)
+            try:
+                key = self._admit_client(connection, command)
+            except RequestError:
+                if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                    raise
+                # Without a route, a client tells its application only that there is none. With one it sends, and the
+                # answer to the SEND has the reason. This route is the same for every topic, and gives nothing away.
+                self._send_route(connection, command, routes.DEFAULT_QUEUES)
+                return
             if handler is None:
                 raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, refusal(command.code))  # noqa: TRY301
             await handler(connection, command, key)
@@ -91,30 +107,44 @@ class Remoting:
         finally:
             finish()
 
+    def _admit_client(self, connection: DoorConnection, command: RemotingCommand) -> AccessKey | None:
+        key = self._door.setting.access.check_request(command.fields, command.body, connection.peer)
+        if command.fields.get(_NAMESPACE):
+            raise RequestError(ResponseCode.INVALID_PARAMETER, NAMESPACE_REFUSAL)
+        return key
+
     # --- routes and heartbeats ----------------------------------------------------------------------------------------
 
     async def _on_route(self, connection: DoorConnection, command: RemotingCommand, _key: AccessKey | None) -> None:
         topic = command.fields.get("topic", "")
+        count = routes.DEFAULT_QUEUES
         # A client asks for the default topic to learn an address, if it knows no topic or its topic does not exist.
-        count = (
-            routes.DEFAULT_QUEUES
-            if topic == routes.DEFAULT_TOPIC
-            else await self._door.count_queues(topic, connection.peer)
-        )
-        connection.send_response(command, ResponseCode.SUCCESS, body=routes.route(self._door.setting.addresses, count))
+        if topic != routes.DEFAULT_TOPIC:
+            try:
+                count = await self._door.count_queues(topic, connection.peer)
+            except RequestError:
+                # Traces without a topic are accepted, and dropped.
+                if topic != TRACE_TOPIC:
+                    raise
+        self._send_route(connection, command, count)
+
+    def _send_route(self, connection: DoorConnection, command: RemotingCommand, queues: int) -> None:
+        route = routes.route(self._door.setting.addresses, queues)
+        connection.send_response(command, ResponseCode.SUCCESS, body=route)
 
     async def _on_heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         producers, has_consumers = _introduced(command.body)
         # The connection may be lost since the request was read. A member that nobody removes would get checks for ever.
         if connection in self.connections:
-            self._door.set_groups(connection, producers - {_INNER_GROUP}, key)
+            self._door.set_groups(connection, (one for one in producers if not is_inner_group(one)), key)
         if has_consumers:
             # Its producers are served all the same.
             raise RequestError(ResponseCode.NO_PERMISSION, CONSUMER_REFUSAL)
         connection.send_response(command, ResponseCode.SUCCESS)
 
     async def _on_unregister(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
-        if group := command.fields.get("producerGroup"):
+        group = command.fields.get("producerGroup")
+        if group and not is_inner_group(group):
             require_group(key, group)
             self._door.groups.leave_group(connection, group)
         connection.send_response(command, ResponseCode.SUCCESS)
@@ -123,7 +153,8 @@ class Remoting:
 
     async def _on_send(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         send = parse_send(command)
-        require_group(key, send.group)
+        if not send.is_trace:
+            require_group(key, send.group)
         stored = await self._door.sends.send_message(send, command.body, connection.peer)
         connection.send_response(command, ResponseCode.SUCCESS, fields=_told(connection, stored, send.is_batch))
 
@@ -174,8 +205,8 @@ def _told(connection: DoorConnection, stored: list[StoredRecord], is_batch: bool
         "queueId": str(first.queue),
         "queueOffset": str(first.offset),
         "MSG_REGION": "DefaultRegion",
-        # There is no trace topic here.
-        "TRACE_ON": "false",
+        # Clients with enableMsgTrace make a trace of the message, as with RocketMQ's default.
+        "TRACE_ON": "true",
     }
     return {**fields, "transactionId": first.uniq_key} if first.uniq_key and not is_batch else fields
 

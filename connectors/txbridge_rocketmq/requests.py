@@ -25,6 +25,10 @@ _SHORT = {
     "batch": "m",
 }
 TRAN_MSG, PGROUP, UNIQ_KEY = "TRAN_MSG", "PGROUP", "UNIQ_KEY"
+#: Prefix of the groups in which a client with enableMsgTrace sends data about its messages.
+_TRACE_GROUP = "_INNER_TRACE_PRODUCER"
+#: Groups that clients introduce by themselves, the first one for retry messages. They have no transactions.
+_INNER_GROUPS = ("CLIENT_INNER_PRODUCER", _TRACE_GROUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,11 @@ class SendRequest:
         """Whether it is transactional, by the property and not by the flag, as in RocketMQ."""
         return self.properties.get(TRAN_MSG, "").lower() == "true"
 
+    @property
+    def is_trace(self) -> bool:
+        """Whether it is data about other messages, and not a message of the application."""
+        return self.group.startswith(_TRACE_GROUP) and not self.is_transactional
+
 
 @dataclass(frozen=True, slots=True)
 class ClientDecision:
@@ -62,6 +71,11 @@ class ClientDecision:
     #: The number of the check that is answered.
     check_times: int | None
     remark: str | None
+
+
+def is_inner_group(group: str) -> bool:
+    """Whether a client has introduced this group by itself."""
+    return group.startswith(_INNER_GROUPS)
 
 
 def parse_send(command: RemotingCommand) -> SendRequest:

@@ -78,13 +78,18 @@ class Sends:
         Raises RequestError and NoAnswerError.
         """
         began = time.monotonic()
-        mapping.check_group(send.group, self._setting.names)
+        if not send.is_trace:
+            mapping.check_group(send.group, self._setting.names)
         mapping.check_topic(send.topic, self._setting.names)
         if obstacle := self._setting.obstacle():
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, obstacle)
         partitions = self._topics.cached_partitions(send.topic)
         if partitions is None or send.topic in self._later:
             partitions = await self._partitions_of(send.topic, peer)
+        if not partitions and send.is_trace:
+            # A client reports each error of its traces with a stack trace, and RocketMQ creates the topic.
+            self._metrics.traces_dropped.inc()
+            return [StoredRecord("", "", 0, 0, 0)]
         if not partitions:
             raise no_topic(send.topic)
         if send.queue_id >= partitions:

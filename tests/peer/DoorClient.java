@@ -30,7 +30,8 @@ import org.apache.rocketmq.remoting.RPCHook;
  * are separated by tabs. An answer begins with "done" or "error". It ends with its input.
  *
  * Arguments: the addresses of the doors as name servers, the producer group, and an AccessKey with its secret if the
- * doors demand one.
+ * doors demand one. Of the system properties door.namespace, door.namespaceV2 and door.trace (a topic for message
+ * traces; empty for RocketMQ's own), the producer gets those that are set.
  */
 public final class DoorClient {
     /** For a machine that is loaded; RocketMQ's own default is 3 s. */
@@ -52,7 +53,14 @@ public final class DoorClient {
         System.setOut(System.err);
         names = arguments[0];
         RPCHook signer = arguments.length > 3 ? signer(arguments[2], arguments[3]) : null;
-        producer = new TransactionMQProducer(arguments[1], signer);
+        String trace = System.getProperty("door.trace");
+        producer = new TransactionMQProducer(System.getProperty("door.namespace"), arguments[1], signer, trace != null,
+            trace);
+        if (System.getProperty("door.namespaceV2") != null) {
+            // Older clients do not have it.
+            producer.getClass().getMethod("setNamespaceV2", String.class)
+                .invoke(producer, System.getProperty("door.namespaceV2"));
+        }
         producer.setNamesrvAddr(names);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         producer.setTransactionListener(new Listener());
@@ -110,6 +118,12 @@ public final class DoorClient {
                 Message delayed = message(command[1], command[2], "", "", "");
                 delayed.setDelayTimeLevel(Integer.parseInt(command[3]));
                 return told(producer.send(delayed));
+            case "request":
+                return String.valueOf(producer.request(message(command[1], command[2], "", "", ""), TIMEOUT_MS));
+            case "property":
+                Message odd = message(command[1], command[2], "", "", "");
+                odd.putUserProperty(command[3], command[4]);
+                return told(producer.send(odd));
             case "queues":
                 return String.valueOf(producer.fetchPublishMessageQueues(command[1]).size());
             case "sent":

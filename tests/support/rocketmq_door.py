@@ -155,6 +155,12 @@ class Client:
     def kill(self) -> None:
         self._process.kill()
 
+    @property
+    def log(self) -> str:
+        """What RocketMQ's library has logged: that of Java to files, the others to standard error."""
+        files = sorted(Path(self._folder.name).rglob("*.log"))
+        return "".join(one.read_text("utf-8", "replace") for one in files) + self._process.errors
+
     def __enter__(self) -> Self:
         return self
 
@@ -198,9 +204,14 @@ class RemotingClient(Client):
     _CHECK = ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
 
     def __init__(
-        self, program: Sequence[str | Path], doors: Sequence[Reachable], group: str, keys: Sequence[str] = ()
+        self,
+        program: Sequence[str | Path],
+        doors: Sequence[Reachable],
+        group: str,
+        keys: Sequence[str] = (),
+        **environment: str,
     ) -> None:
-        super().__init__([*program, ";".join(door.address for door in doors), group, *keys])
+        super().__init__([*program, ";".join(door.address for door in doors), group, *keys], **environment)
 
     def _result(self, fields: list[str]) -> Any:
         names = ("status", "msg_id", "transaction_id", "queue", "offset", "state", "message_transaction_id")
@@ -221,10 +232,10 @@ class JavaClient(RemotingClient):
 class GoClient(RemotingClient):
     """RocketMQ's own producer in Go, `rocketmq-client-go`."""
 
-    def __init__(self, doors: Sequence[Reachable], group: str, keys: Sequence[str] = ()) -> None:
+    def __init__(self, doors: Sequence[Reachable], group: str, keys: Sequence[str] = (), **environment: str) -> None:
         if shutil.which("go") is None:
             pytest.skip("NO GO: RocketMQ's Go client is not tested here; apt-get install golang-go")
-        super().__init__([go_client()], doors, group, keys)
+        super().__init__([go_client()], doors, group, keys, **environment)
 
 
 class GrpcClient(Client):

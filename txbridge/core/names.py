@@ -78,6 +78,8 @@ CHECK_TOPIC = "RMQ_SYS_TRANS_CHECK."
 #: Prefix of the internal topics behind their namespace, and whole names.
 _INTERNAL_PREFIX = "RMQ_SYS_"
 _INTERNAL_NAMES = frozenset({"TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC"})
+#: RocketMQ's topic for message traces, to which clients may write. txbridge itself has no topic of this name.
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 #: librdkafka demands a group for every reader. No reader joins it or commits offsets to it, in any namespace.
 READER_GROUP = "txbridge-reader"
 
@@ -204,7 +206,7 @@ class Names:
 @lru_cache(_KNOWN_NAMES)
 def _is_forbidden(real_topic: str) -> bool:
     parts = real_topic.split(".")
-    return (
+    return real_topic != TRACE_TOPIC and (
         real_topic.startswith("__")
         or parts[-1] in _INTERNAL_NAMES
         # The group in the name of a check topic may have dots, too.

@@ -108,7 +108,9 @@ def _fault_of_several(text: HeaderTexts, topic: str, parts: tuple[MessagePart, .
 
 def _is_forbidden(topic: str) -> bool:
     """Whether a topic is Kafka's own, or an internal one of any namespace."""
-    return topic.startswith(("__", "RMQ_SYS_")) or ".RMQ_SYS_" in topic or topic.rpartition(".")[2] in _INTERNAL_NAMES
+    return topic != "RMQ_SYS_TRACE_TOPIC" and (
+        topic.startswith(("__", "RMQ_SYS_")) or ".RMQ_SYS_" in topic or topic.rpartition(".")[2] in _INTERNAL_NAMES
+    )
 
 
 def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMention] | UnreadableMention:

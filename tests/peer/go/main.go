@@ -3,7 +3,7 @@
 // its input.
 //
 // Arguments: the addresses of the doors as name servers, the producer group, and an AccessKey with its secret if the
-// doors demand one.
+// doors demand one. With a variable DOOR_TRACE it sends message traces.
 package main
 
 import (
@@ -134,6 +134,9 @@ func (one *client) obey(command []string) ([]string, error) {
 			return nil, err
 		}
 		return told(result), nil
+	case "request":
+		result, err := one.plain.Request(context.Background(), timeout, message(command[1], command[2], "", "", ""))
+		return []string{fmt.Sprint(result)}, err
 	case "oneway":
 		return nil, one.plain.SendOneWay(context.Background(), message(command[1], command[2], "", "", ""))
 	case "batch":
@@ -172,6 +175,11 @@ func options(group, instance string) []producer.Option {
 		producer.WithGroupName(group),
 		producer.WithInstanceName(instance),
 		producer.WithSendMsgTimeout(timeout),
+	}
+	if os.Getenv("DOOR_TRACE") != "" {
+		made = append(made, producer.WithTrace(&primitive.TraceConfig{
+			GroupName: group, Resolver: primitive.NewPassthroughResolver(strings.Split(os.Args[1], ";")),
+		}))
 	}
 	if len(os.Args) > 4 {
 		made = append(made, producer.WithCredentials(primitive.Credentials{AccessKey: os.Args[3], SecretKey: os.Args[4]}))

@@ -84,6 +84,15 @@ def test_something_else_listens_there(answer: bytes, level: str, text: str) -> N
     assert last.do
 
 
+def test_a_door_that_has_other_keys_is_found_though_it_gives_everyone_a_route(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\n')
+    refused = response(RemotingCommand(35, 1), 16, "wrong key")
+    with listener(refused + route("txbridge", "127.0.0.1:1")) as address:
+        last = found(listen=address, access_keys=keys)[-1]
+    assert (last.level.value, last.do) == ("problem", "give all doors the same keys")
+
+
 def test_a_door_that_answers() -> None:
     with listener(route("txbridge", "127.0.0.1:1", "127.0.0.1:2")) as address:
         last = found(listen=address)[-1]

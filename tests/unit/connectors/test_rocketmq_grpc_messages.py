@@ -238,13 +238,13 @@ def test_access_keys() -> None:
         return f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature={signature}"
 
     for given in (header("ak", right), header("ak", right.upper()), header("ak/region/service", right)):
-        key = access.check_rpc(given, when)
+        key = access.check_rpc(given, when, "1.2.3.4:5")
         assert key is not None
         assert key.name == "ak"
     for given in ("", "Basic x", header("", right), header("nobody", right), header("ak", "00"), header("ak", "")):
         with pytest.raises(UnauthenticatedError) as caught:
-            access.check_rpc(given, when)
+            access.check_rpc(given, when, "1.2.3.4:5")
         assert status_of(caught.value).code == Code.UNAUTHORIZED
     with pytest.raises(UnauthenticatedError):
-        access.check_rpc(header("ak", right), "20261123T170001Z")
-    assert AccessKeys().check_rpc("", "") is None
+        access.check_rpc(header("ak", right), "20261123T170001Z", "1.2.3.4:5")
+    assert AccessKeys().check_rpc("", "", "1.2.3.4:5") is None

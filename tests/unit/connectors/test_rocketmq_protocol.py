@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lz4.frame
 import pytest
+from structlog.testing import capture_logs
 from txbridge_rocketmq import identity, mapping, remoting
 from txbridge_rocketmq.access import read_keys, require_group, signature
 from txbridge_rocketmq.codes import REFUSALS, RequestCode, RequestError, ResponseCode, refusal
@@ -278,6 +279,21 @@ def test_what_kafka_can_not_take_is_an_illegal_message(properties: dict[str, str
     assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("REPLY_TO_CLIENT", "request and reply"),
+        ("_SYS_MSG_PRIORITY_", "priorities"),
+        ("__LITE_TOPIC", "lite topics"),
+    ],
+)
+def test_what_kafka_would_deliver_otherwise_than_its_producer_expects_is_refused(name: str, words: str) -> None:
+    with pytest.raises(RequestError, match=f"does not support {words}") as refused:
+        record_of({name: "1"})
+    # A code after which no client tries again.
+    assert refused.value.code is ResponseCode.MESSAGE_ILLEGAL
+
+
 TEXT = b"x" * 5_000
 #: Compression and the bits of the system flag that name it.
 COMPRESSIONS = {
@@ -452,16 +468,44 @@ def test_access_keys(tmp_path: Path) -> None:
     assert "a secret" not in repr(vars(access))
     fields = {"b": "2", "a": "1", "AccessKey": "ak"}
     signed = {**fields, "Signature": signature(b"a secret", fields, b"body")}
-    key = access.check_request(signed, b"body")
+    key = access.check_request(signed, b"body", "1.2.3.4:5")
     require_group(key, "mine")
     with pytest.raises(RequestError):
         require_group(key, "another")
     for wrong in ({**signed, "a": "9"}, fields, {**signed, "AccessKey": "other"}, {}, {**signed, "Signature": "ä"}):
         with pytest.raises(RequestError) as refused:
-            access.check_request(wrong, b"body")
+            access.check_request(wrong, b"body", "1.2.3.4:5")
         assert refused.value.code is ResponseCode.NO_PERMISSION
     with pytest.raises(RequestError):
-        access.check_request(signed, b"other")
+        access.check_request(signed, b"other", "1.2.3.4:5")
+
+
+def test_a_line_a_minute_names_who_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client tries again all the time, and may name a new key each time."""
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    now, file = [1_000.0], tmp_path / "keys.toml"
+    file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\n')
+    access = read_keys(file)
+
+    def lines(*peers_and_keys: tuple[str, str]) -> list[tuple[str, str]]:
+        with capture_logs() as logged:
+            for peer, key in peers_and_keys:
+                with pytest.raises(RequestError):
+                    access.check_request({"AccessKey": key, "Signature": "x"}, b"", peer)
+        return [(one["peer"], one["access_key"]) for one in logged]
+
+    assert lines(("1.2.3.4:5", "ak"), ("1.2.3.4:6", "ak"), ("1.2.3.5:5", "ak"), ("1.2.3.4:7", "")) == [
+        ("1.2.3.4:5", "ak"),
+        ("1.2.3.5:5", "ak"),
+        ("1.2.3.4:7", ""),
+    ]
+    now[0] += 59
+    assert lines(("1.2.3.4:5", "ak")) == []
+    now[0] += 1
+    assert lines(*[("1.2.3.4:5", "ak")] * 3) == [("1.2.3.4:5", "ak")]
+    many = lines(*[("1.2.3.4:5", f"{number:04}" * 100) for number in range(1_000)])
+    assert len(many) == 99
+    assert {len(name) for _, name in many} == {80}
 
 
 def test_a_signature_is_that_of_the_values_in_the_order_of_their_names() -> None:

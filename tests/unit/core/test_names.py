@@ -67,6 +67,9 @@ def test_logs_show_a_quarter_of_a_transaction_id():
     [
         ("", "RMQ_SYS_TRANS_HALF_TOPIC", True),
         ("", "RMQ_SYS_ANYTHING", True),
+        ("", "RMQ_SYS_TRACE_TOPIC", False),
+        ("staging", "RMQ_SYS_TRACE_TOPIC", False),
+        ("", "staging.RMQ_SYS_TRACE_TOPIC", True),
         ("", "RMQ_SYS_TRANS_CHECK.orders", True),
         ("", "__consumer_offsets", True),
         ("", "TRANS_CHECK_MAX_TIME_TOPIC", True),

@@ -1,0 +1,144 @@
+"""Whom and what the door refuses, and what reaches the application of the client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from tests.support.harness import Bridge, eventually
+from tests.support.rocketmq_door import (
+    Door,
+    GoClient,
+    GrpcClient,
+    JavaClient,
+    RawClient,
+    heartbeat,
+    send_fields,
+    topic_of,
+)
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
+
+SEND, HEARTBEAT, UNREGISTER, END, ROUTE = 310, 34, 35, 37, 105
+TRACES, TRACER = "RMQ_SYS_TRACE_TOPIC", "_INNER_TRACE_PRODUCER-orders-PRODUCE-1"
+KEYS = '[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["mine"]\n'
+
+
+@pytest.fixture(scope="module")
+def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
+    with Bridge(kafka.bootstrap_servers, "refusals") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def door(bridge: Bridge) -> Iterator[Door]:
+    with Door(bridge, metrics_port=free_port()) as made:
+        yield made
+
+
+def test_a_namespace_of_either_kind_is_refused_and_nothing_is_written(bridge: Bridge, door: Door) -> None:
+    """In a topic that two tenants share, each would see the other's messages."""
+    topic = topic_of(bridge, "tenants")
+    with RawClient(door) as client:
+        tenant = {"ns": "tenant", "nsd": "true"}
+        # With a route the client sends, and the answer to the SEND reaches its application.
+        assert client.ask(ROUTE, {"topic": topic, **tenant})[0]["code"] == 0
+        answers = [
+            client.ask(SEND, send_fields("tenants", topic) | tenant, b"x")[0],
+            client.ask(HEARTBEAT, tenant, heartbeat("tenants"))[0],
+            client.ask(END, tenant)[0],
+            client.ask(SEND, send_fields("tenant%tenants", topic), b"x")[0],
+            client.ask(SEND, send_fields("tenants", f"tenant%{topic}"), b"x")[0],
+            client.ask(HEARTBEAT, {}, heartbeat("tenant%tenants"))[0],
+        ]
+    assert {one["code"] for one in answers} == {29}
+    assert all("does not support RocketMQ namespaces" in one["remark"] for one in answers)
+    assert bridge.read(topic) == []
+
+
+def test_traces_are_stored_in_their_topic_or_dropped_without_a_word(own_kafka: EmbeddedKafka) -> None:
+    """Their topic has the same name in every namespace, so this Kafka is the test's own."""
+    with Bridge(own_kafka.bootstrap_servers, "traces") as bridge, Door(bridge, metrics_port=free_port()) as door:
+        topic = topic_of(bridge, "traced")
+        with RawClient(door) as client:
+            sent, _ = client.ask(SEND, send_fields("orders", topic), b"x")
+            assert sent["extFields"]["TRACE_ON"] == "true"
+            for trace_topic in (TRACES, "traces-of-orders"):
+                dropped, _ = client.ask(SEND, send_fields(TRACER, trace_topic, 3, KEYS="id"), b"Pub\x01dropped")
+                assert dropped["code"] == 0
+            assert door.metrics()["traces_dropped_total"] == 2
+            # Messages of the application are never dropped, nor transactions.
+            assert client.ask(SEND, send_fields("orders", "traces-of-orders"), b"x")[0]["code"] == 17
+            half = send_fields(TRACER, "traces-of-orders", TRAN_MSG="true", PGROUP=TRACER)
+            assert client.ask(SEND, half, b"x")[0]["code"] == 17
+            for other in ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_OTHER"):
+                assert client.ask(SEND, send_fields(TRACER, other), b"x")[0]["code"] == 16
+            assert client.ask(HEARTBEAT, {}, heartbeat(TRACER))[0]["code"] == 0
+            bridge.admin.create_topics([NewTopic(TRACES, 2, 1)])[TRACES].result(60)
+
+            def queues() -> int:
+                return int(json.loads(client.ask(ROUTE, {"topic": TRACES})[1])["queueDatas"][0]["writeQueueNums"])
+
+            eventually(lambda: queues() == 2)
+            assert client.ask(SEND, send_fields(TRACER, TRACES, 1, KEYS="id"), b"Pub\x01stored")[0]["code"] == 0
+        [record] = bridge.read(TRACES)
+        assert (record.key(), record.value()) == (b"id", b"Pub\x01stored")
+
+
+def test_a_client_without_the_right_key_gets_a_text_and_the_door_a_line(bridge: Bridge, tmp_path: Path) -> None:
+    topic, keys = topic_of(bridge, "keys"), tmp_path / "keys.toml"
+    keys.write_text(KEYS)
+    with Door(bridge, "--grpc-listen=127.0.0.1:0", f"--access-keys={keys}") as door:
+        with RawClient(door) as client:
+            # Any topic has the same route, so nobody learns whether it exists.
+            routes = [client.ask(ROUTE, {"topic": one}) for one in (topic, "no-such-topic")]
+            assert [header["code"] for header, _ in routes] == [0, 0]
+            assert routes[0][1] == routes[1][1]
+            for key, words in (("", "the request has no AccessKey"), ("eve", "the AccessKey is unknown")):
+                signed = {"AccessKey": key, "Signature": "x"} if key else {}
+                for code, fields in ((SEND, send_fields("mine", topic)), (END, {}), (HEARTBEAT, {}), (UNREGISTER, {})):
+                    answer, _ = client.ask(code, fields | signed, b"{}")
+                    assert answer["code"] == 16
+                    assert words in answer["remark"]
+        with GrpcClient("python", [door], keys=["mallory", "the secret key"]) as client:
+            assert client.try_("plain", topic, "x")[0] == "error"
+        lines = door.events("access_refused")
+        assert [one["access_key"] for one in lines] == ["", "eve", "mallory"]
+        assert {one["peer"].partition(":")[0] for one in lines} == {"127.0.0.1"}
+        assert "the secret key" not in door.log
+    assert bridge.read(topic) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["4.9.8", "5.3.2"])
+def test_what_the_application_of_a_java_client_is_told(bridge: Bridge, door: Door, version: str) -> None:
+    topic = topic_of(bridge, f"java-{version.replace('.', '')}")
+    with JavaClient(version, [door], "asks") as client:
+        assert "does not support request and reply" in str(client.try_("request", topic, "question"))
+        assert "does not support priorities" in str(client.try_("property", topic, "x", "_SYS_MSG_PRIORITY_", "3"))
+    for option in ("namespace", *(["namespaceV2"] if version == "5.3.2" else [])):
+        with JavaClient(version, [door], "tenants", f"-Ddoor.{option}=tenant") as client:
+            for command in (("plain", topic, "x"), ("transaction", topic, "x", "commit", "commit", "", "", "")):
+                assert "does not support RocketMQ namespaces" in str(client.try_(*command))
+    assert bridge.read(topic) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["4.9.8", "5.3.2", "go"])
+def test_a_client_that_traces_logs_no_error(bridge: Bridge, door: Door, version: str) -> None:
+    """The shared Kafka has no topic for traces. A client sends them five seconds later at the latest."""
+    topic, before = topic_of(bridge, f"traces-{version.replace('.', '')}"), door.metrics()["traces_dropped_total"]
+    is_java = version != "go"
+    with (
+        JavaClient(version, [door], "traced", "-Ddoor.trace=")
+        if is_java
+        else GoClient([door], "traced", DOOR_TRACE="1")
+    ) as client:
+        client.ask("plain", topic, "x")
+        eventually(lambda: door.metrics()["traces_dropped_total"] > before, 60)
+        assert "trace data failed" not in client.log
+        assert "fetch publish message queues failed" not in client.log
