@@ -201,6 +201,8 @@ def _web(
 def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[GrpcServer | None, int | None]:
     if options.grpc is None:
         return None, None
+    # grpcio's library in C would write lines of its own format to standard error, about any client's failed handshake.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported only if it is needed: it takes 30 MiB.
     from txbridge_rocketmq.grpc_service import GrpcServer  # noqa: PLC0415
 
