@@ -34,7 +34,6 @@ class DoorOptions:
     tls: ssl.SSLContext | None
     #: Host and port for gRPC clients; None if they are not served.
     grpc: tuple[str, int] | None
-    grpc_addresses: tuple[str, ...]
     #: Private key and certificate, for gRPC, which reads them itself.
     pem: tuple[bytes, bytes] | None
     metrics_host: str
@@ -56,7 +55,6 @@ def door_options(
     listen: str = DEFAULT_LISTEN,
     advertised: str = "",
     grpc_listen: str = "",
-    grpc_advertised: str = "",
     secret_file: Path | None = None,
     access_keys: Path | None = None,
     tls_certificate: Path | None = None,
@@ -71,11 +69,8 @@ def door_options(
 ) -> DoorOptions:
     """Validate the options of the command. Raises UsageError, which says what to do."""
     host, port = _address(listen, "--listen", smallest_port=0)
-    addresses = _advertised(host, listen, advertised, "")
-    if grpc_advertised and not grpc_listen:
-        raise UsageError("--grpc-advertised needs --grpc-listen HOST:PORT, which turns gRPC on")
+    addresses = _advertised(host, listen, advertised)
     grpc = _address(grpc_listen, "--grpc-listen", smallest_port=0) if grpc_listen else None
-    grpc_addresses = () if grpc is None else _advertised(grpc[0], grpc_listen, grpc_advertised, "grpc-")
     if old_port and port and port < 3:
         raise UsageError(f"--old-port needs a port two below that of --listen, which is {port}")
     if memory_mib < 32:
@@ -88,7 +83,6 @@ def door_options(
         access=AccessKeys() if access_keys is None else read_keys(access_keys),
         tls=_tls(tls_certificate, tls_key),
         grpc=grpc,
-        grpc_addresses=grpc_addresses,
         pem=(tls_key.read_bytes(), tls_certificate.read_bytes()) if tls_key and tls_certificate else None,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
@@ -127,14 +121,14 @@ def read_secret(file: Path | None, environ: Mapping[str, str]) -> bytes:
     return text.encode()
 
 
-def _advertised(host: str, listen: str, given: str, prefix: str) -> tuple[str, ...]:
+def _advertised(host: str, listen: str, given: str) -> tuple[str, ...]:
     """The addresses that clients get; empty if they get the listen address."""
     addresses = tuple(one.strip() for one in given.split(",")) if given else ()
     for one in addresses:
-        _address(one, f"--{prefix}advertised", smallest_port=1)
+        _address(one, "--advertised", smallest_port=1)
     if not addresses and host in {"", "0.0.0.0", "::"}:  # noqa: S104  it is refused
         raise UsageError(
-            f"--{prefix}listen {listen} is not an address that clients can use: give --{prefix}advertised HOST:PORT, "
+            f"--listen {listen} is not an address that clients can use: give --advertised HOST:PORT, "
             "the address by which they reach this door (of several doors: all addresses, the same list at each)"
         )
     return addresses

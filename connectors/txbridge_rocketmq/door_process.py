@@ -144,7 +144,6 @@ async def _serve(
                 limits=MessageLimits.of_layout(layout, settings.timer_max_delay),
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
-                grpc_addresses=options.grpc_addresses or (f"{options.grpc[0]}:{rpc_port}",) if options.grpc else (),
                 access=options.access,
                 obstacle=lambda: watch.refusal,
             ),

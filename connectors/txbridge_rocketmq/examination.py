@@ -50,8 +50,7 @@ def examine_door(
     for address in options.addresses or (f"{options.host}:{options.port}",):
         yield _remoting(address, options.addresses, key)
     if options.grpc is not None:
-        for address in options.grpc_addresses or (f"{options.grpc[0]}:{options.grpc[1]}",):
-            yield _grpc(address, options.tls is not None)
+        yield _grpc(f"{options.grpc[0]}:{options.grpc[1]}", options.tls is not None)
 
 
 def _protection(options: DoorOptions, keys: Path | None, tls_key: Path | None) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from txbridge.core.decision_record import Decision
@@ -42,6 +42,8 @@ _SEPARATORS = re.compile("[\x01\x02]")
 _TOKEN = re.compile(r"([0-9A-F]{32})([0-9A-F]{16})([0-9A-F]{4})", re.ASCII)
 #: Message types that every topic takes. A client itself refuses to send others.
 _TYPES = (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION)
+#: Longest endpoints of a client, in bytes: some thirty names. Every queue of a route repeats them.
+_LONGEST_ENDPOINTS = 2_048
 #: System flags by the encoding of a body. gRPC's protocol has no LZ4 and no ZSTD.
 _SYS_FLAGS = {definition.ENCODING_UNSPECIFIED: 0, definition.IDENTITY: 0, definition.GZIP: COMPRESSED}
 _CODES = {
@@ -249,25 +251,17 @@ def orphan_of(question: ClientCheck, transaction: str) -> Any:
 # --- routes and settings ----------------------------------------------------------------------------------------------
 
 
-def endpoints_of(address: str) -> Any:
-    """An address in the form of the protocol."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    try:
-        version = address_of(host, 0)[0].version
-    except ValueError:
-        scheme = definition.DOMAIN_NAME
-    else:
-        scheme = definition.IPv4 if version == 4 else definition.IPv6
-    return definition.Endpoints(scheme=scheme, addresses=[definition.Address(host=host, port=int(port))])
+def queues_of(topic: str, endpoints: Any, count: int) -> list[Any]:
+    """Queues of a topic, all at one broker: a client reaches it as it has reached this door, as in RocketMQ's proxy.
 
-
-def queues_of(topic: str, addresses: Sequence[str], count: int) -> list[Any]:
-    """Queues of a topic. Any door takes messages for any partition."""
-    brokers = [
-        definition.Broker(name=routes.broker_name(address), id=0, endpoints=endpoints_of(address))
-        for address in addresses
-    ]
+    So it needs no door but the one that answers. Any door takes messages for any partition. Raises RequestError.
+    """
+    if not endpoints.addresses or endpoints.ByteSize() > _LONGEST_ENDPOINTS:
+        raise RpcError(
+            Code.ILLEGAL_ACCESS_POINT,
+            f"endpoints must hold the addresses by which the client reaches the door, in {_LONGEST_ENDPOINTS} bytes",
+        )
+    broker = definition.Broker(name=routes.CLUSTER, id=0, endpoints=endpoints)
     return [
         definition.MessageQueue(
             topic=definition.Resource(name=topic),
@@ -276,7 +270,6 @@ def queues_of(topic: str, addresses: Sequence[str], count: int) -> list[Any]:
             broker=broker,
             accept_message_types=_TYPES,
         )
-        for broker in brokers
         for number in range(count)
     ]
 

@@ -36,7 +36,7 @@ from txbridge_rocketmq.grpc_messages import (
     topic_of,
 )
 from txbridge_rocketmq.grpc_protocol import SERVICE, definition, service
-from txbridge_rocketmq.grpc_streams import TelemetryStream, TelemetryStreams
+from txbridge_rocketmq.grpc_streams import ConnectedClient, TelemetryStream, TelemetryStreams
 from txbridge_rocketmq.requests import SendRequest
 from txbridge_rocketmq.sends import StoredRecord, as_request_error
 
@@ -104,6 +104,7 @@ class _Caller:
         self.authorization = headers.get("authorization", "")
         self.date_time = headers.get("x-mq-date-time", "")
         self.peer = peer_of(context.peer())
+        self.client: ConnectedClient = (self.client_id, self.peer)
 
 
 class GrpcService:
@@ -205,17 +206,17 @@ class GrpcService:
 
     async def _query_route(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
         topic = topic_of(request.topic)
-        queues = queues_of(topic, self._setting.grpc_addresses, await self._door.count_queues(topic, caller.peer))
+        queues = queues_of(topic, request.endpoints, await self._door.count_queues(topic, caller.peer))
         return service.QueryRouteResponse(status=_OK, message_queues=queues)
 
     async def _answer_heartbeat(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
         if request.client_type != definition.PRODUCER:
             raise RpcError(Code.UNSUPPORTED, CONSUMER_REFUSAL)
-        self._streams.note_heartbeat(caller.client_id)
+        self._streams.note_heartbeat(caller.client)
         return service.HeartbeatResponse(status=_OK)
 
     async def _answer_termination(self, _request: Any, caller: _Caller, key: AccessKey | None) -> Any:
-        self._streams.leave_groups(caller.client_id, key)
+        self._streams.leave_groups(caller.client, key)
         return service.NotifyClientTerminationResponse(status=_OK)
 
     async def _serve_telemetry(self, requests: Any, context: Any) -> None:
@@ -231,7 +232,7 @@ class GrpcService:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"the header x-mq-client-id is missing, or has more than {_LONGEST_CLIENT_ID} characters",
             )
-        stream = TelemetryStream(caller.client_id, key, caller.peer, self._setting.secret)
+        stream = TelemetryStream(caller.client, key, self._setting.secret)
         if not self._streams.add_stream(stream):
             self._count_answer("Telemetry", Code.TOO_MANY_REQUESTS)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients: see --max-connections")
@@ -318,7 +319,7 @@ class GrpcService:
             self._door.memory.give_back(size)
             if send.is_transactional:
                 # Kafka may have stored it, whatever it has answered.
-                self._streams.note_half_message(caller.client_id, send.topic)
+                self._streams.note_half_message(caller.client, send.topic)
         return stored
 
     async def _end_transaction(self, request: Any, _caller: _Caller, key: AccessKey | None) -> Any:

@@ -23,19 +23,26 @@ _MAX_EARLY = 10_000
 
 _log = get_logger("txbridge.rocketmq")
 
+#: A client's id, and the address of its connection. Two clients may have the same id: that of Rust is made of host,
+#: process id and a counter, which are equal in two containers. And a process may have one connection for all clients.
+ConnectedClient = tuple[str, str]
+
 
 class TelemetryStream:
     """One client's telemetry stream, for the event loop only."""
 
-    def __init__(self, client_id: str, key: AccessKey | None, peer: str, secret: bytes) -> None:
-        self.client_id = client_id
+    def __init__(self, client: ConnectedClient, key: AccessKey | None, secret: bytes) -> None:
+        self.client = client
         self.key = key
         #: Topics that its producer has named or sent a transaction to; as with RocketMQ's proxy they are its groups.
         self.topics: set[str] = set()
         self.groups: frozenset[str] = frozenset()
-        self.peer = peer
         self._secret = secret
         self._waiting: asyncio.Queue[object] = asyncio.Queue(_MAX_WAITING)
+
+    @property
+    def peer(self) -> str:
+        return self.client[1]
 
     @property
     def takes_checks(self) -> bool:
@@ -67,9 +74,9 @@ class TelemetryStreams:
     def __init__(self, door: Door, most: int) -> None:
         self._door = door
         self._most = most
-        self._streams: dict[str, list[TelemetryStream]] = {}
+        self._streams: dict[ConnectedClient, list[TelemetryStream]] = {}
         self._count = 0
-        self._early: OrderedDict[str, set[str]] = OrderedDict()
+        self._early: OrderedDict[ConnectedClient, set[str]] = OrderedDict()
         self._early_topics = 0
 
     def add_stream(self, stream: TelemetryStream) -> bool:
@@ -77,19 +84,19 @@ class TelemetryStreams:
         if self._count >= self._most:
             _log.warning("stream_refused", most=self._most)
             return False
-        self._streams.setdefault(stream.client_id, []).append(stream)
+        self._streams.setdefault(stream.client, []).append(stream)
         self._count += 1
         self._door.metrics.streams.set(self._count)
-        if early := self._early.pop(stream.client_id, None):
+        if early := self._early.pop(stream.client, None):
             self._early_topics -= len(early)
             self.add_topics(stream, early)
         return True
 
     def remove_stream(self, stream: TelemetryStream) -> None:
-        of_client = self._streams[stream.client_id]
+        of_client = self._streams[stream.client]
         of_client.remove(stream)
         if not of_client:
-            del self._streams[stream.client_id]
+            del self._streams[stream.client]
         self._count -= 1
         self._door.metrics.streams.set(self._count)
         self._door.groups.drop_member(stream)
@@ -99,11 +106,11 @@ class TelemetryStreams:
         stream.topics |= set(sorted(topics)[: max(0, _MAX_TOPICS - len(stream.topics))])
         self._set_groups(stream)
 
-    def note_half_message(self, client_id: str, topic: str) -> None:
+    def note_half_message(self, client: ConnectedClient, topic: str) -> None:
         """Note that the client sends a half message, so that it is asked even if it has not named the topic before."""
-        of_client = self._streams.get(client_id)
+        of_client = self._streams.get(client)
         if of_client is None:
-            early = self._early.setdefault(client_id, set())
+            early = self._early.setdefault(client, set())
             self._early_topics += topic not in early
             early.add(topic)
             while self._early_topics > _MAX_EARLY:
@@ -113,14 +120,14 @@ class TelemetryStreams:
                 if topic not in stream.topics:
                     self.add_topics(stream, {topic})
 
-    def note_heartbeat(self, client_id: str) -> None:
+    def note_heartbeat(self, client: ConnectedClient) -> None:
         """Handle a heartbeat: another door may have created the check topic of one of the client's groups."""
-        for stream in self._streams.get(client_id, ()):
+        for stream in self._streams.get(client, ()):
             self._set_groups(stream)
 
-    def leave_groups(self, client_id: str, key: AccessKey | None) -> None:
+    def leave_groups(self, client: ConnectedClient, key: AccessKey | None) -> None:
         """Remove a client from its groups. Any client can send the id, so the access key must be the stream's."""
-        for stream in self._streams.get(client_id, ()):
+        for stream in self._streams.get(client, ()):
             if stream.key is key:
                 self._door.groups.drop_member(stream)
                 stream.topics.clear()
@@ -136,4 +143,4 @@ class TelemetryStreams:
             self._door.set_groups(stream, stream.topics, stream.key)
         except RequestError as error:
             # The client learns of it when it sends to the topic: the request is refused for the same reason.
-            _log.debug("topic_not_joined", client=short_id(stream.client_id), remark=error.remark)
+            _log.debug("topic_not_joined", client=short_id(stream.client[0]), remark=error.remark)

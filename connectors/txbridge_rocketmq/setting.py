@@ -19,10 +19,8 @@ class DoorSetting:
     partitions: int
     limits: MessageLimits
     secret: bytes
-    #: Addresses of all doors, as clients reach them.
+    #: Addresses of all doors, as clients of the remoting protocol reach them.
     addresses: tuple[str, ...]
-    #: The same for gRPC.
-    grpc_addresses: tuple[str, ...]
     access: AccessKeys
     #: Returns the reason why nothing may be sent; empty if there is none.
     obstacle: Callable[[], str]

@@ -92,12 +92,11 @@ class DoorRun(Run):
             sender.start()
 
     def _door(self, number: int) -> Door:
-        addresses = ",".join(f"127.0.0.1:{port}" for port in self._ports)
         place, metrics = f"127.0.0.1:{self._ports[number]}", self._metrics[number]
         if self._grpc:
-            given = f"--grpc-advertised={addresses}", f"--grpc-listen={place}"
-            made = Door(self.bridge, *given, metrics_port=metrics)
+            made = Door(self.bridge, f"--grpc-listen={place}", metrics_port=metrics)
         else:
+            addresses = ",".join(f"127.0.0.1:{port}" for port in self._ports)
             made = Door(self.bridge, f"--advertised={addresses}", listen=place, metrics_port=metrics)
         return self._stack.enter_context(made)
 

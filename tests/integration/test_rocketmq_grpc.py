@@ -138,9 +138,8 @@ def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bri
 def test_p10_a_door_that_is_killed_under_load_loses_doubles_and_leaks_nothing(bridge: Bridge) -> None:
     """A client with two doors goes on at the other one. The results that it got agree with what readers see."""
     topic, ports = topic_of(bridge, "killed"), (free_port(), free_port())
-    advertised = "--grpc-advertised=" + ",".join(f"127.0.0.1:{port}" for port in ports)
-    first = Door(bridge, advertised, f"--grpc-listen=127.0.0.1:{ports[0]}")
-    second = Door(bridge, advertised, f"--grpc-listen=127.0.0.1:{ports[1]}")
+    first = Door(bridge, f"--grpc-listen=127.0.0.1:{ports[0]}")
+    second = Door(bridge, f"--grpc-listen=127.0.0.1:{ports[1]}")
     committed: list[bytes] = []
     with first, second, GrpcClient("java", [first, second], [topic]) as client:
         for number in range(90):

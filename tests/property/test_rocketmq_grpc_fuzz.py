@@ -27,7 +27,10 @@ CLIENT = (("x-mq-client-id", "fuzz"),)
 UNARY = ("QueryRoute", "Heartbeat", "SendMessage", "EndTransaction", "NotifyClientTermination")
 REFUSED = tuple(one.name for one in SERVICE.methods if one.name not in {*UNARY, "Telemetry"})
 REAL: dict[str, bytes] = {
-    "QueryRoute": service.QueryRouteRequest(topic=definition.Resource(name=TOPIC)).SerializeToString(),
+    "QueryRoute": service.QueryRouteRequest(
+        topic=definition.Resource(name=TOPIC),
+        endpoints=definition.Endpoints(addresses=[definition.Address(host="door", port=8081)]),
+    ).SerializeToString(),
     "Heartbeat": service.HeartbeatRequest(client_type=definition.PRODUCER).SerializeToString(),
     "SendMessage": sending().SerializeToString(),
     "EndTransaction": service.EndTransactionRequest(
@@ -285,7 +288,7 @@ def test_names_that_clients_invent_take_bounded_memory() -> None:
     with GrpcDoor() as door:
         streams = grpc_service.TelemetryStreams(door.door, 10)
         for number in range(3 * _MAX_EARLY):
-            streams.note_half_message("one" if number % 2 else f"client-{number}", f"topic-{number}")
+            streams.note_half_message(("one" if number % 2 else f"client-{number}", "peer"), f"topic-{number}")
         assert sum(map(len, streams._early.values())) <= _MAX_EARLY
         assert streams._early_topics == sum(map(len, streams._early.values()))
         # A client id that is longer than the limit is refused.

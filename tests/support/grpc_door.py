@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import grpc
 from txbridge_rocketmq.access import AccessKeys
+from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_metrics import DoorMetrics
@@ -61,17 +62,18 @@ class GrpcDoor:
             limits=MessageLimits(MOST, 3_600),
             secret=b"the secret of all doors of a test",
             addresses=("127.0.0.1:9876",),
-            grpc_addresses=("127.0.0.1:8081",),
             access=self._access,
             obstacle=lambda: "",
         )
         ends = DecisionOutlet(outlet, "END", "door")  # type: ignore[arg-type]
+        self._check_topics = CheckTopics(lambda *_: False, 50)
         self.door = Door(
             setting,
             outlet,  # type: ignore[arg-type]
             ends,
             topics,
             LookUps(_look, 1),
+            self._check_topics,
             lambda _group, _take, _is_unwanted: SimpleNamespace(stop=lambda: None, close=lambda _: None),
             metrics,
             memory=MEMORY,
@@ -86,6 +88,7 @@ class GrpcDoor:
         await self.door.groups.close()
         await self.door.drain_requests(5)
         self.door.close()
+        self._check_topics.close()
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -37,14 +37,6 @@ class DoorPlace:
         str,
         _option("GRPC_LISTEN", "Where RocketMQ 5 clients connect with gRPC. Default: not at all.", metavar="HOST:PORT"),
     ] = ""
-    grpc_advertised: Annotated[
-        str,
-        _option(
-            "GRPC_ADVERTISED",
-            "The gRPC addresses of all doors, as clients reach them. Default: that of --grpc-listen.",
-            metavar="HOST:PORT,...",
-        ),
-    ] = ""
     secret_file: Annotated[
         Path | None,
         _option(

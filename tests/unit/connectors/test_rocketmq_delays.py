@@ -112,7 +112,6 @@ class Way:
             limits=MessageLimits(1_000, 1_000),
             secret=SECRET,
             addresses=(),
-            grpc_addresses=(),
             access=AccessKeys(),
             obstacle=lambda: "",
         )

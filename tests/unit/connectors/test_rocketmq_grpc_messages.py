@@ -196,18 +196,24 @@ def test_a_check_has_the_message_as_it_was_sent() -> None:
     assert system.born_timestamp.ToMilliseconds() == 1_700_000_000_123
 
 
-def test_a_route_has_every_queue_at_every_door_and_all_its_types() -> None:
-    queues = queues_of("orders", ["10.0.0.1:8081", "door-2:8082"], 2)
-    assert [(one.broker.name, one.id) for one in queues] == [
-        ("door-10.0.0.1:8081", 0),
-        ("door-10.0.0.1:8081", 1),
-        ("door-door-2:8082", 0),
-        ("door-door-2:8082", 1),
-    ]
-    assert [one.broker.endpoints.scheme for one in queues[::2]] == [definition.IPv4, definition.DOMAIN_NAME]
+def test_a_route_has_every_queue_where_the_client_has_reached_the_door_and_all_its_types() -> None:
+    # So the Java client writes two names. It refuses several addresses in a route with DOMAIN_NAME.
+    addresses = [definition.Address(host=host, port=8081) for host in ("door-1", "door-2")]
+    endpoints = definition.Endpoints(scheme=definition.IPv6, addresses=addresses)
+    queues = queues_of("orders", endpoints, 2)
+    assert [(one.broker.name, one.id) for one in queues] == [("txbridge", 0), ("txbridge", 1)]
+    assert [one.broker.endpoints for one in queues] == [endpoints, endpoints]
     assert {tuple(one.accept_message_types) for one in queues} == {
         (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION)
     }
+
+
+@pytest.mark.parametrize("count", [0, 300])
+def test_a_route_without_an_address_or_with_hundreds_is_refused(count: int) -> None:
+    endpoints = definition.Endpoints(addresses=[definition.Address(host="door", port=8081)] * count)
+    with pytest.raises(RequestError, match="addresses by which the client reaches the door") as caught:
+        queues_of("orders", endpoints, 2)
+    assert status_of(caught.value).code == Code.ILLEGAL_ACCESS_POINT
 
 
 def test_settings_come_back_with_the_limit_and_a_back_off() -> None:

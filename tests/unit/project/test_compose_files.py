@@ -24,7 +24,7 @@ SHOP = ROOT / "examples" / "shop"
 #: Variables of the front door.
 DOORS = {
     SECRET_VARIABLE,
-    *(f"TXBRIDGE_ROCKETMQ_{name}" for name in ("LISTEN", "ADVERTISED", "GRPC_LISTEN", "GRPC_ADVERTISED")),
+    *(f"TXBRIDGE_ROCKETMQ_{name}" for name in ("LISTEN", "ADVERTISED", "GRPC_LISTEN")),
     *(f"TXBRIDGE_ROCKETMQ_{name}" for name in ("METRICS_HOST", "METRICS_PORT")),
 }
 #: The variable that chooses a release, with its default.
