@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -174,6 +175,10 @@ def test_real_clients_sign_and_speak_tls(bridge: Bridge, tmp_path: Path) -> None
             assert "may not speak for the group" in str(client.try_("plain", other, "x"))
         with GrpcClient("java", [door], keys=["ak", "another key"], tls=True) as client:
             assert "Signature is wrong" in str(client.try_("plain", topic, "x"))
+        with socket.create_connection(("127.0.0.1", door.grpc_port), 60) as plain:
+            plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert plain.recv(1) == b"", "grpcio closes it, and would write a line of its own"
+        assert {line[0] for line in door.log.splitlines()} == {"{"}
     with Door(bridge, GRPC, f"--access-keys={keys}") as door:
         with GrpcClient("python", [door], keys=["ak", "the secret key"]) as client:
             client.transaction(topic, "in plain", "unknown", "commit")
