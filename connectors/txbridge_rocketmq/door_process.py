@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -171,6 +172,8 @@ async def _serve(
         server.start(partial(DoorConnection, remoting), remoting.connections)
         if rpc is not None:
             await rpc.start(door)
+        # What is there by now stays. Each full collection would look at it, for tens of milliseconds.
+        gc.freeze()
         at_end.callback(asyncio.create_task(_watch(kafka, watch, look_at_half)).cancel)
         _log.info(
             "door_started",
