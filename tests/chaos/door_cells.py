@@ -1,19 +1,21 @@
-"""The chaos cells of the front door: one of two is killed and started again.
+"""The chaos cell of the front door: two doors are killed and started again in turns, while clients come and go.
 
-RocketMQ's own Java clients go on with the other one and come back to the first.
+Some of RocketMQ's own clients, of either protocol, are there all the time. Others start while a door is dead, send, and
+leave. A check may reach any client of a group, and all know the answer, as an application does by its database.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from itertools import count
 from pathlib import Path
 
 from txbridge_rocketmq.identity import transaction_id
 
 from tests.chaos.cells import PARTITIONS, Cell, Run
-from tests.chaos.client import intended
+from tests.chaos.client import FAULT_OVER, intended
 from tests.chaos.store import Plan
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import SECRET, Client, Door, GrpcClient, JavaClient, topic_of
@@ -21,9 +23,10 @@ from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
+#: Producer group of the remoting protocol. That of gRPC is the topic.
 _GROUP = "chaos"
-_CLIENTS = 3
-
+#: Transactions of a client that starts while a door is dead.
+_VISIT = 100
 
 _ANSWERS = {
     LocalTransactionState.COMMIT_MESSAGE: "commit",
@@ -33,25 +36,27 @@ _ANSWERS = {
 
 
 class _Sender(threading.Thread):
-    """One client, which sends one transaction after the other."""
+    """One client, which sends one transaction after the other until it has sent some, and `is_over`."""
 
-    def __init__(self, run: DoorRun, name: str, client: Client, numbers: range) -> None:
+    def __init__(self, run: DoorRun, name: str, client: Client, least: int, is_over: Callable[[], bool]) -> None:
         super().__init__(name=name, daemon=True)
-        self._run, self._client, self._numbers = run, client, numbers
+        self._run, self._client, self._least, self._is_over = run, client, least, is_over
         self._pipe = threading.Lock()
         self.done = 0
         self.stopped = False
 
     def run(self) -> None:
-        for number in self._numbers:
+        for number in count():
+            if number >= self._least and self._is_over():
+                break
             answer, commits = intended(number)
+            final = "commit" if commits else "rollback"
             told = ["error"]
             # A SEND that has failed at all doors is sent again as another message, as an application does.
             while told[0] == "error" and not self.stopped:
-                final = "commit" if commits else "rollback"
                 with self._pipe:
                     told = self._client.try_(
-                        "transaction", self._run.topic, str(number), _ANSWERS[answer], final, "", "", ""
+                        "transaction", self._run.topic, f"{number}/{final}", _ANSWERS[answer], final, "", "", ""
                     )
             if self.stopped:
                 return
@@ -60,66 +65,79 @@ class _Sender(threading.Thread):
 
     def decisions(self) -> dict[str, bool]:
         """The results of its local transactions and of its answers to checks, by transaction id."""
+        is_grpc = isinstance(self._client, GrpcClient)
+        group, names_id = (self._run.topic, "message_id") if is_grpc else (_GROUP, "transaction_id")
         with self._pipe:
             said = self._client.sent()
-            said += [(one[self._run.names_id], one["text"]) for one in self._client.checks()]
-        return {self._run.id_of(name): intended(int(text))[1] for name, text in said}
+            said += [(one[names_id], one["text"]) for one in self._client.checks()]
+        return {transaction_id(SECRET.encode(), group, name): text.endswith("/commit") for name, text in said}
 
 
 class DoorRun(Run):
     """Two workers, two doors, and RocketMQ's clients."""
 
-    def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int, *, grpc: bool) -> None:
-        self._grpc = grpc
-        #: Name of the transaction's id in a client's own rows of checks.
-        self.names_id = "message_id" if grpc else "transaction_id"
+    def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int) -> None:
         self._stack = ExitStack()
+        #: Decisions of the clients that have left.
+        self._left: dict[str, bool] = {}
         super().__init__(kafka, bridge, folder, transactions)
 
     def _start(self, transactions: int) -> None:
         # RocketMQ's clients refuse names with a dot.
         self.topic = topic_of(self.bridge, "real", PARTITIONS)
-        self._ports, self._metrics = ([free_port() for _ in range(2)] for _ in range(2))
+        self._ports = [[free_port() for _ in range(3)] for _ in range(2)]
         self.doors = [self._door(number) for number in range(2)]
-        share = transactions // _CLIENTS
-        self.clients = []
-        for number in range(_CLIENTS):
-            client = self._stack.enter_context(self._client())
-            sender = _Sender(self, f"client-{number}", client, range(number * share, (number + 1) * share))
-            self.clients.append(sender)
+        stay = [JavaClient("5.3.2", self.doors, _GROUP), GrpcClient("java", self.doors, [self.topic])]
+        is_over = (self.folder / FAULT_OVER).exists
+        self.clients = [
+            _Sender(self, f"client-{number}", self._stack.enter_context(one), transactions // len(stay), is_over)
+            for number, one in enumerate(stay)
+        ]
         self.store = self
         for sender in self.clients:
             sender.start()
 
     def _door(self, number: int) -> Door:
-        place, metrics = f"127.0.0.1:{self._ports[number]}", self._metrics[number]
-        if self._grpc:
-            made = Door(self.bridge, f"--grpc-listen={place}", metrics_port=metrics)
-        else:
-            addresses = ",".join(f"127.0.0.1:{port}" for port in self._ports)
-            made = Door(self.bridge, f"--advertised={addresses}", listen=place, metrics_port=metrics)
+        port, grpc_port, metrics_port = self._ports[number]
+        advertised = "--advertised=" + ",".join(f"127.0.0.1:{ports[0]}" for ports in self._ports)
+        grpc = f"--grpc-listen=127.0.0.1:{grpc_port}"
+        made = Door(self.bridge, advertised, grpc, listen=f"127.0.0.1:{port}", metrics_port=metrics_port)
         return self._stack.enter_context(made)
 
-    def kill_door(self) -> None:
-        """Kill the first door, and start it again at the address that clients know."""
-        self.doors[0].kill()
-        self.doors[0] = self._door(0)
+    def restart_door(self, number: int) -> None:
+        """Start a dead door again, and wait until clients have come back to it.
 
-    def _client(self) -> Client:
-        if self._grpc:
-            return GrpcClient("java", self.doors, [self.topic])
-        return JavaClient("5.3.2", self.doors, _GROUP)
+        A client that does not come back would leave its work to the other door forever.
+        """
+        self.doors[number] = self._door(number)
+        stored = lambda: self.doors[number].metrics()["send_seconds_count"]  # noqa: E731
+        eventually(stored, 60, "the door that was started again gets no messages")
 
-    def id_of(self, name: str) -> str:
-        """The id of a transaction by the client's name for it."""
-        return transaction_id(SECRET.encode(), self.topic if self._grpc else _GROUP, name)
+    def let_visit(self, made: Sequence[Client]) -> None:
+        """Let clients start, send and leave."""
+        with ExitStack() as stack:
+            senders = [
+                _Sender(self, f"visitor-{number}", stack.enter_context(one), _VISIT, lambda: True)
+                for number, one in enumerate(made)
+            ]
+            for one in senders:
+                one.start()
+            try:
+                for one in senders:
+                    eventually(lambda one=one: one.done, 20, f"{one.name} cannot send while one of two doors is dead")  # type: ignore[misc]
+                    one.join(300)
+                    assert one.done == _VISIT
+                    self._left |= one.decisions()
+            finally:
+                for one in senders:
+                    one.stopped = True
 
     @property
     def count(self) -> int:
         return sum(one.done for one in self.clients)
 
     def decisions(self) -> dict[str, bool]:
-        return {name: commits for one in self.clients for name, commits in one.decisions().items()}
+        return self._left | {name: commits for one in self.clients for name, commits in one.decisions().items()}
 
     def plans(self) -> dict[str, Plan]:
         """Plans with one message for each transaction, due at once."""
@@ -140,16 +158,12 @@ class DoorRun(Run):
         self._stack.close()
 
 
-def _door_killed(run: Run) -> None:
+def _doors_killed_in_turns(run: Run) -> None:
     assert isinstance(run, DoorRun)
-    run.kill_door()
-    # A client that does not come back would leave half of the work to the other door forever.
-    stored = lambda: run.doors[0].metrics()["send_seconds_count"]  # noqa: E731
-    eventually(lambda: stored() or not any(one.is_alive() for one in run.clients), 300)
-    assert stored(), "the door that was started again got no message before the end of the traffic"
+    for number in (0, 1, 0, 1):
+        run.doors[number].kill()
+        run.let_visit([JavaClient("4.9.8", run.doors, _GROUP), GrpcClient("python", run.doors, [run.topic])])
+        run.restart_door(number)
 
 
-DOOR_CELLS = {
-    "door kill -9": Cell(_door_killed, make=partial(DoorRun, grpc=False)),
-    "door kill -9, gRPC": Cell(_door_killed, make=partial(DoorRun, grpc=True)),
-}
+DOOR_CELLS = {"doors kill -9 in turns": Cell(_doors_killed_in_turns, make=DoorRun)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.cells import CELLS, run_cell
+from tests.chaos.door_cells import DOOR_CELLS
 
 LONG = pytest.mark.long
 
@@ -27,3 +28,14 @@ def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str, transactions:
     # Two of eleven are of this kind, and 93 of 100 commit.
     assert report.several > 0.12 * transactions
     assert report.delayed > 0.12 * transactions
+
+
+@pytest.mark.long
+def test_p3_p10_doors_die_in_turns_while_clients_come_and_go() -> None:
+    """Every client starts and sends while one of two doors is dead. What it was told agrees with what readers see."""
+    [(name, cell)] = DOOR_CELLS.items()
+    report = run_cell(name, cell, 600)
+    print(report)
+    assert report.violations == []
+    # Those that stay send 600 or more, and those of four turns 800. 93 of 100 commit.
+    assert report.committed > 0.8 * 1_400

@@ -17,7 +17,6 @@ from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import SECRET, Door, GrpcClient, RawClient, answer_fields, heartbeat, topic_of
 from txbridge.cli.app import app
 from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.ports import free_port
 
 GRPC = "--grpc-listen=127.0.0.1:0"
 
@@ -133,31 +132,6 @@ def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bri
         assert there.ask(37, answer_fields(topic, check, 8))[0]["code"] == 0
         bridge.wait_visible(topic, [b"one"])
     assert bridge.visible(topic) == Counter({b"one": 1})
-
-
-@pytest.mark.long
-def test_p10_a_door_that_is_killed_under_load_loses_doubles_and_leaks_nothing(bridge: Bridge) -> None:
-    """A client with two doors goes on at the other one. The results that it got agree with what readers see."""
-    topic, ports = topic_of(bridge, "killed"), (free_port(), free_port())
-    first = Door(bridge, f"--grpc-listen=127.0.0.1:{ports[0]}")
-    second = Door(bridge, f"--grpc-listen=127.0.0.1:{ports[1]}")
-    committed: list[bytes] = []
-    with first, second, GrpcClient("java", [first, second], [topic]) as client:
-        for number in range(90):
-            if number == 30:
-                first.kill()
-            answer = "rollback" if number % 3 == 0 else "commit"
-            said = client.try_("transaction", topic, f"m{number}", answer, answer, "", "", "")
-            if said[0] == "done" and answer == "commit":
-                committed.append(b"m%d" % number)
-        assert len(committed) > 40, "a client that has two doors goes on"
-        bridge.wait_visible(topic, committed, 90)
-        # Checks recover the decisions that were lost with the door.
-        eventually(lambda: all(len(one) == 1 for one in bridge.outcomes().values()), 60)
-        found = bridge.visible(topic)
-    assert set(found.values()) == {1}
-    assert set(committed) <= set(found)
-    assert {one for one in found if int(one[1:]) % 3 == 0} == set()
 
 
 @pytest.mark.long

@@ -199,6 +199,11 @@ public final class DoorClient {
             + result.getMessageQueue().getQueueId() + "\t" + result.getQueueOffset();
     }
 
+    /** The answer to a check about the message of another client, which stands in its text: "17/commit". */
+    private static String ofAnother(String text) {
+        return text.contains("/") ? text.substring(text.indexOf('/') + 1) : "unknown";
+    }
+
     private static LocalTransactionState state(String answer) {
         switch (answer) {
             case "commit":
@@ -227,7 +232,7 @@ public final class DoorClient {
                 message.getKeys(), message.getProperty("p"), message.getProperty("TRANSACTION_CHECK_TIMES"),
                 message.getProperty("PGROUP"), String.valueOf(message.getBody().length),
                 message.getBornHostString()));
-            String[] answers = ANSWERS.getOrDefault(text, new String[] {"unknown"});
+            String[] answers = ANSWERS.getOrDefault(text, new String[] {ofAnother(text)});
             return state(answers[Math.min(number, answers.length - 1)]);
         }
     }

@@ -190,7 +190,8 @@ public final class GrpcClient {
             message.getTag().orElse(""), String.join(" ", new TreeSet<>(message.getKeys())),
             message.getProperties().getOrDefault("p", ""), String.valueOf(message.getBody().remaining()),
             ((MessageViewImpl) message).isCorrupted() ? "True" : "False", host.substring(0, host.lastIndexOf(':'))));
-        String[] answers = ANSWERS.getOrDefault(text, new String[] {"unknown"});
+        // The answer about the message of another client stands in its text: "17/commit".
+        String[] answers = ANSWERS.getOrDefault(text, new String[] {text.substring(text.indexOf('/') + 1)});
         switch (answers[Math.min(number, answers.length - 1)]) {
             case "commit":
                 return TransactionResolution.COMMIT;
