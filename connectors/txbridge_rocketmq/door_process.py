@@ -127,7 +127,7 @@ async def _serve(
             await asyncio.to_thread(outlet.start, loop, topic)
         topics = Topics(partial(look_up, requests))
         at_end.callback(topics.close)
-        make_topic = partial(_make_check_topic, admin, names, layout)
+        make_topic = partial(_make_check_topic, requests, names, layout)
         check_topics = CheckTopics(make_topic, options.max_groups)
         at_end.callback(check_topics.close)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -213,11 +213,11 @@ def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[GrpcServer | 
 
 
 def _make_check_topic(
-    admin: AdminClient, names: Names, layout: Layout, group: str, is_unwanted: Callable[[], bool]
+    requests: ControllerRequests, names: Names, layout: Layout, group: str, is_unwanted: Callable[[], bool]
 ) -> bool:
     bounds = Bounds(is_unwanted=is_unwanted)
     bounds.require_wanted()
-    return ensure_check_topic(admin, names, group, layout, bounds=bounds)
+    return requests.lend_client(lambda admin: ensure_check_topic(admin, names, group, layout, bounds=bounds))
 
 
 def _join(

@@ -21,9 +21,9 @@ from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.topics import MAX_NAMES, LookUps, NoAnswerError
 
-#: Seconds between two look-ups of a group of plain producers, of which another door may have created the check topic.
-#: Clients introduce themselves every 30 s.
-_LOOK_EVERY_S = 30.0
+#: Shortest time (s) between two look-ups of a group of plain producers: another door may have created its check
+#: topic. Clients introduce themselves every 30 s; with the same time here, each second look-up would come too early.
+_LOOK_EVERY_S = 20.0
 #: Pause (s) after the door could not join a group, or look groups up. A first check comes after six seconds.
 _RETRY_S = 2.0
 #: Pause (s) while the door is in as many groups as it may be. It leaves one now and then.

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from txbridge.deadline import Deadline
+from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka.topic_rules import config_resource
 
 #: Number of attempts among which a time-out is divided; each failure replaces the client. The second attempt usually
@@ -26,6 +27,7 @@ _ATTEMPTS = 3
 _MARGIN_S = 1.0
 
 _K = TypeVar("_K")
+_T = TypeVar("_T")
 #: Makes a request with this client and time-out (s).
 Request = Callable[[AdminClient, float], Mapping[_K, Future[Any]]]
 
@@ -101,6 +103,15 @@ class ControllerRequests:
 
         answers = self.ask(request, timeout)
         return {name: answers[name] for name in names}, {name: answers[resources[name]] for name in names}
+
+    def lend_client(self, work: Callable[[AdminClient], _T]) -> _T:
+        """Return what `work` makes of the client. If Kafka does not answer it, the next request uses another one."""
+        client = self._connect_once()
+        try:
+            return work(client)
+        except KafkaUnreachableError:
+            self._give_up(client)
+            raise
 
     def _connect_once(self) -> AdminClient:
         with self._lock:

@@ -159,3 +159,19 @@ def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+def test_several_requests_of_one_client_use_another_one_once_kafka_has_not_answered() -> None:
+    used: list[Any] = []
+
+    def work(client: Any) -> str:
+        used.append(client)
+        if client == "first":
+            raise KafkaUnreachableError("no answer")
+        return "here"
+
+    lender = requests(["first", "second"])
+    with pytest.raises(KafkaUnreachableError):
+        lender.lend_client(work)
+    assert [lender.lend_client(work), lender.lend_client(work)] == ["here", "here"]
+    assert used == ["first", "second", "second"]
