@@ -40,6 +40,8 @@ class AccessKey:
     secret: bytes
     #: Producer groups that it may speak for; None means every group.
     groups: frozenset[str] | None
+    #: Whether it may create topics.
+    is_admin: bool = False
 
     def __repr__(self) -> str:
         return f"AccessKey({self.name!r})"
@@ -131,7 +133,7 @@ def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
 def read_keys(path: Path) -> AccessKeys:
     """Read a TOML file with tables `[[key]]`: access_key, secret_key, and groups unless the key may speak for all.
 
-    Raises UsageError.
+    A key with `admin = true` may create topics. Raises UsageError.
     """
     try:
         given = tomllib.loads(path.read_text("utf-8"))
@@ -156,13 +158,17 @@ def _key_of(table: object, where: str) -> AccessKey:
         "access_key",
         "secret_key",
         "groups",
+        "admin",
     }:
-        raise UsageError(f"{where} needs access_key and secret_key, and may have groups, but nothing else")
+        raise UsageError(f"{where} needs access_key and secret_key, and may have groups and admin, but nothing else")
     name, secret, groups = table["access_key"], table["secret_key"], table.get("groups")
+    is_admin = table.get("admin", False)
     if not isinstance(name, str) or not name or not isinstance(secret, str) or len(secret) < _SHORTEST_SECRET:
         raise UsageError(
             f"{where}: access_key must be a string, and secret_key one of at least {_SHORTEST_SECRET} characters"
         )
     if groups is not None and not (isinstance(groups, list) and all(isinstance(one, str) for one in groups)):
         raise UsageError(f"{where}: groups must be a list of strings")
-    return AccessKey(name, secret.encode(), None if groups is None else frozenset(groups))
+    if not isinstance(is_admin, bool):
+        raise UsageError(f"{where}: admin must be true or false")
+    return AccessKey(name, secret.encode(), None if groups is None else frozenset(groups), is_admin)

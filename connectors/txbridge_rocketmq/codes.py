@@ -14,6 +14,8 @@ class RequestCode(IntEnum):
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17
+    GET_ALL_TOPIC_CONFIG = 21
+    GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
     GET_MIN_OFFSET = 31
@@ -30,11 +32,25 @@ class RequestCode(IntEnum):
     UNLOCK_BATCH_MQ = 42
     CHECK_CLIENT_CONFIG = 46
     GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    GET_TOPIC_STATS_INFO = 202
+    GET_CONSUMER_CONNECTION_LIST = 203
+    GET_PRODUCER_CONNECTION_LIST = 204
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    DELETE_SUBSCRIPTIONGROUP = 207
+    GET_CONSUME_STATS = 208
+    DELETE_TOPIC_IN_BROKER = 215
+    DELETE_TOPIC_IN_NAMESRV = 216
+    QUERY_TOPIC_CONSUME_BY_WHO = 300
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     RESUME_CHECK_HALF_MESSAGE = 323
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
+    GET_ALL_PRODUCER_INFO = 328
+    GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
@@ -96,9 +112,31 @@ REFUSALS: dict[int, str] = {
     ),
     **dict.fromkeys(
         (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
-        "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates",
+        "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which "
+        "the last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset",
     ),
-    RequestCode.UPDATE_AND_CREATE_TOPIC: "the txbridge door does not create topics: create the topic in Kafka",
+    **dict.fromkeys(
+        (
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            RequestCode.GET_TOPIC_STATS_INFO,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV,
+            RequestCode.GET_TOPIC_CONFIG,
+        ),
+        "the txbridge door only lists and creates topics: use kafka-topics.sh, kafka-configs.sh, kafka-get-offsets.sh",
+    ),
+    **dict.fromkeys(
+        (
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            RequestCode.GET_CONSUME_STATS,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        ),
+        "the txbridge door has no consumers: kafka-consumer-groups.sh shows those of Kafka and their lag",
+    ),
+    RequestCode.GET_ALL_PRODUCER_INFO: "the txbridge door lists one group: ask with mqadmin producerConnection",
     RequestCode.RESUME_CHECK_HALF_MESSAGE: "the txbridge door does not resume messages: run `txbridge resume`",
     **dict.fromkeys(
         (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),

@@ -75,6 +75,10 @@ class Door:
             raise no_topic(topic)
         return min(count, identity.LARGEST_PARTITION + 1)
 
+    def forget_topic(self, topic: str) -> None:
+        """Ask Kafka again about a topic that has been created."""
+        self._topics.forget_topic(topic)
+
     def set_groups(self, member: GroupMember, names: Iterable[str], key: AccessKey | None) -> None:
         """Set the groups of a member.
 

@@ -45,6 +45,8 @@ class DoorOptions:
     memory: int
     max_connections: int
     max_groups: int
+    #: Partitions of topics that are created when a client names them; 0: none is created.
+    auto_create_topics: int
 
     def __repr__(self) -> str:
         return f"DoorOptions({self.host}:{self.port})"
@@ -65,6 +67,7 @@ def door_options(
     memory_mib: int = 256,
     max_connections: int = 5_000,
     max_groups: int = 500,
+    auto_create_topics: int = 0,
     environ: Mapping[str, str] = os.environ,
 ) -> DoorOptions:
     """Validate the options of the command. Raises UsageError, which says what to do."""
@@ -90,6 +93,7 @@ def door_options(
         memory=memory_mib * _MIB,
         max_connections=max_connections,
         max_groups=max_groups,
+        auto_create_topics=auto_create_topics,
     )
 
 

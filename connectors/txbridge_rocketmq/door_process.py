@@ -32,6 +32,7 @@ from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import WebServer
+from txbridge_rocketmq.admin import MqadminRequests
 from txbridge_rocketmq.check_topics import CheckTopics, Make
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
@@ -43,6 +44,7 @@ from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.remoting_server import RemotingServer
 from txbridge_rocketmq.setting import DoorSetting
+from txbridge_rocketmq.topic_admin import TopicAdmin
 from txbridge_rocketmq.topics import LookUps, Topics, look_up
 
 if TYPE_CHECKING:
@@ -125,7 +127,8 @@ async def _serve(
         for outlet, topic in ((records, names.half), (end_outlet, names.end)):
             at_end.push_async_callback(asyncio.to_thread, outlet.close)
             await asyncio.to_thread(outlet.start, loop, topic)
-        topics = Topics(partial(look_up, requests))
+        topic_admin = TopicAdmin(partial(look_up, requests), admin, layout, options.auto_create_topics)
+        topics = Topics(topic_admin.look_or_create)
         at_end.callback(topics.close)
         make_topic = partial(_make_check_topic, requests, names, layout)
         check_topics = CheckTopics(make_topic, options.max_groups)
@@ -158,7 +161,9 @@ async def _serve(
             memory=options.memory,
             max_groups=options.max_groups,
         )
-        remoting = Remoting(door)
+        admin_requests = MqadminRequests(door, topic_admin)
+        at_end.callback(admin_requests.close)
+        remoting = Remoting(door, admin_requests)
         at_end.callback(door.close)
         at_end.callback(remoting.close)
         at_end.push_async_callback(door.drain_requests, _PATIENCE_S)

@@ -173,6 +173,10 @@ class Groups:
             self._join_or_leave(name, group)
         return self._topics.ensure_topic(name)
 
+    def members_of(self, name: str) -> list[GroupMember]:
+        """The connected members of a group."""
+        return list(self._groups[name].members) if name in self._groups else []
+
     async def close(self) -> None:
         """Leave all groups. Takes _LEAVE_S at most."""
         self._closing.set()

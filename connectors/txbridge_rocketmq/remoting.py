@@ -11,6 +11,7 @@ from txbridge.core.names import TRACE_TOPIC
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping, routes
 from txbridge_rocketmq.access import AccessKey, require_group
+from txbridge_rocketmq.admin import MqadminRequests
 from txbridge_rocketmq.codes import (
     CONSUMER_REFUSAL,
     NAMESPACE_REFUSAL,
@@ -41,8 +42,9 @@ _MAX_HEARTBEAT = 256 * 1024
 class Remoting:
     """Requests of the remoting protocol and their answers, for the event loop only."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, admin: MqadminRequests) -> None:
         self._door = door
+        self._admin = admin
         self._metrics = door.metrics
         self.memory = door.memory
         self.max_frame = MAX_FRAME
@@ -57,6 +59,7 @@ class Remoting:
             RequestCode.HEART_BEAT: self._on_heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._on_unregister,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._on_route,
+            **dict.fromkeys(admin.handlers, self._on_admin_request),
         }
 
     # --- events of a connection ---------------------------------------------------------------------------------------
@@ -132,6 +135,12 @@ class Remoting:
         route = routes.route(self._door.setting.addresses, queues)
         connection.send_response(command, ResponseCode.SUCCESS, body=route)
 
+    async def _on_admin_request(
+        self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None
+    ) -> None:
+        body = await self._admin.handlers[command.code](connection, command, key)
+        connection.send_response(command, ResponseCode.SUCCESS, body=body)
+
     async def _on_heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         producers, has_consumers = _introduced(command.body)
         # The connection may be lost since the request was read. A member that nobody removes would get checks for ever.
@@ -193,6 +202,9 @@ _REQUESTS = frozenset(RequestCode)
 
 def _refuse(connection: DoorConnection, command: RemotingCommand, error: RequestError) -> None:
     _log.debug("request_refused", peer=connection.peer, request=command.code, code=error.code, remark=error.remark)
+    if command.code == RequestCode.UPDATE_AND_CREATE_TOPIC and command.language == "GO":
+        # The admin client of Go takes any answer for success. Without one its CreateTopic fails after five seconds.
+        return
     connection.send_response(command, error.code, error.remark)
 
 

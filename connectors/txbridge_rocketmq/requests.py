@@ -1,4 +1,4 @@
-"""Requests of producers as values: SEND in its three forms, and END_TRANSACTION."""
+"""Requests as values: SEND in its three forms, END_TRANSACTION, and UPDATE_AND_CREATE_TOPIC."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from txbridge_rocketmq.codes import RequestCode, RequestError, ResponseCode
 from txbridge_rocketmq.command import RemotingCommand
 from txbridge_rocketmq.identity import unpacked
 from txbridge_rocketmq.message import PREPARED, TRANSACTION_MASK, parse_properties
+from txbridge_rocketmq.routes import READ_AND_WRITE
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
 #: The short names of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, by those of SEND_MESSAGE.
@@ -24,6 +25,8 @@ _SHORT = {
     "properties": "i",
     "batch": "m",
 }
+#: Maximum of queues of a new topic, as of `txbridge topics`. A larger number is a typing error.
+_MAX_QUEUES = 10_000
 TRAN_MSG, PGROUP, UNIQ_KEY = "TRAN_MSG", "PGROUP", "UNIQ_KEY"
 #: Prefix of the groups in which a client with enableMsgTrace sends data about its messages.
 _TRACE_GROUP = "_INNER_TRACE_PRODUCER"
@@ -106,6 +109,19 @@ def parse_send(command: RemotingCommand) -> SendRequest:
             f"sysFlag says {kind}, but the property {TRAN_MSG} is not true: no consumer would ever see it",
         )
     return send
+
+
+def parse_topic(fields: Mapping[str, str]) -> tuple[str, int]:
+    """Read the name and the number of queues of an UPDATE_AND_CREATE_TOPIC. Raises RequestError."""
+    topic, queues = _text(fields, "topic"), _number(fields, "writeQueueNums")
+    if not 1 <= queues <= _MAX_QUEUES:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"writeQueueNums must be between 1 and {_MAX_QUEUES}")
+    if _number(fields, "perm") != READ_AND_WRITE:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            "perm must be 6, read and write: Kafka's ACLs say who may read a topic or write to it",
+        )
+    return topic, queues
 
 
 _DECISIONS = {decision.value: decision for decision in Decision}

@@ -11,8 +11,8 @@ DEFAULT_QUEUES = 4
 
 #: Cluster name by which the doctor recognises a door.
 CLUSTER = "txbridge"
-#: Read and write: a client drops a queue that it may not read from some of its lists.
-_PERMISSION = 6
+#: The permission of all queues: a client drops one that it may not read from some of its lists.
+READ_AND_WRITE = 6
 
 
 def broker_name(address: str) -> str:
@@ -22,24 +22,34 @@ def broker_name(address: str) -> str:
 
 def route(addresses: Sequence[str], queues: int) -> bytes:
     """Route of a topic. Any door takes messages for any partition."""
-    brokers = [
-        {
-            "brokerAddrs": {"0": address},
-            "brokerName": broker_name(address),
-            "cluster": CLUSTER,
-            "enableActingMaster": False,
-        }
-        for address in addresses
-    ]
     data = [
         {
             "brokerName": broker_name(address),
-            "perm": _PERMISSION,
+            "perm": READ_AND_WRITE,
             "readQueueNums": queues,
             "topicSysFlag": 0,
             "writeQueueNums": queues,
         }
         for address in addresses
     ]
-    answer = {"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": data}
+    answer = {"brokerDatas": [*_brokers(addresses).values()], "filterServerTable": {}, "queueDatas": data}
     return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def cluster(addresses: Sequence[str]) -> bytes:
+    """The doors as a cluster of brokers, for administrators."""
+    brokers = _brokers(addresses)
+    answer = {"brokerAddrTable": brokers, "clusterAddrTable": {CLUSTER: [*brokers]}}
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _brokers(addresses: Sequence[str]) -> dict[str, dict[str, object]]:
+    return {
+        broker_name(address): {
+            "brokerAddrs": {"0": address},
+            "brokerName": broker_name(address),
+            "cluster": CLUSTER,
+            "enableActingMaster": False,
+        }
+        for address in addresses
+    }

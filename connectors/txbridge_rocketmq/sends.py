@@ -17,7 +17,7 @@ from txbridge.core.half_message import half_headers
 from txbridge.core.names import Headers
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
-from txbridge_rocketmq.codes import RequestError, ResponseCode
+from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
@@ -287,11 +287,17 @@ def as_request_error(error: Exception, request: str, peer: str) -> RequestError:
 
 def no_topic(topic: str) -> RequestError:
     """The error for a topic that Kafka does not have."""
+    # Consumers, and administrators who ask about them, name the topic %RETRY%GROUP.
+    advice = CONSUMER_REFUSAL if topic.startswith("%") else _CREATE
     return RequestError(
-        ResponseCode.TOPIC_NOT_EXIST,
-        f"No topic route info in name server for the topic: {topic}\nCreate the topic in Kafka: the txbridge door "
-        "does not create topics.",
+        ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}\n{advice}"
     )
+
+
+_CREATE = (
+    "Create the topic in Kafka: the txbridge door creates one only for an administrator, or in a test environment "
+    "(--auto-create-topics)."
+)
 
 
 #: Codes for errors of Kafka after which sending again does not help.

@@ -115,6 +115,11 @@ class Topics:
             self._send_requests()
         return await answer
 
+    def forget_topic(self, topic: str) -> None:
+        """Ask Kafka again when the topic is named next."""
+        self._known.pop(topic, None)
+        self._missing.pop(topic, None)
+
     def _send_requests(self) -> None:
         while self._waiting and len(self._requests) < _REQUESTS:
             names: list[str] = []

@@ -452,6 +452,22 @@ def test_each_right_that_a_doctor_lacks_is_named(shared: Scene, laid_out: Bridge
     assert not report.complete or not report.healthy
 
 
+def test_the_right_to_create_topics_that_a_door_lacks_is_named(shared: Scene) -> None:
+    user = shared.user("doctor", "client")
+    settings = WorkerSettings(
+        bootstrap_servers=shared.secure.secure, namespace=shared.bridge.namespace, kafka=user.settings
+    )
+    questions = Questions(Role.CLIENT, (GROUP,), door=True, creates_topics=True)
+
+    def texts() -> str:
+        return "\n".join(one.text for one in examine(settings, questions).findings)
+
+    lacking = "(--auto-create-topics): missing right CREATE on topic"
+    assert lacking in texts()
+    user.grant(Right(ResourceKind.TOPIC, "txbridge-", Pattern.PREFIXED, ("CREATE",)))
+    assert lacking not in texts()
+
+
 @pytest.fixture(scope="module")
 def laid_out(secure: SecureKafka) -> Iterator[Bridge]:
     """A namespace with all its topics, the check topic included."""

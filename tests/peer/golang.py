@@ -15,10 +15,24 @@ _SETTINGS = {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": 
 
 
 def go_client() -> Path:
-    """Path of the program, built if it is not in the cache. EnvironmentProblemError if that is not possible."""
-    name = named_by("rocketmq-client-golang", *(_GO / file for file in ("main.go", "go.mod", "go.sum")))
+    """Path of the producer, built if it is not in the cache. EnvironmentProblemError if that is not possible."""
+    return _program("rocketmq-client-golang", ".")
+
+
+def go_admin() -> Path:
+    """Path of the admin client. As `go_client`."""
+    return _program("rocketmq-admin-golang", "admin")
+
+
+def _program(what: str, package: str) -> Path:
+    name = named_by(what, *(_GO / file for file in (f"{package}/main.go", "go.mod", "go.sum")))
 
     def build(folder: Path) -> None:
-        run(["go", "build", "-o", f"{folder}/client", "."], _GO, _BUILD_TIMEOUT_S, {**os.environ, **_SETTINGS})
+        run(
+            ["go", "build", "-o", f"{folder}/client", f"./{package}"],
+            _GO,
+            _BUILD_TIMEOUT_S,
+            {**os.environ, **_SETTINGS},
+        )
 
     return cached(name, build) / "client"

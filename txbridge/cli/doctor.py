@@ -88,7 +88,8 @@ def doctor(
             from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
             from txbridge.doctor.run import examine  # noqa: PLC0415
         whose = role or (Role.RELAY if relay else Role.CLIENT if door else Role.WORKER)
-        report = examine(settings, Questions(whose, tuple(group or ()), tuple(real_topic or ()), door))
+        creates = door and place.auto_create_topics > 0
+        report = examine(settings, Questions(whose, tuple(group or ()), tuple(real_topic or ()), door, creates))
     except MissingExtraError as error:
         if not relay:
             raise

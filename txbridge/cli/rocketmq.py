@@ -22,7 +22,7 @@ def _option(variable: str, text: str, *flags: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DoorPlace:
-    """Addresses and files of a front door. `txbridge doctor --door` takes the same options."""
+    """Addresses, files and rights of a front door. `txbridge doctor --door` takes the same options."""
 
     listen: Annotated[str, _option("LISTEN", "Where RocketMQ clients connect.", metavar="HOST:PORT")] = "127.0.0.1:9876"
     advertised: Annotated[
@@ -55,6 +55,16 @@ class DoorPlace:
     ] = None
     tls_certificate: Annotated[Path | None, _option("TLS_CERTIFICATE", "PEM, for TLS.", metavar="FILE")] = None
     tls_key: Annotated[Path | None, _option("TLS_KEY", "PEM, its private key.", metavar="FILE")] = None
+    auto_create_topics: Annotated[
+        int,
+        _option(
+            "AUTO_CREATE_TOPICS",
+            "For test environments: create any topic that a client names, with N partitions; 0 is none.",
+            metavar="N",
+            min=0,
+            max=10_000,
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,18 @@ from txbridge.doctor.admin_requests import Answers
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, list_rights, topic
+from txbridge.kafka.admin import TopicRequest
 
+#: Name of a topic that is not created.
+_MADE_UP = "txbridge-doctor-asks"
 _SEE = "`txbridge topics acls` prints the rights of each role"
 
 
 def granted(view: ClusterView, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings about missing rights of the role. `groups` are Kafka's descriptions of consumer groups."""
     found = [one for right in _wanted(view) for one in _of_right(view, answers, groups, right)]
+    if view.questions.creates_topics:
+        found += _creation(view)
     yield from found
     # Without all topics the rights are not fully known.
     if not found and None not in view.seen.values():
@@ -32,6 +37,19 @@ def _wanted(view: ClusterView) -> list[Right]:
     # A right on a group or real topic whose name was not given cannot be checked.
     nameless = {"", view.names.check("")}
     return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
+
+
+def _creation(view: ClusterView) -> Iterator[Finding]:
+    """Findings about the creation of topics, by a dry run with the missing real topics, or with a made-up name."""
+    missing = [name for name, sight in view.real.items() if sight is None] or [_MADE_UP]
+    requests = [TopicRequest(name, 1, 1, {}) for name in missing]
+    for reason in view.cluster.create_topics(requests, dry_run=True).values():
+        if reason is not None:
+            yield problem(
+                Check.RIGHTS,
+                f"the door could not create a topic (--auto-create-topics): {reason}",
+                "grant the right; or name a topic that may be created, with --real-topic",
+            )
 
 
 def _not_examined(view: ClusterView) -> str:

@@ -46,6 +46,8 @@ class Questions:
     real_topics: tuple[str, ...] = ()
     #: Whether this user is that of a front door, which also writes messages without a transaction to real topics.
     door: bool = False
+    #: Whether the door creates topics when a client names them (--auto-create-topics).
+    creates_topics: bool = False
 
 
 @dataclass(frozen=True, slots=True)

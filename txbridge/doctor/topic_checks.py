@@ -224,8 +224,10 @@ def real_topics(view: ClusterView) -> Iterator[Finding]:
                 )
         if sight is not None:
             continue
-        # Neither worker nor front door creates one.
-        if view.questions.door:
+        # No worker creates one, and a front door only if it was told to.
+        if view.questions.creates_topics:
+            yield note(Check.DOOR, f"the real topic {name} does not exist yet", "the door creates it when it is named")
+        elif view.questions.door:
             yield problem(
                 Check.DOOR,
                 f"the real topic {name} does not exist: the door answers TOPIC_NOT_EXIST",

@@ -148,7 +148,7 @@ async def test_a_connection_that_is_lost_before_its_heartbeat_is_handled_joins_n
         setting=SimpleNamespace(access=AccessKeys()),
         spawn_task=asyncio.ensure_future,
     )
-    remoting = Remoting(door)  # type: ignore[arg-type]
+    remoting = Remoting(door, SimpleNamespace(handlers={}))  # type: ignore[arg-type]
     connection = DoorConnection(remoting)
     connection.connection_made(Answers())
     connection.data_received(

@@ -524,6 +524,7 @@ def test_a_signature_is_that_of_the_values_in_the_order_of_their_names() -> None
         "[[key]]\naccess_key = 'a'\nsecret_key = 'short'",
         "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\ngroup = 'g'",
         "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\ngroups = 'g'",
+        "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\nadmin = 'yes'",
         "[[key]]\naccess_key='a'\nsecret_key='long enough'\n[[key]]\naccess_key='a'\nsecret_key='long enough'",
         "no toml",
     ],
