@@ -106,7 +106,7 @@ class Door:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: no such half partition"
             )
-        transaction = identity.transaction_id(self.setting.secret, end.group, end.uniq_key)
+        transaction = identity.transaction_id(self.setting.secret, end.group, end.uniq_key, end.fingerprint)
         entry = DecisionEntry(end.half_offset, transaction, end.decision, end.check_times, end.remark)
         source = Source.CHECK if end.is_answer else Source.CLIENT
         reason = await self._ends.submit_decision(end.group, end.half_partition, source, entry)
@@ -116,12 +116,15 @@ class Door:
 
     def _ask_member(self, group: str, request: CheckRequest, members: list[GroupMember]) -> None:
         """Ask one of the members, preferably the one that has sent the message."""
-        message, secret = request.message, self.setting.secret
-        uniq_key = mapping.uniq_key_of(message)
-        if uniq_key is not None and message.transaction_id == identity.delayed_id(secret, group, uniq_key):
+        message = request.message
+        # No door prepares a message without one, so an empty one belongs to no id of a door.
+        uniq_key = mapping.uniq_key_of(message) or ""
+        which = self.setting.secret, group, uniq_key, message.transaction_id
+        if identity.own_fingerprint(identity.delayed_id, *which) is not None:
             self._commit_delayed(group, message)
             return
-        if uniq_key is None or message.transaction_id != identity.transaction_id(secret, group, uniq_key):
+        fingerprint = identity.own_fingerprint(identity.transaction_id, *which)
+        if fingerprint is None:
             self.metrics.checks.labels("not_ours").inc()
             _log.warning(
                 "check_of_another_client",
@@ -137,7 +140,7 @@ class Door:
             self.metrics.checks.labels("not_sent").inc()
             _log.warning("check_not_sent", group=group, reason="no connection of the group accepts more data")
             return
-        chosen.send_check(ClientCheck(group, uniq_key, message))
+        chosen.send_check(ClientCheck(group, uniq_key, fingerprint, message))
         self.metrics.checks.labels("sent").inc()
 
     def _commit_delayed(self, group: str, message: MessageExt) -> None:

@@ -51,6 +51,11 @@ class DoorMetrics:
             "Messages with traces of clients, whose topic does not exist.",
             registry=self.registry,
         )
+        self.equal_ids = Counter(
+            "txbridge_rocketmq_equal_ids",
+            "Transactional and delayed messages with the id of another message: some clients make equal ids.",
+            registry=self.registry,
+        )
         self.ends_lost = Counter(
             "txbridge_rocketmq_ends_not_acknowledged",
             "Decisions that Kafka did not acknowledge; the worker asks again.",

@@ -48,6 +48,8 @@ class ClientCheck:
     group: str
     #: The client's id of the transaction.
     uniq_key: str
+    #: The part of the transaction id that the client brings back; empty for a transaction of an earlier door.
+    fingerprint: str
     message: MessageExt
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +37,7 @@ _SYSTEM = frozenset(
 )
 #: Separators of properties in the remoting protocol, which must be able to carry the message as well.
 _SEPARATORS = re.compile("[\x01\x02]")
-#: Half of an HMAC, the coordinates of the half message, and the number of the check that is answered.
+#: The id of the transaction, the coordinates of the half message, and the number of the check that is answered.
 _TOKEN = re.compile(r"([0-9A-F]{32})([0-9A-F]{16})([0-9A-F]{4})", re.ASCII)
 #: Message types that every topic takes. A client itself refuses to send others.
 _TYPES = (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION)
@@ -183,8 +182,9 @@ def end_of(request: Any, secret: bytes) -> ClientDecision:
     """
     topic = topic_of(request.topic)
     found = _TOKEN.fullmatch(request.transaction_id)
-    expected = identity.transaction_id(secret, topic, request.message_id)
-    if found is None or not hmac.compare_digest(found[1], expected):
+    made = identity.transaction_id
+    fingerprint = found and identity.own_fingerprint(made, secret, topic, request.message_id, found[1])
+    if found is None or fingerprint is None:
         raise RpcError(
             Code.INVALID_TRANSACTION_ID,
             "the transaction id is not the one that a door gave for this topic and message, or that door has another "
@@ -196,10 +196,12 @@ def end_of(request: Any, secret: bytes) -> ClientDecision:
     partition, offset = identity.unpacked(int(found[2], 16))
     is_answer = request.source == definition.SOURCE_SERVER_CHECK
     check_times = int(found[3], 16) if is_answer else 0
-    return ClientDecision(topic, request.message_id, partition, offset, decision, is_answer, check_times or None, None)
+    return ClientDecision(
+        topic, request.message_id, fingerprint, partition, offset, decision, is_answer, check_times or None, None
+    )
 
 
-def orphan_of(question: ClientCheck, transaction: str) -> Any:
+def orphan_of(question: ClientCheck) -> Any:
     """The command that asks a client about its transaction."""
     message = question.message
     properties = mapping.properties_of(message.headers)
@@ -240,7 +242,7 @@ def orphan_of(question: ClientCheck, transaction: str) -> Any:
         system_properties=system,
         body=body,
     )
-    which = token(transaction, message.half_partition, message.half_offset, message.check_times)
+    which = token(message.transaction_id, message.half_partition, message.half_offset, message.check_times)
     return service.TelemetryCommand(
         recover_orphaned_transaction_command=service.RecoverOrphanedTransactionCommand(
             message=told, transaction_id=which

@@ -232,7 +232,7 @@ class GrpcService:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"the header x-mq-client-id is missing, or has more than {_LONGEST_CLIENT_ID} characters",
             )
-        stream = TelemetryStream(caller.client, key, self._setting.secret)
+        stream = TelemetryStream(caller.client, key)
         if not self._streams.add_stream(stream):
             self._count_answer("Telemetry", Code.TOO_MANY_REQUESTS)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many clients: see --max-connections")
@@ -314,7 +314,7 @@ class GrpcService:
         if not self._door.memory.try_take_memory(size):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many messages are waiting for Kafka: send it again later")
         try:
-            [stored] = await self._door.sends.send_message(send, body, caller.peer)
+            [stored] = await self._door.sends.send_message(send, body, caller.peer, caller.client_id)
         finally:
             self._door.memory.give_back(size)
             if send.is_transactional:

@@ -7,7 +7,6 @@ from collections import OrderedDict
 
 from txbridge.core.names import short_id
 from txbridge.log import get_logger
-from txbridge_rocketmq import identity
 from txbridge_rocketmq.access import AccessKey
 from txbridge_rocketmq.codes import RequestError
 from txbridge_rocketmq.door import Door
@@ -31,13 +30,12 @@ ConnectedClient = tuple[str, str]
 class TelemetryStream:
     """One client's telemetry stream, for the event loop only."""
 
-    def __init__(self, client: ConnectedClient, key: AccessKey | None, secret: bytes) -> None:
+    def __init__(self, client: ConnectedClient, key: AccessKey | None) -> None:
         self.client = client
         self.key = key
         #: Topics that its producer has named or sent a transaction to; as with RocketMQ's proxy they are its groups.
         self.topics: set[str] = set()
         self.groups: frozenset[str] = frozenset()
-        self._secret = secret
         self._waiting: asyncio.Queue[object] = asyncio.Queue(_MAX_WAITING)
 
     @property
@@ -49,8 +47,7 @@ class TelemetryStream:
         return not self._waiting.full()
 
     def send_check(self, question: ClientCheck) -> None:
-        transaction = identity.transaction_id(self._secret, question.group, question.uniq_key)
-        self.queue_command(orphan_of(question, transaction))
+        self.queue_command(orphan_of(question))
 
     def queue_command(self, command: object) -> None:
         """Queue a command for the client, unless the queue is full."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+import re
 import secrets
+from collections.abc import Callable, Mapping
 
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.message import Address
@@ -17,23 +20,73 @@ _LARGEST_OFFSET = 2**_OFFSET_BITS - 1
 LARGEST_PARTITION = 2**15 - 1
 
 
-def transaction_id(secret: bytes, group: str, uniq_key: str) -> str:
-    """Half of the HMAC-SHA256 of group and UNIQ_KEY.
+#: Digits of the id that are HMAC; its fingerprint follows. END has room for 48 bits of it, beside the half offset.
+SIGNED_DIGITS = 20
+#: A bit that every fingerprint has, and no offset.
+_IS_FINGERPRINT = 2 ** (_OFFSET_BITS - 1)
+#: Properties of distributed tracing: clients may change them for each attempt.
+_TRACING = re.compile(
+    r"traceparent|tracestate|b3|x-b3-.*|uber-trace-id|ot-tracer-.*|sw8.*|x-datadog-.*|__trace_context", re.IGNORECASE
+)
+
+
+def fingerprint_of(
+    secret: bytes, client: str, topic: str, body: bytes, flag: int, properties: Mapping[str, str]
+) -> str:
+    """Fingerprint of a message: the same for all attempts of one client to send it, through any door.
+
+    It tells messages apart to which clients have given the same UNIQ_KEY. `body` is as the application sent it.
+    """
+    given = sorted(one for one in properties.items() if not _TRACING.fullmatch(one[0]))
+    # JSON has no zero byte, so two messages never give the same bytes.
+    parts = json.dumps([client, topic, flag, given]).encode() + b"\0" + body
+    return _digits(int.from_bytes(hmac.digest(secret, parts, hashlib.sha256)[:6]) | _IS_FINGERPRINT)
+
+
+def _digits(number: int) -> str:
+    return f"{number:012X}"
+
+
+def fingerprint_in(offset: int) -> str:
+    """The fingerprint that END carries in place of an offset; empty if it is an offset, of an earlier door."""
+    return _digits(offset) if offset & _IS_FINGERPRINT else ""
+
+
+def table_offset(fingerprint: str, half_offset: int) -> int:
+    """The number that a client takes for an offset of RocketMQ's table of half messages. END returns it."""
+    return int(fingerprint, 16) if fingerprint else half_offset
+
+
+def transaction_id(secret: bytes, group: str, uniq_key: str, fingerprint: str) -> str:
+    """HMAC-SHA256 of group, UNIQ_KEY and fingerprint, and the fingerprint itself: 32 digits.
 
     It is the same for a client's repeated SEND, through any door. Without the secret it cannot be guessed from
-    UNIQ_KEY, which holds an address, a time and a counter.
+    UNIQ_KEY, which holds an address, a time and a counter. The ids of earlier doors have an empty fingerprint.
     """
-    return _half_of_digest(secret, f"{group}\0{uniq_key}")
+    return _signed_id(secret, f"{group}\0{uniq_key}", fingerprint)
 
 
-def delayed_id(secret: bytes, group: str, uniq_key: str) -> str:
+def delayed_id(secret: bytes, group: str, uniq_key: str, fingerprint: str) -> str:
     """Transaction id of a delayed message without a local transaction. No END and no check of a client names it."""
     # A group has no zero byte, so no UNIQ_KEY leads to the id of a transaction.
-    return _half_of_digest(secret, f"\0delayed\0{group}\0{uniq_key}")
+    return _signed_id(secret, f"\0delayed\0{group}\0{uniq_key}", fingerprint)
 
 
-def _half_of_digest(secret: bytes, text: str) -> str:
-    return hmac.digest(secret, text.encode(), hashlib.sha256)[:16].hex().upper()
+def _signed_id(secret: bytes, text: str, fingerprint: str) -> str:
+    if fingerprint:
+        text = f"{text}\0{fingerprint}"
+    digest = hmac.digest(secret, text.encode(), hashlib.sha256).hex().upper()
+    return digest[: 32 - len(fingerprint)] + fingerprint
+
+
+def own_fingerprint(
+    make: Callable[[bytes, str, str, str], str], secret: bytes, group: str, uniq_key: str, transaction: str
+) -> str | None:
+    """The fingerprint in an id that `make`, one of the two above, has made: None if it has not made this id."""
+    for fingerprint in (transaction[SIGNED_DIGITS:], ""):
+        if hmac.compare_digest(make(secret, group, uniq_key, fingerprint), transaction):
+            return fingerprint
+    return None
 
 
 def new_uniq_key() -> str:

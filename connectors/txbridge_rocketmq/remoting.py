@@ -175,9 +175,10 @@ class Remoting:
         """The request that asks a client for the outcome of its local transaction. `local` is the door's address."""
         message, uniq_key = question.message, question.uniq_key
         stored = mapping.checked(message, question.group, local)
+        which = identity.table_offset(question.fingerprint, message.half_offset)
         fields = {
             # As in RocketMQ, both come back with the answer. The first also has the number of the check.
-            "tranStateTableOffset": str(identity.packed(message.check_times & 0x7FFF, message.half_offset)),
+            "tranStateTableOffset": str(identity.packed(message.check_times & 0x7FFF, which)),
             "commitLogOffset": str(stored.physical_offset),
             "msgId": uniq_key,
             "transactionId": uniq_key,
@@ -215,7 +216,8 @@ def _told(connection: DoorConnection, stored: list[StoredRecord], is_batch: bool
     fields = {
         "msgId": ",".join(ids),
         "queueId": str(first.queue),
-        "queueOffset": str(first.offset),
+        # The END of a transaction returns it.
+        "queueOffset": str(identity.table_offset(first.transaction[identity.SIGNED_DIGITS :], first.offset)),
         "MSG_REGION": "DefaultRegion",
         # Clients with enableMsgTrace make a trace of the message, as with RocketMQ's default.
         "TRACE_ON": "true",

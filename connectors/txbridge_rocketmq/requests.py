@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from txbridge.core.decision_record import Decision
 from txbridge_rocketmq.codes import RequestCode, RequestError, ResponseCode
 from txbridge_rocketmq.command import RemotingCommand
-from txbridge_rocketmq.identity import unpacked
+from txbridge_rocketmq.identity import fingerprint_in, unpacked
 from txbridge_rocketmq.message import PREPARED, TRANSACTION_MASK, parse_properties
 from txbridge_rocketmq.routes import READ_AND_WRITE
 
@@ -67,6 +67,8 @@ class ClientDecision:
     group: str
     #: The client's id of the transaction.
     uniq_key: str
+    #: The part of the transaction id that the client has brought back; empty for a transaction of an earlier door.
+    fingerprint: str
     half_partition: int
     half_offset: int
     decision: Decision
@@ -138,11 +140,14 @@ def parse_end(command: RemotingCommand) -> ClientDecision:
         raise RequestError(ResponseCode.INVALID_PARAMETER, "transactionId and msgId are missing")
     partition, offset = unpacked(_number(fields, "commitLogOffset"))
     is_answer = fields.get("fromTransactionCheck", "").lower() == "true"
-    check_times, same_offset = unpacked(_number(fields, "tranStateTableOffset"))
-    if same_offset != offset or (check_times and not is_answer):
+    check_times, table_offset = unpacked(_number(fields, "tranStateTableOffset"))
+    fingerprint = fingerprint_in(table_offset)
+    if not (fingerprint or table_offset == offset) or (check_times and not is_answer):
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     group = _text(fields, "producerGroup")
-    return ClientDecision(group, uniq_key, partition, offset, decision, is_answer, check_times or None, command.remark)
+    return ClientDecision(
+        group, uniq_key, fingerprint, partition, offset, decision, is_answer, check_times or None, command.remark
+    )
 
 
 def _text(fields: Mapping[str, str], name: str) -> str:

@@ -23,6 +23,7 @@ from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.delays import refuse_in_batch
 from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.equal_ids import EqualIds
 from txbridge_rocketmq.message import encode_properties, parse_batch
 from txbridge_rocketmq.outlet import Outlet, Report
 from txbridge_rocketmq.requests import PGROUP, UNIQ_KEY, SendRequest
@@ -69,13 +70,14 @@ class Sends:
         self._topics = topics
         self._metrics = metrics
         self._transactional = transactional
+        self._equal_ids = EqualIds(metrics)
         #: Number of messages of a topic that wait until Kafka has answered for it. Later messages wait behind them.
         self._later: Counter[str] = Counter()
 
-    async def send_message(self, send: SendRequest, body: bytes, peer: str) -> list[StoredRecord]:
+    async def send_message(self, send: SendRequest, body: bytes, peer: str, client_id: str = "") -> list[StoredRecord]:
         """Send a message or a batch, and wait for Kafka. Messages leave in the order in which this is called.
 
-        Raises RequestError and NoAnswerError.
+        A client without an id is known by its host. Raises RequestError and NoAnswerError.
         """
         began = time.monotonic()
         if not send.is_trace:
@@ -97,7 +99,7 @@ class Sends:
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{send.queue_id}] is illegal, the topic has {partitions} partitions",
             )
-        stored = self._begin_send(send, body, peer)
+        stored = self._begin_send(send, body, peer, client_id or peer.rpartition(":")[0])
         try:
             return await stored
         finally:
@@ -115,7 +117,9 @@ class Sends:
             if not self._later[topic]:
                 del self._later[topic]
 
-    def _begin_send(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
+    def _begin_send(
+        self, send: SendRequest, body: bytes, peer: str, client: str
+    ) -> Coroutine[Any, Any, list[StoredRecord]]:
         """Hand the records to the producer, and return what waits for Kafka. Raises RequestError."""
         if send.is_batch:
             return self._begin_batch(send, body, peer)
@@ -123,14 +127,20 @@ class Sends:
             self._require_checkable(send)
         uniq_key = _uniq_key_of(send)
         message = self._make_message(send, send.properties, body, send.sys_flag, send.flag, peer)
+        is_delayed = message.deliver_at is not None and message.deliver_at > now_ms()
+        if not (send.is_transactional or is_delayed):
+            return self._await_plain(uniq_key, self._send_record(message))
+        secret = self._setting.secret
+        fingerprint = identity.fingerprint_of(
+            secret, client, send.topic, message.value or b"", send.flag, send.properties
+        )
+        self._equal_ids.note_message(send.group, uniq_key, fingerprint, peer)
         if send.is_transactional:
-            transaction = identity.transaction_id(self._setting.secret, send.group, uniq_key)
+            transaction = identity.transaction_id(secret, send.group, uniq_key, fingerprint)
             record, known = self._send_half(send, message, transaction), self._transactional(send.group)
             return self._await_half(send, uniq_key, transaction, record, known)
-        if message.deliver_at is not None and message.deliver_at > now_ms():
-            transaction = identity.delayed_id(self._setting.secret, send.group, uniq_key)
-            return self._await_delayed(send, uniq_key, transaction, self._send_half(send, message, transaction))
-        return self._await_plain(uniq_key, self._send_record(message))
+        transaction = identity.delayed_id(secret, send.group, uniq_key, fingerprint)
+        return self._await_delayed(send, uniq_key, transaction, self._send_half(send, message, transaction))
 
     @staticmethod
     async def _await_plain(uniq_key: str, record: asyncio.Future[Report]) -> list[StoredRecord]:

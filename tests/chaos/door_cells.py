@@ -12,13 +12,11 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
-from txbridge_rocketmq.identity import transaction_id
-
 from tests.chaos.cells import PARTITIONS, Cell, Run
 from tests.chaos.client import FAULT_OVER, intended
 from tests.chaos.store import Plan
 from tests.support.harness import Bridge, eventually
-from tests.support.rocketmq_door import SECRET, Client, Door, GrpcClient, JavaClient, topic_of
+from tests.support.rocketmq_door import Client, Door, GrpcClient, JavaClient, topic_of
 from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -64,13 +62,12 @@ class _Sender(threading.Thread):
         (self._run.folder / f"{self.name}.done").touch()
 
     def decisions(self) -> dict[str, bool]:
-        """The results of its local transactions and of its answers to checks, by transaction id."""
-        is_grpc = isinstance(self._client, GrpcClient)
-        group, names_id = (self._run.topic, "message_id") if is_grpc else (_GROUP, "transaction_id")
+        """The results of its local transactions and of its answers to checks, by the client's id."""
+        names_id = "message_id" if isinstance(self._client, GrpcClient) else "transaction_id"
         with self._pipe:
             said = self._client.sent()
             said += [(one[names_id], one["text"]) for one in self._client.checks()]
-        return {transaction_id(SECRET.encode(), group, name): text.endswith("/commit") for name, text in said}
+        return {name: text.endswith("/commit") for name, text in said}
 
 
 class DoorRun(Run):
@@ -137,7 +134,10 @@ class DoorRun(Run):
         return sum(one.done for one in self.clients)
 
     def decisions(self) -> dict[str, bool]:
-        return self._left | {name: commits for one in self.clients for name, commits in one.decisions().items()}
+        halves = [dict(one.headers() or ()) for one in self.bridge.read(self.bridge.names.half)]
+        ids = {one["ROCKETMQ_UNIQ_KEY"].decode(): one["UNIQ_KEY"].decode() for one in halves}
+        said = self._left | {name: commits for one in self.clients for name, commits in one.decisions().items()}
+        return {ids[name]: commits for name, commits in said.items()}
 
     def plans(self) -> dict[str, Plan]:
         """Plans with one message for each transaction, due at once."""

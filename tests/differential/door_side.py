@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from txbridge_rocketmq.identity import transaction_id, unpacked
+from txbridge_rocketmq.identity import fingerprint_in, transaction_id, unpacked
 from txbridge_rocketmq.routes import broker_name
 
 from tests.differential.rocketmq_side import RocketMqStage
@@ -47,9 +47,10 @@ class DoorStage(RocketMqStage):
         super().__init__(client, scenario)
 
     def _prepared(self, name: str) -> Prepared:
-        uniq_key, place = self._client.ask("stored", body=self._body(name))
+        uniq_key, place, table_offset = self._client.ask("stored", body=self._body(name))
         partition, offset = unpacked(int(place))
-        return Prepared(partition, offset, transaction_id(SECRET.encode(), self._group, uniq_key))
+        fingerprint = fingerprint_in(int(table_offset))
+        return Prepared(partition, offset, transaction_id(SECRET.encode(), self._group, uniq_key, fingerprint))
 
     def resume(self, name: str) -> None:
         prepared = self._prepared(name)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from txbridge_rocketmq.identity import half_partition, transaction_id
+from txbridge_rocketmq.identity import delayed_id, fingerprint_of, half_partition, transaction_id, unpacked
 
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import (
@@ -131,7 +131,8 @@ def test_an_unmodified_client(bridge: Bridge, door: Door, version: str, options:
     assert not is_java or str(record.partition()) == told["queue"]
     assert (found["TAGS"], found["KEYS"], found["p"]) == (b"tagA", b"k1 k2", b"v")
     assert found["ROCKETMQ_UNIQ_KEY"].decode() == told["msg_id"]
-    assert found["UNIQ_KEY"].decode() == transaction_id(SECRET.encode(), name, told["msg_id"])
+    fingerprint = f"{int(told['offset']):012X}"
+    assert found["UNIQ_KEY"].decode() == transaction_id(SECRET.encode(), name, told["msg_id"], fingerprint)
     assert {"TRAN_MSG", "PGROUP", "WAIT"} & found.keys() == set()
 
 
@@ -208,22 +209,23 @@ def test_p2_a_delayed_message_whose_commit_got_lost_is_committed_and_no_listener
     """
     topic, group = topic_of(bridge, "lost-commit"), "lost-commit"
 
-    def id_of(key: str) -> str:
-        return hmac.digest(SECRET.encode(), f"\0delayed\0{group}\0{key}".encode(), "sha256")[:16].hex().upper()
+    secret, given = SECRET.encode(), {"DELAY": "1", "UNIQ_KEY": "repeated"}
+    # An earlier door had no fingerprint.
+    lost = hmac.digest(secret, f"\0delayed\0{group}\0lost".encode(), "sha256")[:16].hex().upper()
+    fingerprint = fingerprint_of(secret, "127.0.0.1", topic, b"repeated", 0, given)
+    repeated = delayed_id(secret, group, "repeated", fingerprint)
 
     with RawClient(door) as client:
         client.ask(HEARTBEAT, {}, heartbeat(group))
         fields = send_fields(group, topic, TRAN_MSG="true", PGROUP=group, UNIQ_KEY="transaction")
         assert client.ask(SEND, fields, b"transaction")[0]["code"] == 0
         # Two seconds ago, as a door makes it of a SEND with a delay.
-        mine = [("ROCKETMQ_UNIQ_KEY", b"lost"), *bridge.half_headers(topic, group, id_of("lost"))]
+        mine = [("ROCKETMQ_UNIQ_KEY", b"lost"), *bridge.half_headers(topic, group, lost)]
         bridge.produce(bridge.names.half, value=b"lost", headers=mine, partition=0)
         # Its client sends it again: the same transaction, and one copy.
-        again = send_fields(group, topic, DELAY="1", UNIQ_KEY="repeated")
-        mine = [("ROCKETMQ_UNIQ_KEY", b"repeated"), *bridge.half_headers(topic, group, id_of("repeated"))]
-        bridge.produce(
-            bridge.names.half, value=b"repeated", headers=mine, partition=half_partition(id_of("repeated"), 2)
-        )
+        again = send_fields(group, topic, **given)
+        mine = [("ROCKETMQ_UNIQ_KEY", b"repeated"), *bridge.half_headers(topic, group, repeated)]
+        bridge.produce(bridge.names.half, value=b"repeated", headers=mine, partition=half_partition(repeated, 2))
         bridge.wait_visible(topic, [b"lost"])
         assert client.ask(SEND, again, b"repeated")[0]["code"] == 0
         bridge.wait_visible(topic, [b"repeated"])
@@ -430,7 +432,7 @@ def test_requests_that_can_not_be_served_are_refused_with_a_sentence(bridge: Bri
         sent, _ = client.ask(SEND, fields, b"mine")
         assert client.ask(END, end_fields("another", sent, COMMIT))[0]["code"] == 0
         assert client.ask(END, end_fields(group, sent, ROLLBACK))[0]["code"] == 0
-        where = (int(sent["extFields"]["msgId"][-16:], 16) >> 48, int(sent["extFields"]["queueOffset"]))
+        where = unpacked(int(sent["extFields"]["msgId"][-16:], 16))
         eventually(lambda: bridge.outcomes().get(where) == ["rollback"], 30)
     assert bridge.visible(topic) == Counter()
 

@@ -133,7 +133,7 @@ public final class PeerClient {
                 return resume(command.getString("body"));
             case "stored":
                 SendResult stored = transactions.get(command.getString("body")).stored;
-                return List.of(stored.getMsgId(), String.valueOf(placeOf(stored)));
+                return List.of(stored.getMsgId(), String.valueOf(placeOf(stored)), String.valueOf(stored.getQueueOffset()));
             case "state":
                 return state();
             default:

@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -340,7 +341,8 @@ def send_fields(group: str, topic: str, queue_id: int = 0, **properties: str) ->
         "d": "4",
         "e": str(queue_id),
         "f": "0",
-        "g": "1700000000000",
+        # Kafka soon deletes records that are older than a week.
+        "g": str(int(time.time() * 1000)),
         "h": "0",
         "i": text,
         "j": "0",

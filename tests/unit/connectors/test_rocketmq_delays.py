@@ -155,7 +155,9 @@ async def test_one_without_a_transaction_is_prepared_and_committed_and_answered_
     way = Way()
     await way.submit(TIMER_DELAY_SEC="60", p="v")
     [(topic, value, headers, partition)] = way.messages.records
-    transaction = identity.delayed_id(SECRET, "plain", "01AB")
+    given = {"UNIQ_KEY": "01AB", "TIMER_DELAY_SEC": "60", "p": "v"}
+    fingerprint = identity.fingerprint_of(SECRET, "1.2.3.4", "orders", b"body", 0, given)
+    transaction = identity.delayed_id(SECRET, "plain", "01AB", fingerprint)
     assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, 2))
     assert (headers["TXB_DELIVER_AT"], headers["REAL_TOPIC"], headers["REAL_QID"]) == (
         b"%d" % (NOW + 60_000),
@@ -224,5 +226,5 @@ def test_a_check_says_when_it_is_to_be_delivered() -> None:
     asked = MessageExt.for_execution(message, "0" * 32, 1, 7, 1_000)
     stored = mapping.checked(asked, "plain", (IPv4Address("1.2.3.4"), 5))
     assert stored.properties["TIMER_DELIVER_MS"] == str(NOW + 5)
-    orphan = orphan_of(ClientCheck("plain", "01AB", asked), "0" * 32).recover_orphaned_transaction_command
+    orphan = orphan_of(ClientCheck("plain", "01AB", "0" * 12, asked)).recover_orphaned_transaction_command
     assert orphan.message.system_properties.delivery_timestamp.ToMilliseconds() == NOW + 5

@@ -32,8 +32,11 @@ from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import Decision
 
 SECRET = b"the secret of all doors of a test"
-#: Half of the HMAC-SHA256 of "orders", NUL and "01AB" under the secret.
-TRANSACTION = hmac.new(SECRET, b"orders\x0001AB", hashlib.sha256).hexdigest()[:32].upper()
+#: The first 80 bits of the HMAC-SHA256 of "orders", "01AB" and the fingerprint under the secret, and the fingerprint.
+FINGERPRINT = "ABCDEF012345"
+TRANSACTION = hmac.new(SECRET, b"orders\x0001AB\0ABCDEF012345", hashlib.sha256).hexdigest()[:20].upper() + FINGERPRINT
+#: The id that an earlier door gave: half of the HMAC of "orders" and "01AB".
+EARLIER = hmac.new(SECRET, b"orders\x0001AB", hashlib.sha256).hexdigest()[:32].upper()
 
 
 def message(**system: Any) -> Any:
@@ -150,6 +153,7 @@ def test_an_end_brings_back_where_the_half_message_is() -> None:
     assert given == f"{TRANSACTION}000300000012D6870000"
     end = end_of(ending(given), SECRET)
     assert (end.group, end.uniq_key, end.half_partition, end.half_offset) == ("orders", "01AB", 3, 1_234_567)
+    assert end.fingerprint == FINGERPRINT
     assert (end.decision, end.is_answer, end.check_times) == (Decision.COMMIT, False, None)
     answer = end_of(
         ending(
@@ -160,9 +164,10 @@ def test_an_end_brings_back_where_the_half_message_is() -> None:
     assert (answer.decision, answer.is_answer, answer.check_times) == (Decision.ROLLBACK, True, 2)
     unknown = end_of(ending(given, resolution=definition.TRANSACTION_RESOLUTION_UNSPECIFIED), SECRET)
     assert unknown.decision is Decision.UNKNOWN
+    assert end_of(ending(token(EARLIER, 3, 7)), SECRET).fingerprint == ""
 
 
-@pytest.mark.parametrize("wrong", ["", "01AB", "0" * 52, "x" * 52])
+@pytest.mark.parametrize("wrong", ["", "01AB", "0" * 52, "x" * 52, token(TRANSACTION[:-1] + "6", 0, 0)])
 def test_an_end_with_an_id_that_no_door_gave_is_refused(wrong: str) -> None:
     with pytest.raises(RequestError) as caught:
         end_of(ending(wrong), SECRET)
@@ -177,7 +182,7 @@ def test_a_check_has_the_message_as_it_was_sent() -> None:
     sent = Message("orders", b"body", headers=headers, timestamp=1_700_000_000_123)
     prepared = MessageExt.for_execution(sent, TRANSACTION, 3, 7, 1_700_000_000_456)
     asked = SimpleNamespace(**{**vars(prepared), "check_times": 2})
-    command = orphan_of(ClientCheck("orders", "01AB", asked), TRANSACTION).recover_orphaned_transaction_command
+    command = orphan_of(ClientCheck("orders", "01AB", FINGERPRINT, asked)).recover_orphaned_transaction_command
     told, system = command.message, command.message.system_properties
     assert command.transaction_id == f"{TRANSACTION}00030000000000070002"
     assert (told.topic.name, told.body, dict(told.user_properties)) == ("orders", b"body", {"p": "v"})

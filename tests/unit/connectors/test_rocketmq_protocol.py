@@ -87,6 +87,7 @@ def test_an_end_of_a_real_client(name: str) -> None:
     assert end.decision is Decision.COMMIT
     assert not end.is_answer
     assert end.uniq_key == command.fields["msgId"]
+    assert end.fingerprint == "", "an earlier door gave the half offset twice"
     assert end.check_times is None
 
 
@@ -148,24 +149,31 @@ def test_a_length_that_no_frame_has(length: int) -> None:
         length_of(struct.pack(">i", length))
 
 
+ID_SECRET = b"0123456789abcdef0123456789abcdef"
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_transaction_id_is_that_of_group_and_key_under_the_secret() -> None:
-    # printf 'orders\0K1' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
-    secret = b"0123456789abcdef0123456789abcdef"
-    made = identity.transaction_id(secret, "orders", "K1")
-    assert made == "BDAA5E9B5598710239600F55C66C0698"
-    assert made == identity.transaction_id(secret, "orders", "K1")
+def test_the_transaction_id_is_that_of_group_key_and_fingerprint_under_the_secret() -> None:
+    # printf 'orders\0K1\0ABCDEF012345' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
+    made = identity.transaction_id(ID_SECRET, "orders", "K1", "ABCDEF012345")
+    assert made == "03B4596F45ECC21D746BABCDEF012345"
     others = {
-        identity.transaction_id(secret, "orders", "K2"),
-        identity.transaction_id(secret, "orderz", "K1"),
-        identity.transaction_id(secret + b"x", "orders", "K1"),
-        # The boundary between topic and key cannot be shifted.
-        identity.transaction_id(secret, "ordersK", "1"),
+        identity.transaction_id(ID_SECRET, "orders", "K2", "ABCDEF012345"),
+        identity.transaction_id(ID_SECRET, "orderz", "K1", "ABCDEF012345"),
+        identity.transaction_id(ID_SECRET, "orders", "K1", "ABCDEF012346"),
+        identity.transaction_id(ID_SECRET + b"x", "orders", "K1", "ABCDEF012345"),
+        identity.delayed_id(ID_SECRET, "orders", "K1", "ABCDEF012345"),
+        # The boundary between group and key cannot be shifted.
+        identity.transaction_id(ID_SECRET, "ordersK", "1", "ABCDEF012345"),
     }
-    assert made not in others
-    assert len(others) == 4
+    assert len({one[:20] for one in others} - {made[:20]}) == 6
+
+
+def test_the_transaction_id_of_an_earlier_door_is_that_of_group_and_key() -> None:
+    # printf 'orders\0K1' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
+    assert identity.transaction_id(ID_SECRET, "orders", "K1", "") == "BDAA5E9B5598710239600F55C66C0698"
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(0, 0), (1, 0), (0, 1), (77, 123_456_789), (2**15 - 1, 2**48 - 1)])
@@ -432,6 +440,19 @@ def test_the_answer_to_a_check_names_the_check() -> None:
     }
     assert parse_end(command).check_times == 3
     command.fields["fromTransactionCheck"] = "false"
+    with pytest.raises(RequestError, match="table offset wrong"):
+        parse_end(command)
+
+
+def test_an_end_brings_the_fingerprint_back_beside_the_half_offset() -> None:
+    command = of_frame("5.3.2 end")
+    command.fields |= {"commitLogOffset": str(1 << 48 | 5), "tranStateTableOffset": str(0xABCDEF012345)}
+    end = parse_end(command)
+    assert (end.fingerprint, end.half_partition, end.half_offset, end.check_times) == ("ABCDEF012345", 1, 5, None)
+    command.fields |= {"tranStateTableOffset": str(3 << 48 | 0xABCDEF012345), "fromTransactionCheck": "true"}
+    assert (parse_end(command).fingerprint, parse_end(command).check_times) == ("ABCDEF012345", 3)
+    # No fingerprint is that small, and no half offset that large.
+    command.fields["tranStateTableOffset"] = str(2**47 - 1)
     with pytest.raises(RequestError, match="table offset wrong"):
         parse_end(command)
 
