@@ -143,7 +143,8 @@ REFUSALS: dict[int, str] = {
         "the txbridge door does not support request-reply messages",
     ),
     RequestCode.RECALL_MESSAGE: (
-        "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon` cancels a delayed one"
+        "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon --reason WHY` cancels "
+        "a delayed one"
     ),
 }
 

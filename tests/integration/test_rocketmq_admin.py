@@ -14,7 +14,7 @@ import pytest
 from txbridge_rocketmq.access import signature
 from txbridge_rocketmq.grpc_protocol import definition, service
 
-from tests.peer.golang import go_admin
+from tests.peer import golang
 from tests.peer.mqadmin import mqadmin
 from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge
@@ -191,7 +191,10 @@ def test_mqadmin_and_the_admin_client_of_go(bridge: Bridge, keys: Path) -> None:
 
             def go(*command: str) -> str:
                 return subprocess.run(
-                    [go_admin(), door.address, *command], capture_output=True, text=True, check=True
+                    [golang.go_client(golang.REMOTING, "admin"), door.address, *command],
+                    capture_output=True,
+                    text=True,
+                    check=True,
                 ).stdout
 
             assert topic in go("topics")

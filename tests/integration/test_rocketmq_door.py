@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -32,6 +31,7 @@ from tests.support.rocketmq_door import (
     frame,
     heartbeat,
     send_fields,
+    tls_options,
     topic_of,
 )
 from txbridge.embedded import EmbeddedKafka
@@ -505,10 +505,8 @@ def test_the_go_client_signs_its_requests_as_well(bridge: Bridge, tmp_path: Path
 
 @pytest.mark.long
 def test_tls_and_plain_connections_share_the_port(bridge: Bridge, tmp_path: Path) -> None:
-    topic, key, certificate = topic_of(bridge, "tls"), tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
-    with Door(bridge, f"--tls-certificate={certificate}", f"--tls-key={key}") as door:
+    topic = topic_of(bridge, "tls")
+    with Door(bridge, *tls_options(tmp_path)) as door:
         flags = ("-Dtls.enable=true", "-Dtls.client.authServer=false")
         with JavaClient("5.3.2", [door], "tls", *flags) as client:
             client.transaction(topic, "x*20000", "unknown", "commit")

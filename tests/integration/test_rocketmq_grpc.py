@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,16 @@ from txbridge_rocketmq.identity import transaction_id
 from typer.testing import CliRunner
 
 from tests.support.harness import Bridge, eventually
-from tests.support.rocketmq_door import SECRET, Door, GrpcClient, RawClient, answer_fields, heartbeat, topic_of
+from tests.support.rocketmq_door import (
+    SECRET,
+    Door,
+    GrpcClient,
+    RawClient,
+    answer_fields,
+    heartbeat,
+    tls_options,
+    topic_of,
+)
 from txbridge.cli.app import app
 from txbridge.embedded import EmbeddedKafka
 
@@ -140,10 +148,7 @@ def test_real_clients_sign_and_speak_tls(bridge: Bridge, tmp_path: Path) -> None
     topic, keys = topic_of(bridge, "signed"), tmp_path / "keys.toml"
     other = topic_of(bridge, "another")
     keys.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["{topic}"]\n')
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
-    with Door(bridge, GRPC, f"--access-keys={keys}", f"--tls-certificate={certificate}", f"--tls-key={key}") as door:
+    with Door(bridge, GRPC, f"--access-keys={keys}", *tls_options(tmp_path)) as door:
         with GrpcClient("java", [door], keys=["ak", "the secret key"], tls=True) as client:
             client.transaction(topic, "signed", "unknown", "commit")
             bridge.wait_visible(topic, [b"signed"], 60)

@@ -70,7 +70,7 @@ public final class DoorClient {
             String answer;
             try {
                 answer = "done\t" + obey(line.split("\t", -1));
-            } catch (Exception error) {
+            } catch (Throwable error) {
                 error.printStackTrace();
                 Throwable cause = error.getCause() == null ? error : error.getCause();
                 answer = "error\t" + error + "\t" + (cause.getCause() == null ? cause : cause.getCause());

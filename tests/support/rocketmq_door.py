@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,9 +21,11 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.peer import golang
 from tests.peer.golang import go_client
 from tests.peer.jars import client_class_path
 from tests.peer.npm import NODE, node_packages
+from tests.peer.rust import rust_client
 from tests.support import http
 from tests.support.command_line import PROGRAM
 from tests.support.harness import Bridge, eventually
@@ -121,6 +124,14 @@ class Door(workers.WorkerProcess):
         )
 
 
+def tls_options(folder: Path) -> list[str]:
+    """Options of a door with TLS. Its new key and certificate are in this folder."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return [f"--tls-certificate={certificate}", f"--tls-key={key}"]
+
+
 def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
     """A real topic whose name has no dots, which RocketMQ's clients refuse."""
     topic = f"{bridge.namespace}-{name}"
@@ -162,11 +173,16 @@ class Client:
         files = sorted(Path(self._folder.name).rglob("*.log"))
         return "".join(one.read_text("utf-8", "replace") for one in files) + self._process.errors
 
+    def stop(self) -> int | None:
+        """Let it end by itself, and return its exit code."""
+        self._process.end(60)
+        return self._process.code
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.end(60)
+        self.stop()
         self._folder.cleanup()
 
     def sent(self) -> list[tuple[str, str]]:
@@ -226,21 +242,21 @@ class JavaClient(RemotingClient):
         self, version: str, doors: Sequence[Reachable], group: str, *options: str, keys: Sequence[str] = ()
     ) -> None:
         jars = os.pathsep.join(map(client_class_path, (version, "codecs")))
-        command = [find_java().executable, "-Xmx128m", *options, "-cp", jars, str(_CLIENT)]
-        super().__init__(command, doors, group, keys)
+        # The netty of clients before 4.9 looks into classes that Java 17 closes.
+        flags = ["-Xmx128m", "--add-opens=java.base/java.nio=ALL-UNNAMED", *options, "-cp", jars]
+        super().__init__([find_java().executable, *flags, _CLIENT], doors, group, keys)
 
 
 class GoClient(RemotingClient):
     """RocketMQ's own producer in Go, `rocketmq-client-go`."""
 
     def __init__(self, doors: Sequence[Reachable], group: str, keys: Sequence[str] = (), **environment: str) -> None:
-        if shutil.which("go") is None:
-            pytest.skip("NO GO: RocketMQ's Go client is not tested here; apt-get install golang-go")
-        super().__init__([go_client()], doors, group, keys, **environment)
+        _require("Go", "golang-go", "go")
+        super().__init__([go_client(golang.REMOTING)], doors, group, keys, **environment)
 
 
 class GrpcClient(Client):
-    """RocketMQ's own producer of the gRPC protocol, in Python, in Java or in JavaScript (node)."""
+    """RocketMQ's own producer of the gRPC protocol in Python, Node, Go, Rust, or Java, of which "java-5.0.0" is one."""
 
     _CHECK = ("text", "message_id", "topic", "tag", "keys", "p", "length", "corrupted", "born_host")
 
@@ -254,19 +270,33 @@ class GrpcClient(Client):
         tls: bool = False,
     ) -> None:
         arguments = [";".join(door.grpc_address for door in doors), ",".join(topics), *keys, str(tls).lower()]
-        if language == "python":
-            super().__init__([sys.executable, str(_GRPC_PYTHON), *arguments])
-        elif language == "node":
-            if shutil.which("node") is None or shutil.which("npm") is None:
-                pytest.skip("NO NODE: RocketMQ's Node client is not tested here; apt-get install nodejs npm")
-            super().__init__(["node", NODE / "client.js", *arguments], NODE_PATH=str(node_packages()))
-        else:
-            # The client answers checks in as many threads as there are processors, and the same threads have to take
-            # the answers to its ENDs. On two processors it hangs forever after two checks at a time
-            # (docs/rocketmq.md).
-            flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-Drocketmq.log.level=warn"]
-            flags += ["-cp", client_class_path("java-5.2.0")]
-            super().__init__([find_java().executable, *flags, str(_GRPC_JAVA), *arguments])
+        super().__init__([*_grpc_program(language), *arguments])
+
+
+def _grpc_program(language: str) -> list[str | Path]:
+    match language:
+        case "python":
+            return [sys.executable, _GRPC_PYTHON]
+        case "node":
+            _require("Node", "nodejs npm", "node", "npm")
+            return ["env", f"NODE_PATH={node_packages()}", "node", NODE / "client.js"]
+        case "go":
+            _require("Go", "golang-go", "go")
+            return [go_client(golang.GRPC)]
+        case "rust":
+            _require("Rust", "cargo", "cargo")
+            return [rust_client()]
+    # The client answers checks in as many threads as there are processors, and the same threads have to take the
+    # answers to its ENDs. On two processors it hangs forever after two checks at a time (docs/rocketmq.md).
+    flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-Drocketmq.log.level=warn"]
+    jars = client_class_path("java-5.2.0" if language == "java" else language)
+    return [find_java().executable, *flags, "-cp", jars, _GRPC_JAVA]
+
+
+def _require(language: str, packages: str, *programs: str) -> None:
+    """Skip the test if one of these programs is not on the PATH."""
+    if not all(map(shutil.which, programs)):
+        pytest.skip(f"NO {language.upper()}: RocketMQ's client in it is not tested here; apt-get install {packages}")
 
 
 def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int = 1, flag: int = 0) -> bytes:
