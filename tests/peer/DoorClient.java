@@ -54,10 +54,12 @@ public final class DoorClient {
         names = arguments[0];
         RPCHook signer = arguments.length > 3 ? signer(arguments[2], arguments[3]) : null;
         String trace = System.getProperty("door.trace");
-        producer = new TransactionMQProducer(System.getProperty("door.namespace"), arguments[1], signer, trace != null,
-            trace);
+        String namespace = System.getProperty("door.namespace");
+        // What only newer clients have is called by its name.
+        producer = trace == null && namespace == null ? new TransactionMQProducer(arguments[1], signer)
+            : TransactionMQProducer.class.getConstructor(String.class, String.class, RPCHook.class, boolean.class,
+                String.class).newInstance(namespace, arguments[1], signer, trace != null, trace);
         if (System.getProperty("door.namespaceV2") != null) {
-            // Older clients do not have it.
             producer.getClass().getMethod("setNamespaceV2", String.class)
                 .invoke(producer, System.getProperty("door.namespaceV2"));
         }
@@ -119,7 +121,8 @@ public final class DoorClient {
                 delayed.setDelayTimeLevel(Integer.parseInt(command[3]));
                 return told(producer.send(delayed));
             case "request":
-                return String.valueOf(producer.request(message(command[1], command[2], "", "", ""), TIMEOUT_MS));
+                return String.valueOf(producer.getClass().getMethod("request", Message.class, long.class)
+                    .invoke(producer, message(command[1], command[2], "", "", ""), TIMEOUT_MS));
             case "property":
                 Message odd = message(command[1], command[2], "", "", "");
                 odd.putUserProperty(command[3], command[4]);
