@@ -1,6 +1,6 @@
 """Defects planted in the worker, one at a time. The simulator has to find each within a few hundred seeds.
 
-`python -m tests.simulation.mutants NAME [SEEDS]` prints the first violation and exits 1, or exits 0 when it found none.
+`python -m tests.simulation.mutants NAME [SEEDS [FIRST]]` prints the first violation and exits 1. Else it exits 0.
 Each defect has a process of its own, because it changes the worker's code in that process.
 """
 
@@ -626,7 +626,7 @@ def _refuse_those_that_do_not_fit() -> None:
     PartitionOwner._explain_failure = explain
 
 
-def main(name: str, how: str) -> int:
+def main(name: str, how: str = "400", first: str = "1") -> int:
     """Plant a defect and search for it: in seeds, in all schedules of the small scope, or as the command line does."""
     _refuse_those_that_do_not_fit()
     if name == "--silent-end-txn":
@@ -638,15 +638,14 @@ def main(name: str, how: str) -> int:
         return exhaustive.main()
     if how == "--cli":
         return report(run_chunk(1, 50, 200), 200)
-    seeds = int(how)
-    for seed in range(1, seeds + 1):
+    for seed in range(int(first), int(first) + int(how)):
         violation = Simulation(seed, more_faults=MORE_FAULTS).run().violation
         if violation is not None:
             print(f"{name}: seed {seed}: {violation}")
             return 1
-    print(f"{name}: not found in {seeds} seeds")
+    print(f"{name}: not found in {how} seeds from {first} on")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "400"))
+    sys.exit(main(*sys.argv[1:]))

@@ -139,6 +139,19 @@ FOUND_AT_ONCE = {
     "disbelieve_an_indefinite_commit",
     "last_decision_wins",
 }
+#: Rare ones, and a seed shortly before the first that finds them. A change to the simulator moves them all, and then
+#: these are 2,000 seeds like any others.
+SHORTLY_BEFORE = {
+    "keep_a_client_that_is_silent": 190,
+    "a_run_may_be_decided_twice": 180,
+    "absence_by_the_word_of_one_broker": 200,
+    "discard_by_the_word_of_one_broker": 300,
+    "a_take_over_by_the_word_of_one_broker": 320,
+    "keep_a_client_that_fails": 320,
+    "an_owner_does_not_look_where_its_records_land": 350,
+    "offset_topic_ends_where_somebody_says": 530,
+    "an_interval_counts_from_the_report": 730,
+}
 
 
 @pytest.mark.parametrize(
@@ -149,8 +162,7 @@ FOUND_AT_ONCE = {
     ],
 )
 def test_a_planted_defect_is_found(name):
-    # The latest is found at seed 1,011. A change to the simulator moves them all.
-    result = python("-m", "tests.simulation.mutants", name, "2000")
+    result = python("-m", "tests.simulation.mutants", name, "2000", str(SHORTLY_BEFORE.get(name, 1)))
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(rf"{name}: seed \d+: (P\d+: |unexpected error)", result.stdout), result.stdout + result.stderr
 

@@ -16,8 +16,16 @@ SPARK = {
     "tests/unit/audit/test_audit_rules.py": "Spark, without",
     "tests/unit/audit/test_audit_fast_path.py": "Spark, without",
 }
-#: The tests of this file share nothing and together take as long as all others. Each is handed out by itself.
-_ONE_BY_ONE = frozenset({"tests/simulation/test_simulator.py"})
+#: The tests of these files share little, and a file of them in one process would be the end of a run. Each test is
+#: handed out by itself.
+_ONE_BY_ONE = frozenset(
+    {
+        "tests/simulation/test_simulator.py",
+        "tests/integration/test_commands_as_processes.py",
+        "tests/integration/test_readiness.py",
+        "tests/integration/test_rocketmq_clients.py",
+    }
+)
 #: The longest tests come first. Unit tests come last: their many small files fill the remaining time of all processes.
 _FOLDERS = ("tests/chaos", "tests/simulation", "tests/integration", "tests/property", "tests/unit")
 
