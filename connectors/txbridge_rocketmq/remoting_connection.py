@@ -7,30 +7,21 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from txbridge.log import get_logger
+from txbridge_rocketmq.client_connection import IDLE_S, STUCK_S, ClientConnection
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, response
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.memory import RequestMemory
-from txbridge_rocketmq.message import Address, address_of, text_of
+from txbridge_rocketmq.message import Address, address_of
 
 #: Unanswered requests of a connection, beyond which no more are read. A producer in Java has no more threads than that.
 #: A producer that sends without waiting loses nothing, because Kafka takes messages in batches.
 _MAX_OPEN = 1_024
-#: Bytes of answers that a client has not taken, beyond which nothing is read from it and no check is sent to it.
-_WRITE_HIGH = 256 * 1024
 #: A frame must be complete within this time (s): 16 MiB in it is 5 Mbit/s. Time in which the door does not read is not
 #: counted.
 _FRAME_S = 30.0
 #: While others wait for its memory, a large frame must not stand still for this time (s). A network that has lost a
 #: packet goes on within some tenths.
 _STILL_S = 1.0
-#: A client that takes no answers for this time (s) is cut off.
-_STUCK_S = 30.0
-#: A connection without any traffic is closed after this time (s), RocketMQ's serverChannelMaxIdleTimeSeconds. A
-#: producer sends a heartbeat every 30 s.
-_IDLE_S = 120.0
-
-_log = get_logger("txbridge.rocketmq")
 
 
 class Handler(Protocol):
@@ -50,45 +41,31 @@ class Handler(Protocol):
     def check_frame(self, question: ClientCheck, local: Address, opaque: int) -> bytes: ...
 
 
-class DoorConnection(asyncio.Protocol):
+class DoorConnection(ClientConnection):
     """Connection of one client, for the event loop only."""
 
     def __init__(self, handler: Handler) -> None:
+        super().__init__(handler.memory)
         self._handler = handler
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
         #: Bytes of the frame that is being read; 0 while its length is not known.
         self._frame = 0
         self._frame_began = self._received_at = 0.0
         #: Whether the frame, which is complete, waits for memory; and the memory that it has taken (bytes).
         self._is_waiting = False
         self._taken = 0
-        #: Whether the rest of the frame waits for memory, and since when nothing is read, for whatever reason.
-        self._waits_to_receive = False
-        self._paused_at: float | None = None
         self._open = 0
-        #: Answers of this turn of the event loop.
-        self._answers: list[bytes] = []
-        self._write_paused_at: float | None = None
-        self._last_traffic = time.monotonic()
         self._reason: str | None = None
-        self._is_closed = False
         self._drops_requests = False
         self._opaque = 0
-        #: The producer groups that the client speaks for, and its address.
+        #: The producer groups that the client speaks for.
         self.groups: frozenset[str] = frozenset()
-        self.peer = ""
         self.local: Address = address_of("0.0.0.0", 0)  # noqa: S104  not to listen on: the address is not known yet
 
     # --- asyncio's side -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self.peer = text_of(address_of(*peer[:2])) if peer else ""
-        if local:
+        super().connection_made(transport)
+        if local := transport.get_extra_info("sockname"):
             self.local = address_of(*local[:2])
         self._handler.add_connection(self)
 
@@ -96,8 +73,8 @@ class DoorConnection(asyncio.Protocol):
         self._is_closed = True
         self._buffer.clear()
         taken, self._frame, self._taken = self._taken, 0, 0
-        self._handler.memory.forget_connection(self)
-        self._handler.memory.give_back(taken)
+        self._memory.forget_connection(self)
+        self._memory.give_back(taken)
         self._handler.drop_connection(self, self._reason)
 
     def data_received(self, data: bytes) -> None:
@@ -107,18 +84,11 @@ class DoorConnection(asyncio.Protocol):
         self._buffer += data
         self._read_frames()
 
-    def pause_writing(self) -> None:
-        self._write_paused_at = time.monotonic()
-
     def resume_writing(self) -> None:
         self._write_paused_at = None
         self._read_frames()
 
     # --- its memory ---------------------------------------------------------------------------------------------------
-
-    @property
-    def host(self) -> str:
-        return self.peer.rpartition(":")[0]
 
     @property
     def frame_size(self) -> int:
@@ -151,9 +121,7 @@ class DoorConnection(asyncio.Protocol):
         """Answer a request, unless it wants no answer."""
         self._handler.count_answer(request.code, code)
         if not request.is_oneway and not self._is_closed:
-            if not self._answers:
-                asyncio.get_running_loop().call_soon(self._write_answers)
-            self._answers.append(response(request, code, remark, fields, body))
+            self._queue_answer(response(request, code, remark, fields, body))
 
     def send_check(self, question: ClientCheck) -> None:
         self._opaque += 1
@@ -168,21 +136,20 @@ class DoorConnection(asyncio.Protocol):
 
         def finish() -> None:
             self._open -= 1
-            self._handler.memory.give_back(size)
+            self._memory.give_back(size)
             if self._buffer:
                 self._read_soon()
 
         return finish
 
     def close_if_stuck(self, now: float) -> None:
-        """Close the connection if it is stuck, slow or idle. Called every second."""
-        if self._write_paused_at is not None and now - self._write_paused_at > _STUCK_S:
-            self.cut_off("stuck", f"the client has read no answers for {_STUCK_S:.0f} s")
+        if self._is_stuck(now):
+            self.cut_off("stuck", f"the client has read no answers for {STUCK_S:.0f} s")
         elif self._is_receiving and now - self._frame_began > _FRAME_S:
             self.cut_off("slow_frame", f"a frame was not complete after {_FRAME_S:.0f} s")
-        elif self._is_receiving and self._is_slow(now) and self._handler.memory.is_needed(self):
+        elif self._is_receiving and self._is_slow(now) and self._memory.is_needed(self):
             self.cut_off("slow_frame", "a frame arrived too slowly, and other connections need its memory")
-        elif not self._open and not self._is_waiting and now - self._last_traffic > _IDLE_S:
+        elif not self._open and not self._is_waiting and now - self._last_traffic > IDLE_S:
             self.cut_off("idle", None)
 
     @property
@@ -202,13 +169,9 @@ class DoorConnection(asyncio.Protocol):
 
     def cut_off(self, reason: str, what: str | None) -> None:
         """Close it at once, with a line in the log if `what` says what is wrong."""
-        if self._is_closed or self._transport is None:
-            return
-        self._reason = reason
-        if what is not None:
-            _log.warning("connection_closed", peer=self.peer, reason=what)
-        self._transport.abort()
-        self._is_closed = True
+        if not self._is_closed:
+            self._reason = reason
+            self._abort_connection(what)
 
     def drop_requests(self) -> None:
         """Begin no more requests, because the connection will be closed.
@@ -219,22 +182,8 @@ class DoorConnection(asyncio.Protocol):
         self._buffer.clear()
         self._frame = 0
         self._waits_to_receive = False
-        self._handler.memory.forget_connection(self)
+        self._memory.forget_connection(self)
         self._receive_more()
-
-    def close(self) -> None:
-        """Close it once all answers have left."""
-        if self._transport is not None:
-            self._write_answers()
-            self._transport.close()
-
-    def _write_answers(self) -> None:
-        """Write what there is, in one call: each call of the system takes longer than it takes to make an answer."""
-        assert self._transport is not None
-        if self._answers and not self._transport.is_closing():
-            self._last_traffic = time.monotonic()
-            self._transport.write(b"".join(self._answers))
-        self._answers.clear()
 
     def _read_soon(self) -> None:
         # In the next turn of the event loop, because frames may be being read.
@@ -243,7 +192,7 @@ class DoorConnection(asyncio.Protocol):
 
     def _read_frames(self) -> None:
         """Handle all frames that are complete and may be handled now."""
-        memory = self._handler.memory
+        memory = self._memory
         while not self._is_closed and not self._is_waiting:
             if self._is_blocked:
                 break
@@ -279,18 +228,7 @@ class DoorConnection(asyncio.Protocol):
 
     def _receive_more(self) -> None:
         """Receive more, if that is wanted and there is memory for it."""
-        if self._transport is None or self._is_closed:
-            return
-        self._handler.memory.count_received(self, len(self._buffer))
         is_wanted = len(self._buffer) < 4 or (self._frame > len(self._buffer) and not self._is_blocked)
-        if is_wanted and not self._waits_to_receive:
-            self._waits_to_receive = not self._handler.memory.may_receive(self)
-        if not is_wanted or self._waits_to_receive:
-            self._paused_at = self._paused_at or time.monotonic()
-            self._transport.pause_reading()
-            return
-        if self._paused_at is not None:
-            now = time.monotonic()
-            self._frame_began += now - self._paused_at
-            self._received_at, self._paused_at = now, None
-        self._transport.resume_reading()
+        if paused := self._read_on(len(self._buffer), is_wanted=is_wanted):
+            self._frame_began += paused
+            self._received_at = time.monotonic()
