@@ -6,5 +6,5 @@ clock.
 
 from txbridge.extras import missing_extra
 
-if error := missing_extra(__name__, "rocketmq", "structlog", "prometheus_client", "lz4", "grpc", "rocketmq"):
+if error := missing_extra(__name__, "rocketmq", "structlog", "prometheus_client", "lz4", "hpack", "rocketmq"):
     raise error

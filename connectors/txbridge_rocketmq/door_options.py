@@ -34,8 +34,6 @@ class DoorOptions:
     tls: ssl.SSLContext | None
     #: Host and port for gRPC clients; None if they are not served.
     grpc: tuple[str, int] | None
-    #: Private key and certificate, for gRPC, which reads them itself.
-    pem: tuple[bytes, bytes] | None
     metrics_host: str
     #: 0 means no metrics.
     metrics_port: int
@@ -86,7 +84,6 @@ def door_options(
         access=AccessKeys() if access_keys is None else read_keys(access_keys),
         tls=_tls(tls_certificate, tls_key),
         grpc=grpc,
-        pem=(tls_key.read_bytes(), tls_certificate.read_bytes()) if tls_key and tls_certificate else None,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
         old_port=old_port,
@@ -154,6 +151,8 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
         raise UsageError("TLS needs both --tls-certificate and --tls-key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Clients of gRPC demand it, those of the remoting protocol name none.
+    context.set_alpn_protocols(["h2"])
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:

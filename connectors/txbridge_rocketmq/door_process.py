@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -34,21 +34,19 @@ from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import WebServer
 from txbridge_rocketmq.admin import MqadminRequests
 from txbridge_rocketmq.check_topics import CheckTopics, Make
+from txbridge_rocketmq.client_listener import ClientListener
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.door_options import DoorOptions
+from txbridge_rocketmq.grpc_server import GrpcServer
 from txbridge_rocketmq.identity import LARGEST_PARTITION
 from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
-from txbridge_rocketmq.remoting_server import RemotingServer
 from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topic_admin import TopicAdmin
 from txbridge_rocketmq.topics import LookUps, Topics, look_up
-
-if TYPE_CHECKING:
-    from txbridge_rocketmq.grpc_service import GrpcServer
 
 #: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
 #: client when many callers wait.
@@ -136,7 +134,7 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
 
-        server = RemotingServer(options.max_connections, options.tls)
+        server = ClientListener(options.max_connections, options.tls)
         port = server.listen_on(options.host, options.port)
         if options.old_port:
             server.listen_on(options.host, port - 2)
@@ -176,7 +174,7 @@ async def _serve(
             web.start()
         server.start(partial(DoorConnection, remoting), remoting.connections)
         if rpc is not None:
-            await rpc.start(door)
+            rpc.start(door)
         # What is there by now stays. Each full collection would look at it, for tens of milliseconds.
         gc.freeze()
         at_end.callback(asyncio.create_task(_watch(kafka, watch, look_at_half)).cancel)
@@ -208,13 +206,8 @@ def _web(
 def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[GrpcServer | None, int | None]:
     if options.grpc is None:
         return None, None
-    # grpcio's library in C would write lines of its own format to standard error, about any client's failed handshake.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Imported only if it is needed: it takes 30 MiB.
-    from txbridge_rocketmq.grpc_service import GrpcServer  # noqa: PLC0415
-
-    rpc = GrpcServer(options.max_connections, layout.max_message_size)
-    return rpc, rpc.listen_on(*options.grpc, options.pem)
+    rpc = GrpcServer(options.max_connections, layout.max_message_size, options.tls)
+    return rpc, rpc.listen_on(*options.grpc)
 
 
 def _make_check_topic(

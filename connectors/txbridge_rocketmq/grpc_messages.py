@@ -21,7 +21,6 @@ from txbridge_rocketmq.compression import COMPRESSED
 from txbridge_rocketmq.delays import DELAYS, DELIVER_MS
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_protocol import definition, service
-from txbridge_rocketmq.message import address_of, text_of
 from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY, ClientDecision, SendRequest
 
 Code = definition.Code
@@ -290,13 +289,3 @@ def settings_of(given: Any, max_body_size: int) -> Any:
     backoff.multiplier = 2
     settings.metric.on = False
     return settings
-
-
-def peer_of(text: str) -> str:
-    """A client's address as gRPC gives it (`ipv4:127.0.0.1:5`, `ipv6:%5B::1%5D:5`), as in headers of messages."""
-    kind, _, address = text.partition(":")
-    host, _, port = address.replace("%5B", "[").replace("%5D", "]").rpartition(":")
-    try:
-        return text_of(address_of(host.strip("[]"), int(port))) if kind in {"ipv4", "ipv6"} else text
-    except ValueError:
-        return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from typing import Any
 
 from txbridge.core.names import short_id
 from txbridge.log import get_logger
@@ -36,7 +37,7 @@ class TelemetryStream:
         #: Topics that its producer has named or sent a transaction to; as with RocketMQ's proxy they are its groups.
         self.topics: set[str] = set()
         self.groups: frozenset[str] = frozenset()
-        self._waiting: asyncio.Queue[object] = asyncio.Queue(_MAX_WAITING)
+        self._waiting: asyncio.Queue[Any] = asyncio.Queue(_MAX_WAITING)
 
     @property
     def peer(self) -> str:
@@ -60,7 +61,7 @@ class TelemetryStream:
             self._waiting.get_nowait()
         self._waiting.put_nowait(None)
 
-    async def next_command(self) -> object:
+    async def next_command(self) -> Any:
         """The next command for the client; None at the end."""
         return await self._waiting.get()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,12 +159,20 @@ def test_real_clients_sign_and_speak_tls(bridge: Bridge, tmp_path: Path) -> None
             assert "Signature is wrong" in str(client.try_("plain", topic, "x"))
         with socket.create_connection(("127.0.0.1", door.grpc_port), 60) as plain:
             plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            assert plain.recv(1) == b"", "grpcio closes it, and would write a line of its own"
+            assert plain.recv(1) == b""
+            peer = "{}:{}".format(*plain.getsockname())
+        told = [line for line in map(json.loads, door.log.splitlines()) if line.get("peer") == peer]
+        assert [(line["event"], line["reason"]) for line in told] == [
+            ("connection_closed", "the client does not speak TLS, as this port does")
+        ]
         assert {line[0] for line in door.log.splitlines()} == {"{"}
     with Door(bridge, GRPC, f"--access-keys={keys}") as door:
         with GrpcClient("python", [door], keys=["ak", "the secret key"]) as client:
             client.transaction(topic, "in plain", "unknown", "commit")
             bridge.wait_visible(topic, [b"signed", b"in plain"], 60)
+        with socket.create_connection(("127.0.0.1", door.grpc_port), 60) as wire, pytest.raises(ssl.SSLError):
+            ssl.create_default_context().wrap_socket(wire, server_hostname="localhost")
+        assert "the client speaks TLS, and the door has no certificate" in door.log
         with GrpcClient("python", [door], keys=["nobody", "the secret key"]) as client:
             assert client.try_("plain", topic, "x")[0] == "error"
         assert "the secret key" not in door.log

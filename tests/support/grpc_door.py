@@ -15,7 +15,7 @@ from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.grpc_protocol import definition, service
-from txbridge_rocketmq.grpc_service import GrpcServer
+from txbridge_rocketmq.grpc_server import GrpcServer
 from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import LookUps, Topics
 
@@ -79,9 +79,9 @@ class GrpcDoor:
             memory=MEMORY,
             max_groups=50,
         )
-        self._listener = GrpcServer(self._most, MOST)
-        self.port = self._listener.listen_on("127.0.0.1", 0, None)
-        await self._listener.start(self.door)
+        self._listener = GrpcServer(self._most, MOST, None)
+        self.port = self._listener.listen_on("127.0.0.1", 0)
+        self._listener.start(self.door)
 
     async def _stop(self) -> None:
         await self._listener.close(5)

@@ -96,7 +96,7 @@ def rocketmq(cluster: ClusterOptions, place: DoorPlace, load: DoorLoad) -> None:
     code 0: stopped by a signal; 2: it cannot run.
     """
     end_at_hangup()
-    with needs("rocketmq", "the front door needs structlog, prometheus-client and grpcio"):
+    with needs("rocketmq", "the front door needs structlog, prometheus-client and hpack"):
         from txbridge_rocketmq.door_options import door_options  # noqa: PLC0415
         from txbridge_rocketmq.door_process import run  # noqa: PLC0415
 

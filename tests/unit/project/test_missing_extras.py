@@ -17,7 +17,7 @@ import pytest
         ("txbridge_sqlalchemy.inbox", "sqlalchemy", "sqlalchemy"),
         ("txbridge_django", "django", "django"),
         ("txbridge_rocketmq.door_process", "lz4", "rocketmq"),
-        ("txbridge_rocketmq.door_process", "grpc", "rocketmq"),
+        ("txbridge_rocketmq.door_process", "hpack", "rocketmq"),
         ("txbridge_audit.engines.spark.tasks", "pyspark", "audit"),
         ("txbridge.operations", "pydantic", "operations"),
         ("txbridge.testing", "faust", "testing"),

@@ -1,4 +1,4 @@
-"""Listener of the remoting protocol: one port for name server and broker, plain or TLS by the first byte."""
+"""Listener of one of the protocols: connections of clients, plain or TLS by the first byte, and limits on them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
+from txbridge_rocketmq.client_connection import ClientConnection
 from txbridge_rocketmq.message import address_of, text_of
-from txbridge_rocketmq.remoting_connection import DoorConnection
 
 #: Connections that the kernel holds while the loop is busy; a restart brings all clients back at once.
 _BACKLOG = 1_024
@@ -24,21 +24,28 @@ _FIRST_BYTE_S = 30.0
 _HANDSHAKE_S = 10.0
 #: Pause (s) when the process has no file descriptor left. Connections end all the time.
 _EXHAUSTED_PAUSE_S = 0.2
+#: Bytes of a refused client that are dropped. The first ones of TLS and HTTP/2 have a few hundred.
+_UNREAD = 64 * 1024
 #: Seconds between two looks for connections that have to be closed. The shortest of their time limits is a second.
 _LOOK_S = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-#: The first byte of a TLS handshake. A frame begins with the highest byte of its length: 1 at most.
+#: The first byte of a TLS handshake. A frame begins with the highest byte of its length: 1 at most. HTTP/2's is P.
 _TLS = b"\x16"
 
 _log = get_logger("txbridge.rocketmq")
 
 
-class RemotingServer:
-    """Listener of the remoting protocol, for the event loop only."""
+class ClientListener:
+    """Listener of one of the protocols, for the event loop only."""
 
-    def __init__(self, most: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, most: int, tls: ssl.SSLContext | None, option: str = "--listen", *, needs_tls: bool = False
+    ) -> None:
+        """`option` is the one that names the port. With `needs_tls` no client may do without TLS."""
         self._most = most
         self._tls = tls
+        self._option = option
+        self._needs_tls = needs_tls
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._greeting = 0
@@ -51,13 +58,13 @@ class RemotingServer:
             self.close()
             raise LocalProblemError(
                 f"cannot listen on port {port} of {host} for RocketMQ clients: {error.strerror or error}. Choose "
-                "another with --listen"
+                f"another with {self._option}"
             ) from None
         made.setblocking(False)
         self._sockets.append(made)
         return int(made.getsockname()[1])
 
-    def start(self, make: Callable[[], DoorConnection], connections: Collection[DoorConnection]) -> None:
+    def start(self, make: Callable[[], ClientConnection], connections: Collection[ClientConnection]) -> None:
         """Take connections from now on. `make` makes one of a socket; those that are open are `connections`."""
         self._make = make
         self._connections = connections
@@ -104,6 +111,8 @@ class RemotingServer:
                 _log.warning(
                     "connection_closed", peer=peer, reason="the client speaks TLS, and the door has no certificate"
                 )
+            elif first and first != _TLS and self._needs_tls:
+                _log.warning("connection_closed", peer=peer, reason="the client does not speak TLS, as this port does")
             elif first:
                 tls = self._tls if first == _TLS else None
                 limit = _HANDSHAKE_S if tls else None
@@ -117,6 +126,9 @@ class RemotingServer:
         finally:
             self._greeting -= 1
             if not is_connected:
+                # With unread bytes the client would get a reset, which libraries report as a failure of the network.
+                with contextlib.suppress(OSError):
+                    accepted.recv(_UNREAD)
                 accepted.close()
 
     async def _watch_connections(self) -> None:
