@@ -14,6 +14,7 @@ from txbridge.client.decide.decision_sender import MAX_UNSETTLED
 from txbridge.client.errors import explain
 from txbridge.core.decision_record import MAX_ENTRIES, DecisionEntry, Source, encode_end
 from txbridge.core.names import short_id
+from txbridge.kafka.errors import QUEUE_FULL
 from txbridge_rocketmq.outlet import Outlet, Report
 
 #: Pause (s) while librdkafka's queue is full. Its records leave within milliseconds, unless Kafka cannot be reached.
@@ -67,17 +68,15 @@ class DecisionOutlet:
         lane = self._lanes[where]
         batch = _first_of(lane.waiting)
         value, headers = encode_end([entry for entry, _ in batch], group, source, self._client_id)
-
-        try:
-            stored = self._outlet.send_record(self._topic, value, None, headers, partition=partition)
-        except BufferError:
-            lane.waiting.extendleft(reversed(batch))
-            asyncio.get_running_loop().call_later(_FULL_RETRY_S, self._send_record, where)
-        else:
-            stored.add_done_callback(partial(self._settle_batch, where, batch))
+        stored = self._outlet.send_record(self._topic, value, None, headers, partition=partition)
+        stored.add_done_callback(partial(self._settle_batch, where, batch))
 
     def _settle_batch(self, where: tuple[str, int, Source], batch: _Batch, stored: asyncio.Future[Report]) -> None:
         lane, (error, _, _) = self._lanes[where], stored.result()
+        if error is not None and error.code() == QUEUE_FULL:
+            lane.waiting.extendleft(reversed(batch))
+            asyncio.get_running_loop().call_later(_FULL_RETRY_S, self._send_record, where)
+            return
         self.unsettled -= len(batch)
         if lane.waiting:
             self._send_record(where)

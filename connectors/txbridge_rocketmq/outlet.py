@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,17 +19,37 @@ from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.core.names import Headers
 from txbridge.errors import UsageError
-from txbridge.kafka.errors import MSG_TIMED_OUT, PURGE_QUEUE
+from txbridge.kafka.errors import MSG_TIMED_OUT, PURGE_QUEUE, QUEUE_FULL
 
 #: Every delivery report wakes the thread. This bounds how late it notices that it has to end (s).
 _SERVE_S = 0.1
+
+#: While so many records of a partition are in flight, an idempotent librdkafka sends no more of them. But its thread
+#: polls without a pause once one that waits behind them has waited for its linger. So those are held back here.
+_MOST_IN_FLIGHT = 5
+#: Part of the linger in which more records join a batch. At its end librdkafka sends the batch.
+_OPEN = 0.6
+#: Longest time (s) for which a record is held back. Its time-out begins when librdkafka has it.
+_LONGEST_HOLD_S = 0.1
 
 #: The error or None, the partition and the offset (-1: not known).
 Report = tuple[KafkaError | None, int, int]
 
 
+@dataclass(slots=True)
+class _PartitionLane:
+    """The records of a partition. Those of others, which may have another leader, do not wait for them."""
+
+    in_flight: int = 0
+    #: Until then (loop time) records join the batch that librdkafka collects.
+    open_until: float = 0.0
+    #: Records that are held back, in their order: the answer, and what hands it over.
+    held: list[tuple[asyncio.Future[Report], Callable[[], None]]] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
+
+
 class Outlet:
-    """Producer and its thread. `send` is for the event loop only. `start` and `close` block, and may run elsewhere."""
+    """Producer and its thread. `send_record` is for the event loop only. `start` and `close` block, on any thread."""
 
     def __init__(self, config: Mapping[str, Any], connection: KafkaConnection, what: str) -> None:
         self._wire = Wire(config, connection)
@@ -36,7 +57,9 @@ class Outlet:
         self._what = what
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
-        self._reports: deque[tuple[asyncio.Future[Report], Report]] = deque()
+        self._open_s = _OPEN * float(config.get("linger.ms", 0)) / 1_000
+        self._lanes: defaultdict[tuple[str, int], _PartitionLane] = defaultdict(_PartitionLane)
+        self._reports: deque[tuple[_PartitionLane, asyncio.Future[Report], Report]] = deque()
         self._thread = threading.Thread(target=self._run, name=f"txbridge-{what.replace(' ', '-')}", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop, topic: str) -> None:
@@ -55,19 +78,56 @@ class Outlet:
         partition: int = -1,
         timestamp: int | None = None,
     ) -> asyncio.Future[Report]:
-        """Hand a record to the producer. Raises BufferError if its queue is full."""
+        """Send a record. The answer comes at once, with QUEUE_FULL, if too many are waiting for Kafka."""
         assert self._loop is not None
         answer: asyncio.Future[Report] = self._loop.create_future()
+        # Where librdkafka chooses the partition, it is not known which records wait behind which.
+        lane = _PartitionLane() if partition < 0 else self._lanes[topic, partition]
+        on_delivery = partial(self._note_report, lane, answer)
+        produce = partial(self._wire.produce, topic, value, key, headers, on_delivery, partition, timestamp or 0)
+        now = self._loop.time()
+        if now >= lane.open_until:
+            if lane.in_flight >= _MOST_IN_FLIGHT:
+                if not lane.held:
+                    lane.timer = self._loop.call_later(_LONGEST_HOLD_S, self._release_overdue, lane)
+                lane.held.append((answer, produce))
+                return answer
+            lane.open_until = now + self._open_s
+        self._produce_record(lane, answer, produce)
+        return answer
+
+    def _produce_record(
+        self, lane: _PartitionLane, answer: asyncio.Future[Report], produce: Callable[[], None]
+    ) -> None:
         try:
-            self._wire.produce(
-                topic, value, key, headers, partial(self._note_report, answer), partition, timestamp=timestamp or 0
-            )
-        except KafkaException as failure:
-            answer.set_result((failure.args[0], -1, -1))
+            produce()
+        except BufferError:
+            failure = KafkaError(QUEUE_FULL)
+        except KafkaException as raised:
+            failure = raised.args[0]
         except UsageError:
             # Closed, at the end of the door. Decisions that waited for the one before come here.
-            answer.set_result((KafkaError(PURGE_QUEUE), -1, -1))
-        return answer
+            failure = KafkaError(PURGE_QUEUE)
+        else:
+            lane.in_flight += 1
+            return
+        # Cancelled if the door has given the request up.
+        if not answer.done():
+            answer.set_result((failure, -1, -1))
+
+    def _release_overdue(self, lane: _PartitionLane) -> None:
+        # During the close they wait for its end, because a purged producer would keep them.
+        if not self._stopping:
+            self._release_held(lane)
+
+    def _release_held(self, lane: _PartitionLane) -> None:
+        assert self._loop is not None
+        assert lane.timer is not None
+        lane.timer.cancel()
+        held, lane.held = lane.held, []
+        lane.open_until = self._loop.time() + self._open_s
+        for answer, produce in held:
+            self._produce_record(lane, answer, produce)
 
     def close(self) -> None:
         """End the thread and the producer. Records without an acknowledgement fail. May take a second."""
@@ -94,16 +154,20 @@ class Outlet:
 
     def _set_answers(self) -> None:
         while self._reports:
-            answer, outcome = self._reports.popleft()
-            # Cancelled if the door has given the request up.
+            lane, answer, outcome = self._reports.popleft()
             if not answer.done():
                 answer.set_result(outcome)
+            lane.in_flight -= 1
+            if lane.held and lane.in_flight < _MOST_IN_FLIGHT:
+                self._release_held(lane)
 
-    def _note_report(self, answer: asyncio.Future[Report], error: KafkaError | None, record: Record) -> None:
+    def _note_report(
+        self, lane: _PartitionLane, answer: asyncio.Future[Report], error: KafkaError | None, record: Record
+    ) -> None:
         if error is None:
             self._connection.note_answer()
         elif error.code() == MSG_TIMED_OUT:
             self._connection.note_time_out(self._what, record.latency() or 0.0)
         partition, offset = record.partition(), record.offset()
         known = error is None and partition is not None and offset is not None
-        self._reports.append((answer, (error, partition if known else -1, offset if known else -1)))  # type: ignore[arg-type]
+        self._reports.append((lane, answer, (error, partition if known else -1, offset if known else -1)))  # type: ignore[arg-type]

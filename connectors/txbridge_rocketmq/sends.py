@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 from txbridge.client.message import Message, now_ms
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.half_message import half_headers
-from txbridge.core.names import Headers
+from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
@@ -153,39 +153,23 @@ class Sends:
             messages.append(self._make_message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-        records = [self._send_record(messages[0])]
-        refusal = None
-        try:
-            records += map(self._send_record, messages[1:])
-        except RequestError as error:
-            refusal = error
-        return self._await_batch(records, refusal)
+        return self._await_batch([self._send_record(message) for message in messages])
 
     @staticmethod
-    async def _await_batch(records: list[asyncio.Future[Report]], refusal: RequestError | None) -> list[StoredRecord]:
+    async def _await_batch(records: list[asyncio.Future[Report]]) -> list[StoredRecord]:
         # In spite of an error some may be stored: the client sends all of them again.
-        reports = await asyncio.gather(*records)
-        if refusal is not None:
-            raise refusal
-        return [_stored("", one) for one in reports]
+        return [_stored("", one) for one in await asyncio.gather(*records)]
 
     def _send_record(self, message: Message) -> asyncio.Future[Report]:
         partition = -1 if message.partition is None else message.partition
-        return self._hand_to_producer(
-            message.topic, message, list(message.headers), partition=partition, timestamp=message.timestamp
+        return self._records.send_record(
+            message.topic,
+            message.value,
+            message.key,
+            list(message.headers),
+            partition=partition,
+            timestamp=message.timestamp,
         )
-
-    def _hand_to_producer(
-        self, topic: str, message: Message, headers: Headers, *, partition: int, timestamp: int | None = None
-    ) -> asyncio.Future[Report]:
-        try:
-            return self._records.send_record(
-                topic, message.value, message.key, headers, partition=partition, timestamp=timestamp
-            )
-        except BufferError:
-            raise RequestError(
-                ResponseCode.SYSTEM_BUSY, "too many messages are waiting for Kafka: send it again later"
-            ) from None
 
     @staticmethod
     def _require_checkable(send: SendRequest) -> None:
@@ -237,7 +221,9 @@ class Sends:
         )
         # With a key, Kafka's hash chooses the partition, as for every client of txbridge.
         partition = -1 if message.key is not None else identity.half_partition(transaction, self._setting.partitions)
-        return self._hand_to_producer(self._setting.names.half, message, headers, partition=partition)
+        return self._records.send_record(
+            self._setting.names.half, message.value, message.key, headers, partition=partition
+        )
 
     async def _await_half(
         self,
@@ -324,5 +310,7 @@ def _not_stored(error: KafkaError | None) -> RequestError:
         return RequestError(
             ResponseCode.SERVICE_NOT_AVAILABLE, "Kafka did not return the offset of the message: send it again"
         )
+    if error.code() == QUEUE_FULL:
+        return RequestError(ResponseCode.SYSTEM_BUSY, "too many messages are waiting for Kafka: send it again later")
     code = _CODES.get(error.code(), ResponseCode.SERVICE_NOT_AVAILABLE)
     return RequestError(code, f"Kafka did not accept the message: {error.str()}")

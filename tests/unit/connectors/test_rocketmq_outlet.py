@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.outlet import Outlet
 
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
+from txbridge.kafka.errors import PURGE_QUEUE, QUEUE_FULL
 
 _NOWHERE = "127.0.0.1:1"
 
 
 async def test_at_the_end_all_decisions_are_given_up_also_those_that_wait_for_another() -> None:
-    outlet = Outlet({"bootstrap.servers": _NOWHERE}, KafkaConnection(_NOWHERE), "ENDs")
+    settings = {"bootstrap.servers": _NOWHERE, "queue.buffering.max.messages": 1}
+    outlet = Outlet(settings, KafkaConnection(_NOWHERE), "ENDs")
     await asyncio.to_thread(outlet.start, asyncio.get_running_loop(), "END")
     decisions = DecisionOutlet(outlet, "END", "door")
     answers = []
     for number in range(3):
         entry = DecisionEntry(number, "0" * 32, Decision.COMMIT)
-        answers.append(decisions.submit_decision("group", 0, Source.CLIENT, entry))
-        # The first one leaves, and the others wait for it.
+        answers.append(decisions.submit_decision(f"group {number % 2}", 0, Source.CLIENT, entry))
+        # The first one leaves. The second one waits for room in the queue, and the third one for the first.
         await asyncio.sleep(0.01)
     await asyncio.to_thread(outlet.close)
     async with asyncio.timeout(120):
         reasons = await asyncio.gather(*answers)
     assert all("the producer was closed meanwhile" in str(reason) for reason in reasons)
     assert decisions.unsettled == 0
+
+
+@pytest.mark.parametrize(("linger_ms", "is_held"), [(0, True), (60_000, False)])
+async def test_what_is_held_back_is_refused_soon_if_the_queue_is_full_and_given_up_at_the_end(
+    linger_ms: int, is_held: bool
+) -> None:
+    settings = {"bootstrap.servers": _NOWHERE, "queue.buffering.max.messages": 7, "linger.ms": linger_ms}
+    outlet = Outlet(settings, KafkaConnection(_NOWHERE), "messages")
+    await asyncio.to_thread(outlet.start, asyncio.get_running_loop(), "HALF")
+    answers = [outlet.send_record("HALF", b"value", None, [], partition=0) for _ in range(10)]
+    # The queue takes five, and two more of those that are held back behind them or share their batch.
+    assert answers[-1].done() != is_held
+    async with asyncio.timeout(60):
+        refused = await asyncio.gather(*answers[7:])
+    assert [error and error.code() for error, _, _ in refused] == [QUEUE_FULL] * 3
+    assert not any(answer.done() for answer in answers[:7])
+
+    answers[7:] = [outlet.send_record("HALF", b"value", None, [], partition=0) for _ in range(3)]
+    await asyncio.to_thread(outlet.close)
+    async with asyncio.timeout(60):
+        at_the_end = await asyncio.gather(*answers)
+    assert [error and error.code() for error, _, _ in at_the_end[:7]] == [PURGE_QUEUE] * 7
+    # On a busy machine the queue may have refused them before the end.
+    assert all(error and error.code() in {PURGE_QUEUE, QUEUE_FULL} for error, _, _ in at_the_end[7:])
