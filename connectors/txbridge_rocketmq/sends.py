@@ -219,8 +219,7 @@ class Sends:
             user_timestamp=message.timestamp,
             deliver_at=message.deliver_at,
         )
-        # With a key, Kafka's hash chooses the partition, as for every client of txbridge.
-        partition = -1 if message.key is not None else identity.half_partition(transaction, self._setting.partitions)
+        partition = identity.half_partition(transaction, message.key, self._setting.partitions)
         return self._records.send_record(
             self._setting.names.half, message.value, message.key, headers, partition=partition
         )

@@ -225,7 +225,7 @@ def test_p2_a_delayed_message_whose_commit_got_lost_is_committed_and_no_listener
         # Its client sends it again: the same transaction, and one copy.
         again = send_fields(group, topic, **given)
         mine = [("ROCKETMQ_UNIQ_KEY", b"repeated"), *bridge.half_headers(topic, group, repeated)]
-        bridge.produce(bridge.names.half, value=b"repeated", headers=mine, partition=half_partition(repeated, 2))
+        bridge.produce(bridge.names.half, value=b"repeated", headers=mine, partition=half_partition(repeated, None, 2))
         bridge.wait_visible(topic, [b"lost"])
         assert client.ask(SEND, again, b"repeated")[0]["code"] == 0
         bridge.wait_visible(topic, [b"repeated"])

@@ -158,7 +158,7 @@ async def test_one_without_a_transaction_is_prepared_and_committed_and_answered_
     given = {"UNIQ_KEY": "01AB", "TIMER_DELAY_SEC": "60", "p": "v"}
     fingerprint = identity.fingerprint_of(SECRET, "1.2.3.4", "orders", b"body", 0, given)
     transaction = identity.delayed_id(SECRET, "plain", "01AB", fingerprint)
-    assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, 2))
+    assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, None, 2))
     assert (headers["TXB_DELIVER_AT"], headers["REAL_TOPIC"], headers["REAL_QID"]) == (
         b"%d" % (NOW + 60_000),
         b"orders",

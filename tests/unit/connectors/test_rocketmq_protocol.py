@@ -155,6 +155,13 @@ ID_SECRET = b"0123456789abcdef0123456789abcdef"
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_key_chooses_the_half_partition_of_kafkas_own_clients() -> None:
+    """Kafka's UtilsTest has the hashes -973932308, -790332482, -985981536 and 479470107 for the first four."""
+    keys = [b"21", b"foobar", b"a-little-bit-long-string", b"abc", b"", "größe".encode(), b"\xff\x80\x00\xfe\x01"]
+    assert [identity.half_partition("0" * 32, key, 7) for key in keys] == [3, 0, 1, 4, 2, 4, 6]
+    assert identity.half_partition("000000000000000A" + "0" * 16, None, 7) == 3
+
+
 def test_the_transaction_id_is_that_of_group_key_and_fingerprint_under_the_secret() -> None:
     # printf 'orders\0K1\0ABCDEF012345' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
     made = identity.transaction_id(ID_SECRET, "orders", "K1", "ABCDEF012345")
