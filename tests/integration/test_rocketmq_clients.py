@@ -9,12 +9,22 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import Bridge, eventually
-from tests.support.rocketmq_door import Client, Door, GoClient, GrpcClient, JavaClient, tls_options, topic_of
+from tests.support.rocketmq_door import (
+    Client,
+    Door,
+    GoClient,
+    GrpcClient,
+    JavaClient,
+    SpringClient,
+    tls_options,
+    topic_of,
+)
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port, is_free
 
 REMOTING = ("4.3.0", "4.7.1", "4.9.8", "5.3.2", "5.5.0", "go")
 GRPC = ("java-5.0.0", "java-5.0.8", "java-5.1.0", "java-5.2.0", "go", "rust", "python", "node")
+SPRING = ("remoting", "grpc", "stream")
 ONLY_TLS = {"grpc-java-5.0.0"}
 #: Clients that open a new telemetry stream minutes after the end of the old one, or never. docs/rocketmq.md says when.
 SLOW = {"grpc-go", "grpc-rust", "grpc-python"}
@@ -33,11 +43,16 @@ def start(client: str, door: Door, topic: str) -> Client:
     protocol, _, which = client.partition("-")
     if protocol == "grpc":
         return GrpcClient(which, [door], [topic], tls=client in ONLY_TLS)
+    if protocol == "spring":
+        return SpringClient(which, [door], topic)
     return GoClient([door], topic) if which == "go" else JavaClient(which, [door], topic)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("client", [*(f"remoting-{one}" for one in REMOTING), *(f"grpc-{one}" for one in GRPC)])
+@pytest.mark.parametrize(
+    "client",
+    [*(f"remoting-{one}" for one in REMOTING), *(f"grpc-{one}" for one in GRPC), *(f"spring-{one}" for one in SPRING)],
+)
 def test_an_unmodified_client_and_a_door_that_is_killed_and_comes_back(
     bridge: Bridge, client: str, tmp_path: Path
 ) -> None:

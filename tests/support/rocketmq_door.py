@@ -273,6 +273,19 @@ class GrpcClient(Client):
         super().__init__([*_grpc_program(language), *arguments])
 
 
+class SpringClient(Client):
+    """An application with a Spring starter for RocketMQ: of "remoting", of "grpc", or that of Spring Cloud "stream"."""
+
+    _CHECK = ("text", "topic", "keys", "p", "length")
+
+    def __init__(self, starter: str, doors: Sequence[Reachable], topic: str) -> None:
+        locks = ["spring-stream"] if starter == "stream" else [f"spring-{starter}", "spring"]
+        flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-cp", os.pathsep.join(map(client_class_path, locks))]
+        program = _PEER / f"Spring{starter.capitalize()}.java"
+        addresses = [door.grpc_address if starter == "grpc" else door.address for door in doors]
+        super().__init__([find_java().executable, *flags, program, ";".join(addresses), topic])
+
+
 def _grpc_program(language: str) -> list[str | Path]:
     match language:
         case "python":
