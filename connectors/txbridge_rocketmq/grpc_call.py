@@ -30,7 +30,7 @@ class GrpcCall:
     ) -> None:
         """`send` is called when there is something to send; `max_message` is the most bytes of a request."""
         self.stream = stream
-        self.path = headers.get(b":path", b"")
+        self.path = headers.get(b":path", b"")[:_MAX_HEADER]
         self._headers = {name: headers.get(name, b"")[:_MAX_HEADER] for name in _HEADERS}
         self.peer = peer
         self._send = send
@@ -117,8 +117,9 @@ class GrpcCall:
         """Send the only answer, and end the call."""
         self._queue_answer(message(content), OK)
 
-    def end_call(self, status: Status = Status.OK, remark: str = "") -> None:
-        self._queue_answer(b"", trailers(status, remark))
+    def end_call(self, status: Status = Status.OK, remark: str = "", last: bytes = b"") -> None:
+        """End the call, after a `last` message if there is one. What its client sends is not read any more."""
+        self._queue_answer(message(last) if last else b"", trailers(status, remark))
 
     def note_sent(self) -> None:
         if self._sent is not None:

@@ -52,7 +52,7 @@ class ComingRequests:
         call.credit -= size
         if call.credit < 0:
             raise ConnectionBrokenError(Reason.FLOW_CONTROL_ERROR, "a call sends more than its window")
-        if call.is_complete or call.trailers is not None:
+        if call.is_complete or call.has_ended or call.trailers is not None:
             return False
         call.received += content
         self.size += len(content)

@@ -211,40 +211,42 @@ class GrpcService:
                         await call.write_message(command.SerializeToString())
                 finally:
                     telling.cancel()
-            try:
-                refusal = reading.result()
-            except RequestError as error:
-                self._count_answer("Telemetry", Code.BAD_REQUEST)
-                raise CallError(Status.INVALID_ARGUMENT, error.remark) from None
-            if refusal:
-                self._count_answer("Telemetry", Code.UNSUPPORTED)
-                # Some clients tell their application only that the stream has ended.
-                _log.warning("consumer_refused", peer=caller.peer, client=caller.client_id)
-                # At its start the client of Node waits for settings or a status, also when the stream has failed.
-                status = definition.Status(code=Code.UNSUPPORTED, message=refusal)
-                await call.write_message(service.TelemetryCommand(status=status).SerializeToString())
-                raise CallError(Status.UNIMPLEMENTED, refusal)
+            reading.result()
             call.end_call()
         finally:
             reading.cancel()
             self._streams.remove_stream(stream)
 
-    async def _read_stream(self, stream: TelemetryStream, call: GrpcCall) -> str | None:
-        """Read the stream until the client ends it. If the door has to end it, return the reason."""
+    async def _read_stream(self, stream: TelemetryStream, call: GrpcCall) -> None:
+        """Read the stream until the client ends it, or the door has to.
+
+        The call ends at once then, even if the client takes no answers: nobody would read what it goes on to send.
+        """
         async for content in call:
-            command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
+            try:
+                command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
+            except RequestError as error:
+                self._count_answer("Telemetry", Code.BAD_REQUEST)
+                call.end_call(Status.INVALID_ARGUMENT, error.remark)
+                return
             if not command.HasField("settings"):
                 # An answer to a command that the door never sends.
                 continue
             settings = command.settings
             if settings.client_type not in {definition.PRODUCER, definition.CLIENT_TYPE_UNSPECIFIED}:
-                return CONSUMER_REFUSAL
+                self._count_answer("Telemetry", Code.UNSUPPORTED)
+                # Some clients tell their application only that the stream has ended.
+                _log.warning("consumer_refused", peer=stream.peer, client=stream.client[0])
+                # At its start the client of Node waits for settings or a status, also when the stream has failed.
+                status = definition.Status(code=Code.UNSUPPORTED, message=CONSUMER_REFUSAL)
+                last = service.TelemetryCommand(status=status).SerializeToString()
+                call.end_call(Status.UNIMPLEMENTED, CONSUMER_REFUSAL, last)
+                return
             told = settings_of(settings, self._setting.limits.value)
             stream.queue_command(service.TelemetryCommand(status=_OK, settings=told))
             self._count_answer("Telemetry", Code.OK)
             topics = {one.name for one in settings.publishing.topics if not one.resource_namespace}
             self._streams.add_topics(stream, topics)
-        return None
 
     # --- messages and decisions ---------------------------------------------------------------------------------------
 

@@ -31,8 +31,9 @@ from txbridge_rocketmq.memory import RequestMemory
 
 #: Unanswered calls of a connection, as in the remoting protocol. Beyond it calls are refused; clients send them again.
 _MAX_OPEN = 1_024
-#: Frames of less than so many bytes within a second, beside those of calls that are served: pings, resets, windows.
-#: Four for each call that may be open. One that is served brings some five.
+#: Frames of less than so many bytes within a second, beside those of requests that are served: pings, resets, windows.
+#: Headers count however large they are, once more for each so many bytes. Four for each call that may be open. One that
+#: is served brings some five.
 _SMALL, _MAX_SMALL, _SMALL_FOR_CALL = 256, 4 * _MAX_OPEN, 16
 #: The door sends a ping after 30 s of silence, and waits 10 s for the answer. Without it the connection is dead, and
 #: its client is not asked any more.
@@ -140,8 +141,8 @@ class Http2Connection(ClientConnection):
 
     def _take_frame(self, one: Frame) -> None:
         """Handle a frame. Raises ConnectionBrokenError."""
-        if len(one.content) < _SMALL:
-            self._small += 1
+        if len(one.content) < _SMALL or one.kind == FrameKind.HEADERS:
+            self._small += 1 + len(one.content) // _SMALL
             if self._small > _MAX_SMALL:
                 raise ConnectionBrokenError(Reason.ENHANCE_YOUR_CALM, "the client floods the door with small frames")
         kind, call = one.kind, self._calls.get(one.stream)
@@ -200,6 +201,7 @@ class Http2Connection(ClientConnection):
             call.end_call(error.status, error.remark)
         else:
             if is_complete:
+                self._small -= min(self._small, _SMALL_FOR_CALL)
                 self._serve_call(call)
         if one.flags & END_STREAM:
             self._end_request(call)
@@ -224,7 +226,6 @@ class Http2Connection(ClientConnection):
 
     def _serve_call(self, call: GrpcCall) -> None:
         self._served += 1
-        self._small -= min(self._small, _SMALL_FOR_CALL)
         self._begin(call).add_done_callback(self._note_served)
 
     def _note_served(self, _task: object) -> None:

@@ -183,10 +183,10 @@ def headers(*pairs: tuple[str, str]) -> bytes:
     return b"".join(b"\x00" + b"".join(bytes([len(text)]) + text.encode() for text in pair) for pair in pairs)
 
 
-def begun(stream: int, method: str = "SendMessage") -> bytes:
+def begun(stream: int, method: str = "SendMessage", *more: tuple[str, str]) -> bytes:
     """The HEADERS frame that begins a call."""
     pairs = [(":method", "POST"), (":scheme", "http"), (":path", path_of(method)), (":authority", "door")]
-    return http2(1, 4, stream, headers(*pairs, ("content-type", "application/grpc"), ("te", "trailers")))
+    return http2(1, 4, stream, headers(*pairs, ("content-type", "application/grpc"), ("te", "trailers"), *more))
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2(4, 0, 0, b"")
@@ -221,6 +221,19 @@ def received(wire: socket.socket) -> bytes:
         while more := wire.recv(65_536):
             found += more
     return found
+
+
+def test_a_refused_stream_is_not_read_any_more(door: GrpcDoor) -> None:
+    """The client takes no answers, and could go on to send messages that nobody takes from memory."""
+    said = [REAL["Telemetry"], settings(client_type=definition.PUSH_CONSUMER).SerializeToString()]
+    stream = b"".join(http2(0, 0, 1, b"\0" + struct.pack(">I", len(one)) + one) for one in said)
+    with socket.create_connection(("127.0.0.1", door.port), 60) as wire:
+        wire.sendall(PREFACE + http2(4, 0, 0, b"\0\4\0\0\0\0") + begun(1, "Telemetry", *CLIENT) + stream)
+        received(wire)
+        wire.sendall(http2(0, 0, 1, b"\0\0\0\0\x09" + b"x" * 9) * 3)
+        # What it is sent then is the answers that it has not taken, but no wider window to send more.
+        assert received(wire) == b""
+    assert door.serves()
 
 
 def test_a_request_that_is_too_large_is_refused(door: GrpcDoor) -> None:

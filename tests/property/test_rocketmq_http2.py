@@ -247,6 +247,9 @@ def called(stream: int) -> bytes:
     return begun(stream) + frame(DATA, END_STREAM, stream, message(b"x"))
 
 
+#: Headers of 130 bytes.
+LONG = b"\0\1a\x7e" + b"b" * 126
+
 HOSTILE: dict[str, tuple[int, bytes]] = {
     "resets": (
         ENHANCE_YOUR_CALM,
@@ -259,6 +262,11 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
     "continuations": (ENHANCE_YOUR_CALM, begun(1, flags=0) + frame(CONTINUATION, 0, 1, b"\0" * 16_000) * 2),
     "empty continuations": (ENHANCE_YOUR_CALM, begun(1, flags=0) + frame(CONTINUATION, 0, 1)),
     "empty data": (ENHANCE_YOUR_CALM, begun(1) + frame(DATA, 0, 1) * 5_000),
+    # Not one of them is served.
+    "large headers": (
+        ENHANCE_YOUR_CALM,
+        b"".join(frame(HEADERS, END_HEADERS, n, b"\0\5:path\5/call" + LONG * 90) for n in range(1, 201, 2)),
+    ),
     "padding alone": (FLOW_CONTROL_ERROR, begun(1) + frame(DATA, PADDED, 1, b"\x3f" + bytes(63)) * 5_000),
     "a header bomb": (
         COMPRESSION_ERROR,
@@ -287,6 +295,21 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
 @pytest.mark.parametrize(("reason", "content"), HOSTILE.values(), ids=HOSTILE)
 def test_whoever_breaks_the_rules_is_told_why_and_cut_off(reason: int, content: bytes) -> None:
     assert play([PREFACE + content]).wire.goodbye() == reason
+
+
+def test_streams_that_begin_and_end_at_once_are_a_flood() -> None:
+    """Also if there is time for each of them: a stream is served before its client has said anything."""
+    given_up = [begun(n, b"/stream") + frame(RST_STREAM, 0, n, b"\0\0\0\x08") for n in range(1, 9_001, 2)]
+    pieces = [b"".join(given_up[at : at + 100]) for at in range(0, len(given_up), 100)]
+    assert play([PREFACE, *pieces]).wire.goodbye() == ENHANCE_YOUR_CALM
+
+
+def test_a_stream_whose_client_has_said_all_is_not_read() -> None:
+    """Nobody would take from memory what it says. Other calls go on."""
+    more = frame(DATA, 0, 1, message(b"more"))
+    session = play([PREFACE + begun(1, b"/stream") + frame(DATA, END_STREAM, 1, message(b"all")) + more + called(3)])
+    assert [one for one in session.wire.frames() if one[0] == WINDOW_UPDATE and one[2]] == [(8, 0, 1, b"\0\0\0\x08")]
+    assert (DATA, 0, 3, message(b"x")) in session.wire.frames()
 
 
 def test_more_calls_than_a_connection_may_have_open_are_refused() -> None:
