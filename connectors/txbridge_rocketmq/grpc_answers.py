@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from txbridge_rocketmq.client_connection import STUCK_S
+from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.grpc_call import GrpcCall
 from txbridge_rocketmq.http2_frames import (
     BEGINNING,
@@ -57,7 +58,9 @@ class AnswerWindows:
         while call.unsent:
             size = min(len(call.unsent), call.window + self._first_window, self._window, MAX_FRAME_SIZE)
             if size <= 0 or self.is_held:
-                self._blocked.setdefault(call, time.monotonic())
+                if call not in self._blocked:
+                    self._blocked[call] = time.monotonic()
+                    self._limit_blocked(call)
                 return
             self._blocked.pop(call, None)
             self._write(frame(FrameKind.DATA, 0, call.stream, bytes(call.unsent[:size])))
@@ -83,6 +86,12 @@ class AnswerWindows:
         self.is_held = is_held
         self._is_wider |= not is_held
         self.send_blocked()
+
+    def _limit_blocked(self, latest: GrpcCall) -> None:
+        """Give up the latest answer if all that wait take more memory than the largest frame. Routes can be large."""
+        if len(self._blocked) > 1 and sum(len(one.unsent) for one in self._blocked) > MAX_FRAME:
+            self._write(frame(FrameKind.RST_STREAM, 0, latest.stream, number(Reason.ENHANCE_YOUR_CALM)))
+            self._drop_call(latest)
 
     def forget_call(self, call: GrpcCall) -> None:
         self._blocked.pop(call, None)

@@ -108,11 +108,12 @@ class GrpcService:
         """Serve a call. A client that gives it up does not stop what has begun."""
         return self._door.spawn_task(self._serve_call(call))
 
-    def count_late(self, call: GrpcCall) -> None:
-        """Count a call whose request does not come."""
-        name = self._name_of(call)
-        self._count_answer(name, Code.REQUEST_TIMEOUT)
-        _log.warning("request_not_received", peer=call.peer, request=name)
+    def count_late(self, calls: list[GrpcCall]) -> None:
+        """Count calls of a connection whose requests do not come, with one line in the log for all of them."""
+        names = [self._name_of(one) for one in calls]
+        for name in names:
+            self._count_answer(name, Code.REQUEST_TIMEOUT)
+        _log.warning("request_not_received", peer=calls[0].peer, request=names[0], calls=len(calls))
 
     def close(self) -> None:
         """End all streams: their clients go to another door."""

@@ -57,7 +57,7 @@ class Http2Connection(ClientConnection):
         connections: set[Http2Connection],
         stream_path: bytes,
         begin: Callable[[GrpcCall], asyncio.Task[None]],
-        count_late: Callable[[GrpcCall], None],
+        count_late: Callable[[list[GrpcCall]], None],
     ) -> None:
         """`begin` serves a call: those of `stream_path` when they begin, others when their request has come.
 
@@ -178,6 +178,7 @@ class Http2Connection(ClientConnection):
             call = GrpcCall(
                 one.stream, headers, self.peer, self._windows.send_answer, self._max_message, is_stream=is_stream
             )
+            call.cost = len(one.content) // _SMALL
             self._calls[one.stream] = call
             self._coming.add_call(call)
             if is_stream:
@@ -201,7 +202,7 @@ class Http2Connection(ClientConnection):
             call.end_call(error.status, error.remark)
         else:
             if is_complete:
-                self._small -= min(self._small, _SMALL_FOR_CALL)
+                self._small -= min(self._small, _SMALL_FOR_CALL + call.cost)
                 self._serve_call(call)
         if one.flags & END_STREAM:
             self._end_request(call)
@@ -277,8 +278,10 @@ class Http2Connection(ClientConnection):
             if self._pinged_at is None and now - self._heard_at > _PING_S:
                 self._pinged_at = now
                 self._queue_answer(frame(FrameKind.PING, 0, 0, bytes(8)))
-            for call in self._coming.late_calls(now, is_needed=self._memory.is_needed(self)):
-                self._count_late(call)
+            late = list(self._coming.late_calls(now, is_needed=self._memory.is_needed(self)))
+            if late:
+                self._count_late(late)
+            for call in late:
                 self._coming.end_request(call)
                 call.end_call(Status.DEADLINE_EXCEEDED, "no request came in time")
 

@@ -89,12 +89,12 @@ class Session:
 
     def __init__(self) -> None:
         self.wire, self.memory = Wire(), RequestMemory(64 << 20)
-        self.late = 0
+        self.late: list[int] = []
         self.connection = Http2Connection(self.memory, MOST, set(), b"/stream", self._begin, self._count_late)
         self.connection.connection_made(self.wire)
 
-    def _count_late(self, _call: GrpcCall) -> None:
-        self.late += 1
+    def _count_late(self, calls: list[GrpcCall]) -> None:
+        self.late.append(len(calls))
 
     def _begin(self, call: GrpcCall) -> asyncio.Task[None]:
         return asyncio.create_task(self._serve(call))
@@ -316,6 +316,27 @@ def test_more_calls_than_a_connection_may_have_open_are_refused() -> None:
     session = play([PREFACE + NO_WINDOW, *(called(n) for n in range(1, 2_401, 2))])
     refused = [content for kind, _, _, content in session.wire.frames() if kind == RST_STREAM]
     assert refused == [b"\0\0\0\7"] * (1_200 - 1_024)
+
+
+def test_calls_whose_requests_do_not_come_are_told_of_once() -> None:
+    """An attacker has a thousand of them on each connection, and the log would be full of them."""
+    assert play([PREFACE + b"".join(begun(n) for n in range(1, 2_001, 2))]).late == [1_000]
+
+
+def test_large_headers_of_calls_that_are_served_are_no_flood() -> None:
+    """A mesh of services adds some."""
+    block = b"\0\5:path\5/call" + LONG * 80
+    calls = [frame(HEADERS, 4, n, block) + frame(DATA, END_STREAM, n, message(b"x")) for n in range(1, 401, 2)]
+    assert play([PREFACE, *calls]).wire.goodbye() is None
+
+
+def test_answers_that_are_not_taken_have_bounded_memory() -> None:
+    large = message(b"x" * 60_000)
+    parts = [(large[at : at + 16_384], END_STREAM * (at > 45_000)) for at in range(0, len(large), 16_384)]
+    calls = [begun(n) + b"".join(frame(DATA, end, n, part) for part, end in parts) for n in range(1, 801, 2)]
+    session = play([PREFACE + NO_WINDOW, *calls])
+    given_up = [content for kind, _, _, content in session.wire.frames() if kind == RST_STREAM]
+    assert given_up == [b"\0\0\0\x0b"] * (400 - (16 << 20) // len(large))
 
 
 def test_a_client_that_never_opens_its_windows_is_cut_off() -> None:
