@@ -10,6 +10,7 @@ from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.grpc_call import GrpcCall
 from txbridge_rocketmq.http2_frames import (
     BEGINNING,
+    EMPTY_TABLE,
     END_HEADERS,
     END_STREAM,
     FIRST_WINDOW,
@@ -33,8 +34,14 @@ class AnswerWindows:
         #: Calls that wait for their windows, each with the time (s) since which it has got nothing.
         self._blocked: dict[GrpcCall, float] = {}
         self._is_wider = False
+        #: Beginning of the next headers.
+        self._table_size = b""
         #: Whether the client does not even take what it may be sent.
         self.is_held = False
+
+    def empty_table(self) -> None:
+        """Say once that headers use no table. A client that limits its size, such as Node, wants to be told."""
+        self._table_size = EMPTY_TABLE
 
     def set_first_window(self, value: int) -> None:
         """Set the window of each call. Raises ConnectionBrokenError."""
@@ -54,7 +61,7 @@ class AnswerWindows:
         """Send what the windows allow of a call's answer."""
         if not call.is_answered:
             call.is_answered = True
-            self._write(frame(FrameKind.HEADERS, END_HEADERS, call.stream, BEGINNING))
+            self._write_headers(call, 0, BEGINNING)
         while call.unsent:
             size = min(len(call.unsent), call.window + self._first_window, self._window, MAX_FRAME_SIZE)
             if size <= 0 or self.is_held:
@@ -69,7 +76,7 @@ class AnswerWindows:
             self._window -= size
         call.note_sent()
         if call.trailers is not None:
-            self._write(frame(FrameKind.HEADERS, END_HEADERS | END_STREAM, call.stream, call.trailers))
+            self._write_headers(call, END_STREAM, call.trailers)
             if not call.has_ended:
                 # The door does not want the rest of the request.
                 self._write(frame(FrameKind.RST_STREAM, 0, call.stream, number(Reason.NO_ERROR)))
@@ -86,6 +93,10 @@ class AnswerWindows:
         self.is_held = is_held
         self._is_wider |= not is_held
         self.send_blocked()
+
+    def _write_headers(self, call: GrpcCall, flags: int, block: bytes) -> None:
+        self._write(frame(FrameKind.HEADERS, END_HEADERS | flags, call.stream, self._table_size + block))
+        self._table_size = b""
 
     def _limit_blocked(self, latest: GrpcCall) -> None:
         """Give up the latest answer if all that wait take more memory than the largest frame. Routes can be large."""

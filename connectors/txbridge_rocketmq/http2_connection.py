@@ -39,7 +39,7 @@ _SMALL, _MAX_SMALL, _SMALL_FOR_CALL = 256, 4 * _MAX_OPEN, 16
 #: its client is not asked any more.
 _PING_S, _PONG_S = 30.0, 10.0
 #: Numbers of the settings that count here, each with two bytes.
-_MAX_STREAMS, _WINDOW_SIZE, _HEADERS_SIZE = b"\0\3", b"\0\4", b"\0\6"
+_TABLE_SIZE, _MAX_STREAMS, _WINDOW_SIZE, _HEADERS_SIZE = b"\0\1", b"\0\3", b"\0\4", b"\0\6"
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -211,7 +211,9 @@ class Http2Connection(ClientConnection):
         if len(content) % 6:
             raise ConnectionBrokenError(Reason.FRAME_SIZE_ERROR, "settings have a wrong length")
         for at in range(0, len(content), 6):
-            if content[at : at + 2] == _WINDOW_SIZE:
+            if content[at : at + 2] == _TABLE_SIZE:
+                self._windows.empty_table()
+            elif content[at : at + 2] == _WINDOW_SIZE:
                 self._windows.set_first_window(int.from_bytes(content[at + 2 : at + 6], "big"))
         self._queue_answer(frame(FrameKind.SETTINGS, ACK, 0))
 

@@ -186,5 +186,7 @@ def _unpadded(content: bytes) -> bytes:
     return content[1 : len(content) - content[0]]
 
 
+#: HPACK's update of the table's size, to 0.
+EMPTY_TABLE = b"\x20"
 BEGINNING = headers((":status", "200"), ("content-type", "application/grpc"))
 OK = trailers(Status.OK, "")

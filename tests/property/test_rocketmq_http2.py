@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from hpack import Encoder
+from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 from txbridge_rocketmq.grpc_call import GrpcCall
@@ -351,6 +351,17 @@ def test_a_client_that_never_opens_its_windows_is_cut_off() -> None:
         assert session.wire.is_over
 
     asyncio.run(run())
+
+
+def test_a_client_may_forbid_tables_of_headers() -> None:
+    """HPACK wants the door to say that it has noticed. The HTTP/2 of Node ends the connection otherwise."""
+    session = play([PREFACE, called(1), frame(SETTINGS, 0, 0, b"\0\1\0\0\0\0"), called(3)])
+    decoder, found = Decoder(), []
+    for kind, _, stream, content in session.wire.frames():
+        if kind == HEADERS:
+            decoder.max_allowed_table_size = 4096 if stream == 1 else 0
+            found += decoder.decode(content)
+    assert [value for name, value in found if name == "grpc-status"] == ["0", "0"]
 
 
 def test_a_client_that_ends_the_connection_still_gets_its_answers() -> None:
