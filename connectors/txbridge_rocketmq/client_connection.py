@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 
 from txbridge.log import get_logger
 from txbridge_rocketmq.memory import RequestMemory
@@ -20,7 +21,7 @@ IDLE_S = 120.0
 _log = get_logger("txbridge.rocketmq")
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol, ABC):
     """Connection of one client, for the event loop only."""
 
     def __init__(self, memory: RequestMemory) -> None:
@@ -51,9 +52,9 @@ class ClientConnection(asyncio.Protocol):
     def host(self) -> str:
         return self.peer.rpartition(":")[0]
 
+    @abstractmethod
     def close_if_stuck(self, now: float) -> None:
         """Close the connection if it is stuck, slow or idle. Called every second."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close it once all answers have left."""
@@ -115,5 +116,5 @@ class ClientConnection(asyncio.Protocol):
     def handle_frame(self) -> None:
         """Nothing waits."""
 
-    def receive_more(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def receive_more(self) -> None: ...
