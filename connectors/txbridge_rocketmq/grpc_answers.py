@@ -62,12 +62,15 @@ class AnswerWindows:
         if not call.is_answered:
             call.is_answered = True
             self._write_headers(call, 0, BEGINNING)
+        has_waited = call in self._blocked
         while call.unsent:
             size = min(len(call.unsent), call.window + self._first_window, self._window, MAX_FRAME_SIZE)
             if size <= 0 or self.is_held:
                 if call not in self._blocked:
                     self._blocked[call] = time.monotonic()
-                    self._limit_blocked(call)
+                    # One that has waited before has become shorter: no need to add all of them up again.
+                    if not has_waited:
+                        self._limit_blocked(call)
                 return
             self._blocked.pop(call, None)
             self._write(frame(FrameKind.DATA, 0, call.stream, bytes(call.unsent[:size])))
