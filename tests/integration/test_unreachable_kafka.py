@@ -45,7 +45,7 @@ def test_a_mistake_in_the_address_or_the_security_settings_is_named_with_its_rem
         ({"bootstrap.servers": secure.secure}, f"{closed}plaintext may not fit this port"),
         ({**right, "security.protocol": "SASL_PLAINTEXT"}, f"{closed}sasl_plaintext may not fit this port"),
         ({**tls_only, "security.protocol": "SSL"}, f"{closed}ssl may not fit this port"),
-        ({**right, **plain}, "connecting to a PLAINTEXT broker listener?; this port has no TLS: check the port, or"),
+        ({**right, **plain}, "; this port has no TLS, or a proxy has no broker behind it: check the port, and"),
         ({**right, **plain, "security.protocol": "SASL_PLAINTEXT"}, "; sasl.mechanism or security.protocol does not"),
         ({**right, "sasl.mechanism": "PLAIN"}, "supported mechanisms: SCRAM-SHA-512; sasl.mechanism or security."),
         (

@@ -11,14 +11,17 @@ from confluent_kafka import KafkaError
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka.errors import ALL_BROKERS_DOWN
 
-#: Parts of librdkafka's texts, and what to do. The first that is found counts.
+#: Patterns of librdkafka's texts, which differ by chance for one cause, and what to do. The first that is found counts.
 _REMEDIES = (
     ("Connection refused", "nothing listens there: check the port, and whether Kafka runs"),
     (
         "Failed to resolve",
         "check the name; if it is not in bootstrap.servers, a broker has it in its advertised.listeners",
     ),
-    ("connecting to a PLAINTEXT broker listener", "this port has no TLS: check the port, or security.protocol"),
+    (
+        "Disconnected.*in state SSL_HANDSHAKE",
+        "this port has no TLS, or a proxy has no broker behind it: check the port, and security.protocol",
+    ),
     (
         "certificate",
         "set ssl.ca.location to the authority of the broker's certificate, and use an address that is in it",
@@ -54,8 +57,6 @@ def _explain(cause: KafkaError | None, protocol: str) -> tuple[str, str]:
             "every connection is closed at once",
             f"security.protocol={protocol} may not fit this port, or a proxy has no broker behind it",
         )
-    text = "no answer" if cause is None else _HOW_LONG.sub(r"\2", cause.str())
-    for part, remedy in _REMEDIES:
-        if part in text:
-            return text, remedy
-    return text, "check the address, and whether Kafka runs"
+    full = "no answer" if cause is None else cause.str()
+    remedies = (remedy for pattern, remedy in _REMEDIES if re.search(pattern, full, re.DOTALL))
+    return _HOW_LONG.sub(r"\2", full), next(remedies, "check the address, and whether Kafka runs")
