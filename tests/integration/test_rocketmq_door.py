@@ -7,6 +7,7 @@ import hmac
 import itertools
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 from txbridge_rocketmq.identity import delayed_id, fingerprint_of, half_partition, transaction_id, unpacked
 
+from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import (
     SECRET,
@@ -255,6 +257,16 @@ def test_an_empty_host_listens_on_all_addresses(bridge: Bridge) -> None:
             with socket.create_connection((host, door.port), 60) as wire:
                 wire.sendall(frame(ROUTE, {"topic": "none"}))
                 assert wire.recv(4)
+
+
+def test_an_address_that_is_taken_is_an_error_of_one_line(bridge: Bridge, door: Door) -> None:
+    where = [f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}"]
+    free, taken = "127.0.0.1:0", door.address
+    for option, addresses in {"--listen": (taken, free), "--grpc-listen": (free, taken)}.items():
+        given = [f"--listen={addresses[0]}", f"--grpc-listen={addresses[1]}", f"--metrics-port={free_port()}"]
+        done = run_txbridge("rocketmq", *given, *where, env={**os.environ, "TXBRIDGE_ROCKETMQ_SECRET": SECRET})
+        assert done.returncode == 2
+        assert re.fullmatch(rf"error: cannot listen on port {door.port} of .* {option}\n", done.stderr), done.stderr
 
 
 def test_the_port_two_below_is_the_same_door(bridge: Bridge, door: Door) -> None:

@@ -104,7 +104,8 @@ class WebServer:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
-        self._runner.close()
+        # Of a server that was never started. The runner would let it run, but the caller may be in a loop of its own.
+        self._loop.close()
         self._listener.close()
         if self._reserve is not None:
             os.close(self._reserve)
