@@ -98,8 +98,8 @@ class Door:
         if problem is not None:
             raise problem
 
-    async def send_decision(self, end: ClientDecision, key: AccessKey | None) -> None:
-        """Send a decision, and wait until Kafka has it. Raises RequestError."""
+    async def send_decision(self, end: ClientDecision, key: AccessKey | None, *, is_awaited: bool) -> None:
+        """Send a decision, at once if the client waits for it, and wait until Kafka has it. Raises RequestError."""
         require_group(key, end.group)
         mapping.check_group(end.group, self.setting.names)
         if end.half_partition >= self.setting.partitions:
@@ -109,7 +109,7 @@ class Door:
         transaction = identity.transaction_id(self.setting.secret, end.group, end.uniq_key, end.fingerprint)
         entry = DecisionEntry(end.half_offset, transaction, end.decision, end.check_times, end.remark)
         source = Source.CHECK if end.is_answer else Source.CLIENT
-        reason = await self._ends.submit_decision(end.group, end.half_partition, source, entry)
+        reason = await self._ends.submit_decision(end.group, end.half_partition, source, entry, is_awaited=is_awaited)
         if reason is not None:
             self.metrics.ends_lost.inc()
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"Kafka did not accept the END: {reason}")
@@ -151,7 +151,7 @@ class Door:
         Without Kafka's acknowledgement the worker checks again.
         """
         entry = DecisionEntry(message.half_offset, message.transaction_id, Decision.COMMIT, message.check_times)
-        answer = self._ends.submit_decision(group, message.half_partition, Source.CHECK, entry)
+        answer = self._ends.submit_decision(group, message.half_partition, Source.CHECK, entry, is_awaited=False)
         answer.add_done_callback(lambda done: self.metrics.ends_lost.inc(done.result() is not None))
         self.metrics.checks.labels("answered").inc()
 

@@ -287,7 +287,7 @@ class GrpcService:
         return stored
 
     async def _end_transaction(self, request: Any, _caller: _Caller, key: AccessKey | None) -> Any:
-        await self._door.send_decision(end_of(request, self._setting.secret), key)
+        await self._door.send_decision(end_of(request, self._setting.secret), key, is_awaited=True)
         return service.EndTransactionResponse(status=_OK)
 
 

@@ -168,7 +168,7 @@ class Remoting:
         connection.send_response(command, ResponseCode.SUCCESS, fields=_told(connection, stored, send.is_batch))
 
     async def _on_end(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
-        await self._door.send_decision(parse_end(command), key)
+        await self._door.send_decision(parse_end(command), key, is_awaited=not command.is_oneway)
         connection.send_response(command, ResponseCode.SUCCESS)
 
     def check_frame(self, question: ClientCheck, local: Address, opaque: int) -> bytes:

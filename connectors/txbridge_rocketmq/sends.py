@@ -198,7 +198,7 @@ class Sends:
         """
         [half] = await self._await_half(send, uniq_key, transaction, record)
         entry = DecisionEntry(half.offset, transaction, Decision.COMMIT)
-        reason = await self._ends.submit_decision(send.group, half.partition, Source.CLIENT, entry)
+        reason = await self._ends.submit_decision(send.group, half.partition, Source.CLIENT, entry, is_awaited=True)
         if reason is not None:
             text = f"Kafka did not accept the commit of the delayed message: {reason}"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text)

@@ -1,10 +1,12 @@
-"""The end of the door's senders to Kafka while Kafka is away."""
+"""The door's senders to Kafka: decisions that share records, and the end while Kafka is away."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from txbridge_rocketmq import decision_outlet
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.outlet import Outlet
 
@@ -15,6 +17,47 @@ from txbridge.kafka.errors import PURGE_QUEUE, QUEUE_FULL
 _NOWHERE = "127.0.0.1:1"
 
 
+class Kafka:
+    """An outlet that counts its records. Each is acknowledged in the next turn of the event loop."""
+
+    records = 0
+
+    def send_record(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+        self.records += 1
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        loop.call_soon(answer.set_result, (None, 0, self.records))
+        return answer
+
+
+async def test_decisions_share_a_record_unless_a_client_waits_or_many_have_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # So long that no busy machine reaches the end of it.
+    monkeypatch.setattr(decision_outlet, "DEFAULT_COMMIT_INTERVAL_S", 3_600)
+    kafka = Kafka()
+    decisions = DecisionOutlet(kafka, "END", "door")  # type: ignore[arg-type]
+
+    def submit(group: str = "one", *, is_awaited: bool = False) -> asyncio.Future[str | None]:
+        entry = DecisionEntry(0, "0" * 32, Decision.COMMIT)
+        return decisions.submit_decision(group, 0, Source.CLIENT, entry, is_awaited=is_awaited)
+
+    async with asyncio.timeout(60):
+        # After a quiet time nothing is waited for.
+        await submit()
+        assert kafka.records == 1
+        answers = [submit(), submit("other"), submit()]
+        await asyncio.sleep(0.1)
+        assert kafka.records == 1
+        # A client that waits takes the others along: three decisions of one group, and one of the other.
+        await submit(is_awaited=True)
+        assert kafka.records == 3
+        assert await asyncio.gather(*answers) == [None] * 3
+        assert await asyncio.gather(*(submit() for _ in range(200))) == [None] * 200
+        assert kafka.records == 4
+    assert decisions.unsettled == 0
+
+
 async def test_at_the_end_all_decisions_are_given_up_also_those_that_wait_for_another() -> None:
     settings = {"bootstrap.servers": _NOWHERE, "queue.buffering.max.messages": 1}
     outlet = Outlet(settings, KafkaConnection(_NOWHERE), "ENDs")
@@ -23,7 +66,7 @@ async def test_at_the_end_all_decisions_are_given_up_also_those_that_wait_for_an
     answers = []
     for number in range(3):
         entry = DecisionEntry(number, "0" * 32, Decision.COMMIT)
-        answers.append(decisions.submit_decision(f"group {number % 2}", 0, Source.CLIENT, entry))
+        answers.append(decisions.submit_decision(f"group {number % 2}", 0, Source.CLIENT, entry, is_awaited=True))
         # The first one leaves. The second one waits for room in the queue, and the third one for the first.
         await asyncio.sleep(0.01)
     await asyncio.to_thread(outlet.close)
