@@ -22,6 +22,9 @@ FLAG, BORN_HOST = "ROCKETMQ_FLAG", "ROCKETMQ_BORN_HOST"
 #: Properties that become no header. WAIT is for the broker alone. The half message has headers of its own for others.
 _NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME, *DELAYS})
 _TRANSACTION_ID = "__transactionId__"
+#: Greatest age of a message (ms). A client sends it within seconds of its birth, and a clock may show another zone's
+#: time.
+_LATEST_MS = 24 * 3_600 * 1_000
 _NUMBER = re.compile(rb"-?[0-9]{1,10}\Z")
 
 
@@ -56,8 +59,9 @@ def record_of(
 ) -> Message:
     """Build the message for Kafka. Raises RequestError if it cannot be sent.
 
-    Its timestamp is the time of birth by the client's clock, unless that is ahead of the door's. Kafka would refuse a
-    time in the future, and only at the commit.
+    Its timestamp is the time of birth by the client's clock, unless that is ahead of the door's or more than a day
+    behind. Kafka would refuse a time in the future, and only at the commit. It would soon delete a record that is older
+    than the topic's retention.
     """
     for name, reason in REFUSED_PROPERTIES.items():
         if name in properties:
@@ -72,7 +76,7 @@ def record_of(
             body,
             key_of(properties),
             headers,
-            timestamp=min(born, now) if born > 0 else None,
+            timestamp=min(born, now) if born > max(0, now - _LATEST_MS) else None,
             partition=queue_id if queue_id >= 0 else None,
             check_immunity_time=_immunity(properties.get(CHECK_IMMUNITY_TIME, "")),
             deliver_at=time_of_delivery(properties, now),

@@ -268,11 +268,14 @@ def test_only_a_plain_space_separates_keys(text: str, keys: list[str]) -> None:
         # The sharding key comes before all others.
         ({"KEYS": "a", "__SHARDINGKEY": "s"}, {}, "key", b"s"),
         ({}, {}, "key", None),
-        # The time of birth is the client's, but never in the future.
+        # The time of birth is the client's, but never in the future, nor so old that Kafka might delete the record.
         ({}, {"born": 0}, "timestamp", None),
         ({}, {"born": -1}, "timestamp", None),
         ({}, {"born": 1_500}, "timestamp", 1_500),
         ({}, {"born": 9_000}, "timestamp", 2_000),
+        ({}, {"born": 1, "now": 86_400_000}, "timestamp", 1),
+        ({}, {"born": 1, "now": 86_400_001}, "timestamp", None),
+        ({}, {"born": 1, "now": 1_700_000_000_000}, "timestamp", None),
         # An immunity that is no number counts as absent.
         *(
             ({"CHECK_IMMUNITY_TIME_IN_SECONDS": text}, {}, "check_immunity_time", None)
