@@ -1,7 +1,7 @@
-"""The chaos cell of the front door: two doors are killed and started again in turns, while clients come and go.
+"""The chaos cells of the front door: doors, a worker and Kafka die behind its clients.
 
-Some of RocketMQ's own clients, of either protocol, are there all the time. Others start while a door is dead, send, and
-leave. A check may reach any client of a group, and all know the answer, as an application does by its database.
+Some of RocketMQ's own clients, of either protocol, are there all the time. Others start after a death, send, and leave.
+A check may reach any client of a group, and all know the answer, as an application does by its database.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
-from tests.chaos.cells import PARTITIONS, Cell, Run
+from tests.chaos.cells import CELLS, PARTITIONS, Cell, Run
 from tests.chaos.client import FAULT_OVER, intended
 from tests.chaos.store import Plan
 from tests.support.harness import Bridge, eventually
@@ -23,7 +23,7 @@ from txbridge.embedded.ports import free_port
 
 #: Producer group of the remoting protocol. That of gRPC is the topic.
 _GROUP = "chaos"
-#: Transactions of a client that starts while a door is dead.
+#: Transactions of a client that starts after a death.
 _VISIT = 100
 
 _ANSWERS = {
@@ -121,7 +121,7 @@ class DoorRun(Run):
                 one.start()
             try:
                 for one in senders:
-                    eventually(lambda one=one: one.done, 20, f"{one.name} cannot send while one of two doors is dead")  # type: ignore[misc]
+                    eventually(lambda one=one: one.done, 20, f"{one.name} cannot send after a death")  # type: ignore[misc]
                     one.join(300)
                     assert one.done == _VISIT
                     self._left |= one.decisions()
@@ -166,4 +166,14 @@ def _doors_killed_in_turns(run: Run) -> None:
         run.restart_door(number)
 
 
-DOOR_CELLS = {"doors kill -9 in turns": Cell(_doors_killed_in_turns, make=DoorRun)}
+def _worker_and_kafka_die(run: Run) -> None:
+    assert isinstance(run, DoorRun)
+    for fault in ("worker kill -9", "kafka kill -9", "kafka terminate"):
+        CELLS[fault].fault(run)
+        run.let_visit([JavaClient("5.5.0", run.doors, _GROUP), GrpcClient("java-5.0.8", run.doors, [run.topic])])
+
+
+DOOR_CELLS = {
+    "doors kill -9 in turns": Cell(_doors_killed_in_turns, make=DoorRun),
+    "worker and kafka die behind doors": Cell(_worker_and_kafka_die, make=DoorRun),
+}
