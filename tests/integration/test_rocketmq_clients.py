@@ -25,7 +25,8 @@ from txbridge.embedded.ports import free_port, is_free
 REMOTING = ("4.3.0", "4.7.1", "4.9.8", "5.3.2", "5.5.0", "go")
 GRPC = ("java-5.0.0", "java-5.0.8", "java-5.1.0", "java-5.2.0", "go", "rust", "python", "node")
 SPRING = ("remoting", "grpc", "stream")
-ONLY_TLS = {"grpc-java-5.0.0"}
+#: The first of them has nothing else.
+TLS = {"grpc-java-5.0.0", *(f"spring-{one}" for one in SPRING)}
 #: Clients that open a new telemetry stream minutes after the end of the old one, or never. docs/rocketmq.md says when.
 SLOW = {"grpc-go", "grpc-rust", "grpc-python"}
 
@@ -42,9 +43,9 @@ def start(client: str, door: Door, topic: str) -> Client:
     """A client of this name. The topic is its group, as gRPC has it."""
     protocol, _, which = client.partition("-")
     if protocol == "grpc":
-        return GrpcClient(which, [door], [topic], tls=client in ONLY_TLS)
+        return GrpcClient(which, [door], [topic], tls=client in TLS)
     if protocol == "spring":
-        return SpringClient(which, [door], topic)
+        return SpringClient(which, [door], topic, tls=client in TLS)
     return GoClient([door], topic) if which == "go" else JavaClient(which, [door], topic)
 
 
@@ -62,7 +63,7 @@ def test_an_unmodified_client_and_a_door_that_is_killed_and_comes_back(
     while not is_free(port - 2):
         port = free_port()
     options = ["--old-port", f"--grpc-listen=127.0.0.1:{free_port()}"]
-    if client in ONLY_TLS:
+    if client in TLS:
         options += tls_options(tmp_path)
     with Door(bridge, *options, listen=f"127.0.0.1:{port}") as door, start(client, door, topic) as running:
         expected = []

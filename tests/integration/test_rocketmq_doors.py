@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.balancer import Balancer
 from tests.support.harness import Bridge, eventually
-from tests.support.rocketmq_door import Client, Door, GoClient, GrpcClient, JavaClient, topic_of
+from tests.support.rocketmq_door import Client, Door, GoClient, GrpcClient, JavaClient, SpringClient, topic_of
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
-_GRPC = ("python", "java", "node")
+_GRPC = ("python", "java", "node", "spring-grpc")
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,8 @@ def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
 
 def _client(kind: str, ports: list[int], topic: str) -> Client:
     doors = [SimpleNamespace(address=f"127.0.0.1:{port}", grpc_address=f"127.0.0.1:{port}") for port in ports]
+    if kind.startswith("spring"):
+        return SpringClient(kind.removeprefix("spring-"), doors, topic)
     if kind in _GRPC:
         return GrpcClient(kind, doors, [topic])
     return GoClient(doors, topic) if kind == "go" else JavaClient(kind, doors, topic)
@@ -38,7 +40,7 @@ def _client(kind: str, ports: list[int], topic: str) -> Client:
         ("python", "list"),
         *(
             pytest.param(kind, way, marks=pytest.mark.long)
-            for kind in ("python", "java", "node", "4.9.8", "5.3.2", "go")
+            for kind in (*_GRPC, "4.9.8", "5.3.2", "go", "spring-remoting", "spring-stream")
             for way in ("list", "balancer")
             # The client of Node does not understand a list of several addresses.
             if (kind, way) not in {("python", "list"), ("node", "list")}

@@ -88,7 +88,7 @@ public final class GrpcClient {
                 }
                 answer = all.toString();
             }
-            answers.println(answer.replace("\n", " "));
+            answers.println(answer.replaceAll("\\R", " "));
             answers.flush();
         }
         if (producer != null) {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.peer.cache import cached
+from tests.peer.cache import cached, named_by
 from txbridge.embedded.artifacts import Artifact, parse_lock
 from txbridge.embedded.fetch import fetch_jars
 from txbridge.errors import EnvironmentProblemError
@@ -40,7 +40,7 @@ def jar_folder() -> Path:
 def client_class_path(version: str) -> str:
     """Class path of a client alone, of a version that has a lock file here. Raises as `jar_folder`."""
     lock = _LOCK.with_name(f"client-{version}.lock")
-    return locked_class_path(f"rocketmq-client-{version}", f"RocketMQ's client {version}", lock)
+    return locked_class_path(named_by(f"rocketmq-client-{version}", lock), f"RocketMQ's client {version}", lock)
 
 
 def locked_class_path(name: str, what: str, lock: Path) -> str:

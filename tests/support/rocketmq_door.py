@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
 import pytest
@@ -278,9 +278,14 @@ class SpringClient(Client):
 
     _CHECK = ("text", "topic", "keys", "p", "length")
 
-    def __init__(self, starter: str, doors: Sequence[Reachable], topic: str) -> None:
+    _TLS = MappingProxyType(
+        {"remoting": "rocketmq.producer.tls-enable", "grpc": "rocketmq.producer.ssl-enabled", "stream": "tls.enable"}
+    )
+
+    def __init__(self, starter: str, doors: Sequence[Reachable], topic: str, *, tls: bool = False) -> None:
         locks = ["spring-stream"] if starter == "stream" else [f"spring-{starter}", "spring"]
         flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-cp", os.pathsep.join(map(client_class_path, locks))]
+        flags += [f"-D{self._TLS[starter]}=true"] * tls
         program = _PEER / f"Spring{starter.capitalize()}.java"
         addresses = [door.grpc_address if starter == "grpc" else door.address for door in doors]
         super().__init__([find_java().executable, *flags, program, ";".join(addresses), topic])
