@@ -258,14 +258,16 @@ def press_ctrl_c(command: str, moment: float, variables: Mapping[str, str], fold
     if ended is None:
         # A terminal sends SIGINT to the process and its children.
         os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=300)
     text = f"{command} after {moment} s: {process.returncode}\n{errors.decode()}"
     # Lines of a trace and of a warning of Python begin with a blank.
     assert not any(line.startswith((" ", "Traceback", "Exception")) for line in errors.decode().splitlines()), text
     # A command that served has ended properly, with 0.
     fine = INTERRUPTED | ({0} if command in SERVING else set())
     assert ended is not None or process.returncode in fine | {0, 1, 2}, text
-    if ended is None and command in {"audit", "demo", "doctor"} and moment < 1:
+    # On a busy machine, audit and doctor may have reported before this process hears that they have begun.
+    is_over = command in {"audit", "doctor"} and output
+    if ended is None and command in {"audit", "demo", "doctor"} and moment < 1 and not is_over:
         assert process.returncode in fine, text
     eventually(lambda: not alive_in(process.pid), 30, "a process was left behind")
 

@@ -153,7 +153,8 @@ def test_a_door_ends_in_time_whatever_waits(own_kafka: EmbeddedKafka) -> None:
         topic = topic_of(bridge, "topic")
         for number in range(10):
             group = f"joined-{number}"
-            client.ask(SEND, send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY=group), b"body")
+            fields = send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY=group)
+            assert client.ask(SEND, fields, b"body")[0]["code"] == 0
         client.ask(HEARTBEAT, {}, heartbeat([f"joined-{number}" for number in range(5)]))
         eventually(lambda: len(door.events("group_joined")) == 5, 60)
         own_kafka.pause()

@@ -426,15 +426,20 @@ class Bridge:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         # The number of replicas is the cluster's default.
         self.admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(120)
-        eventually(lambda: self._is_readable(name), 20, f"{name} got no leader")
+        self.await_topic(name)
         return name
+
+    def await_topic(self, topic: str) -> None:
+        """Wait until a new topic can be read: on a busy machine, a broker hears of it a moment after its creation."""
+        eventually(lambda: self._is_readable(topic), 20, f"{topic} got no leader")
 
     def _is_readable(self, topic: str) -> bool:
         try:
             self.read(topic)
+            # Nothing can be read of a topic that the broker does not know, and that is no error.
+            return bool(self.admin.list_topics(topic, 120).topics[topic].partitions)
         except KafkaException:
             return False
-        return True
 
     def produce(self, topic: str, **arguments: object) -> Message:
         """Produce one record of any content and return its acknowledgement."""

@@ -28,7 +28,7 @@ from tests.peer.npm import NODE, node_packages
 from tests.peer.rust import rust_client
 from tests.support import http
 from tests.support.command_line import PROGRAM
-from tests.support.harness import Bridge, eventually
+from tests.support.harness import Bridge
 from tests.support.line_process import LineProcess
 from txbridge.embedded.java import find_java
 from txbridge.testing import workers
@@ -136,7 +136,7 @@ def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
     """A real topic whose name has no dots, which RocketMQ's clients refuse."""
     topic = f"{bridge.namespace}-{name}"
     bridge.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
-    eventually(lambda: bridge.read(topic) == [], 20)
+    bridge.await_topic(topic)
     return topic
 
 
