@@ -14,6 +14,8 @@ MAX_HEADER = 256 * 1024
 #: RocketMQ's own limit of a frame (com.rocketmq.remoting.frameMaxLength).
 MAX_FRAME = 16 * 1024 * 1024
 
+#: Beginning of a connection of HTTP/2.
+_HTTP2 = b"PRI "
 _JSON, _BINARY = 0, 1
 _RESPONSE, _ONEWAY = 1, 2
 #: Version number of RocketMQ 5.3.2. A client remembers it, and uses older requests for older brokers.
@@ -53,7 +55,11 @@ def length_of(prefix: bytes | bytearray, max_frame: int = MAX_FRAME) -> int:
     """The number of bytes that follow the first four of a frame. Raises FrameError."""
     (length,) = _WORD.unpack_from(prefix)
     if not 4 <= length <= max_frame:
-        raise FrameError(f"a frame of {length} bytes, not of 4 to {max_frame}")
+        if prefix[:4] == _HTTP2:
+            raise FrameError("the client speaks HTTP/2: give a client of gRPC the address of --grpc-listen")
+        raise FrameError(
+            f"a frame of {length} bytes, not of 4 to {max_frame}, or something other than RocketMQ's remoting protocol"
+        )
     return int(length)
 
 

@@ -44,11 +44,13 @@ def _of_topic(view: ClusterView, topic: str, properties: list[Wanted]) -> Iterat
     sight = view.seen[topic]
     if sight is None:
         checks = view.names.check("")
-        create = (
-            view.apply_command("--group", topic.removeprefix(checks))
-            if topic.startswith(checks)
-            else view.apply_command()
-        )
+        is_check_topic = topic.startswith(checks)
+        if is_check_topic and view.questions.door:
+            yield note(
+                Check.DOOR, f"{topic} does not exist yet", "the door creates it with the group's first transaction"
+            )
+            return
+        create = view.apply_command("--group", topic.removeprefix(checks)) if is_check_topic else view.apply_command()
         yield problem(Check.TOPICS, f"{topic} does not exist", f"{create} creates it")
     elif isinstance(sight, MissingRight):
         doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"

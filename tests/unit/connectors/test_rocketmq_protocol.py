@@ -145,8 +145,16 @@ def test_bytes_that_are_no_frame(frame: bytes) -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 3, 16 * 1024 * 1024 + 1, 2**31 - 1, -(2**31)])
 def test_a_length_that_no_frame_has(length: int) -> None:
-    with pytest.raises(FrameError):
+    with pytest.raises(FrameError, match=f"a frame of {length} bytes, not of 4 to 16777216"):
         length_of(struct.pack(">i", length))
+
+
+@pytest.mark.parametrize(
+    ("begin", "told"), [(b"PRI * HTTP/2.0", "--grpc-listen"), (b"GET / HTTP/1.1", "something other")]
+)
+def test_a_client_of_another_protocol_is_told_from_a_large_frame(begin: bytes, told: str) -> None:
+    with pytest.raises(FrameError, match=told):
+        length_of(begin)
 
 
 ID_SECRET = b"0123456789abcdef0123456789abcdef"

@@ -112,6 +112,16 @@ def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
     assert [found.text for found in findings if found.text.startswith(HALF)] == [f"{HALF} does not exist"]
 
 
+@pytest.mark.parametrize(("door", "level"), [(False, "problem"), (True, "note")])
+def test_the_check_topic_of_a_new_group_is_made_by_a_door(door: bool, level: str) -> None:
+    one = cluster_view([])
+    one.questions = Questions(door=door)
+    one.groups, names = ("shop",), one.names
+    one.seen = dict.fromkeys((HALF, names.end, names.op, names.offset, names.discard, names.check("shop")))
+    [found] = [found for found in topic_checks.topics(one) if "shop" in found.text]
+    assert found.level.value == level
+
+
 @pytest.mark.parametrize("hours", [1, 72, 240, 2_000])
 @pytest.mark.parametrize("option", ["transaction_max_age", "timer_max_delay"])
 def test_topics_that_apply_has_just_made_leave_nothing_to_say(option: str, hours: int) -> None:
