@@ -21,7 +21,7 @@ IDLE_S = 120.0
 _log = get_logger("txbridge.rocketmq")
 
 
-class ClientConnection(asyncio.Protocol, ABC):
+class ClientConnection(asyncio.BufferedProtocol, ABC):
     """Connection of one client, for the event loop only."""
 
     def __init__(self, memory: RequestMemory) -> None:
@@ -44,6 +44,17 @@ class ClientConnection(asyncio.Protocol, ABC):
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
         peer = transport.get_extra_info("peername")
         self.peer = text_of(address_of(*peer[:2])) if peer else ""
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the signature is asyncio's
+        # For any other protocol, asyncio makes 256 KiB for each call of the system: 15 µs instead of 2.
+        return self._memory.chunk
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._memory.chunk[:nbytes])
+
+    @abstractmethod
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Take bytes, which are another one's afterwards."""
 
     def pause_writing(self) -> None:
         self._write_paused_at = time.monotonic()

@@ -100,7 +100,7 @@ class Http2Connection(ClientConnection):
         self._buffer.clear()
         self._memory.forget_connection(self)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         if self._is_closed:
             return
         self._heard_at = time.monotonic()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 import secrets
 import struct
 from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring_ascii as quoted
 
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.message import Address
@@ -27,9 +27,9 @@ SIGNED_DIGITS = 20
 _IS_FINGERPRINT = 2 ** (_OFFSET_BITS - 1)
 _32_BITS = 2**32 - 1
 #: Properties of distributed tracing: clients may change them for each attempt.
-_TRACING = re.compile(
+_is_tracing = re.compile(
     r"traceparent|tracestate|b3|x-b3-.*|uber-trace-id|ot-tracer-.*|sw8.*|x-datadog-.*|__trace_context", re.IGNORECASE
-)
+).fullmatch
 
 
 def fingerprint_of(
@@ -39,9 +39,9 @@ def fingerprint_of(
 
     It tells messages apart to which clients have given the same UNIQ_KEY. `body` is as the application sent it.
     """
-    given = sorted(one for one in properties.items() if not _TRACING.fullmatch(one[0]))
-    # JSON has no zero byte, so two messages never give the same bytes.
-    parts = json.dumps([client, topic, flag, given]).encode() + b"\0" + body
+    given = [f"[{quoted(name)}, {quoted(properties[name])}]" for name in sorted(properties) if not _is_tracing(name)]
+    # JSON has no zero byte, so two messages never give the same bytes. Written by hand: json.dumps takes twice as long.
+    parts = f"[{quoted(client)}, {quoted(topic)}, {flag:d}, [{', '.join(given)}]]\0".encode() + body
     return _digits(int.from_bytes(hmac.digest(secret, parts, hashlib.sha256)[:6]) | _IS_FINGERPRINT)
 
 

@@ -11,7 +11,7 @@ from txbridge_rocketmq.turns import TurnQueue
 #: Bytes that each connection may have received without being counted. Few requests are larger, so they never wait for
 #: large ones that are still coming.
 UNCOUNTED = 64 * 1024
-#: Bytes that asyncio hands over at a time, at most.
+#: Bytes that are received at a time, at most.
 CHUNK = 256 * 1024
 
 
@@ -48,6 +48,8 @@ class RequestMemory:
     """
 
     def __init__(self, limit: int) -> None:
+        #: Where all connections receive. They take the bytes away at once.
+        self.chunk = memoryview(bytearray(CHUNK))
         coming = max(limit // 4, min(MAX_FRAME, limit // 2))
         self._answering_limit = limit - coming
         self._coming_limit = max(0, coming - MAX_FRAME)

@@ -77,7 +77,7 @@ class DoorConnection(ClientConnection):
         self._memory.give_back(taken)
         self._handler.drop_connection(self, self._reason)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         if self._drops_requests:
             return
         self._last_traffic = self._received_at = time.monotonic()
