@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.support.balancer import Balancer
+from tests.support.balancer import Balancer, haproxy
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import Client, Door, GoClient, GrpcClient, JavaClient, SpringClient, topic_of
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
+PAGE = (Path(__file__).parents[2] / "docs" / "rocketmq.md").read_text("utf-8")
 _GRPC = ("python", "java", "node", "spring-grpc")
 
 
@@ -38,6 +41,7 @@ def _client(kind: str, ports: list[int], topic: str) -> Client:
     ("kind", "way"),
     [
         ("python", "list"),
+        *(pytest.param(kind, "haproxy", marks=pytest.mark.long) for kind in ("java", "4.9.8")),
         *(
             pytest.param(kind, way, marks=pytest.mark.long)
             for kind in (*_GRPC, "4.9.8", "5.3.2", "go", "spring-remoting", "spring-stream")
@@ -48,18 +52,23 @@ def _client(kind: str, ports: list[int], topic: str) -> Client:
     ],
 )
 def test_a_client_starts_sends_and_is_checked_while_one_of_two_doors_is_dead(
-    bridge: Bridge, kind: str, way: str
+    bridge: Bridge, kind: str, way: str, tmp_path: Path
 ) -> None:
     topic, dead, living = topic_of(bridge, f"{kind}-{way}".replace(".", "-")), free_port(), free_port()
+    metrics = free_port()
     with ExitStack() as stack:
         ports = [dead, living]
+        if way == "haproxy":
+            [listing] = re.findall(r"```haproxy\n(.*?\n) *```", PAGE, re.DOTALL)
+            part, doors = "grpc" if kind in _GRPC else "remoting", [(dead, dead), (living, metrics)]
+            ports = [stack.enter_context(haproxy(listing, tmp_path, part, doors))]
         if way == "balancer":
             ports = [stack.enter_context(Balancer(ports)).port]
         if kind in _GRPC:
-            door = Door(bridge, f"--grpc-listen=127.0.0.1:{living}")
+            door = Door(bridge, f"--grpc-listen=127.0.0.1:{living}", metrics_port=metrics)
         else:
             advertised = ",".join(f"127.0.0.1:{port}" for port in ports)
-            door = Door(bridge, f"--advertised={advertised}", listen=f"127.0.0.1:{living}")
+            door = Door(bridge, f"--advertised={advertised}", listen=f"127.0.0.1:{living}", metrics_port=metrics)
         stack.enter_context(door)
         client = stack.enter_context(_client(kind, ports, topic))
         answers = {"m0": "commit", "m1": "commit", "m2": "commit", "rolled back": "rollback", "checked": "unknown"}

@@ -1,12 +1,20 @@
-"""A load balancer for TCP connections: each goes to the next server that accepts it."""
+"""Load balancers for TCP connections: our own, which takes the next server that accepts one, and HAProxy."""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 import socket
+import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Self
+
+import pytest
+
+from txbridge.embedded.ports import free_port
 
 _CHUNK = 64 * 1024
 
@@ -48,6 +56,28 @@ class Balancer:
             with contextlib.suppress(OSError):
                 return socket.create_connection(("127.0.0.1", port))
         return None
+
+
+@contextlib.contextmanager
+def haproxy(listing: str, folder: Path, name: str, doors: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """HAProxy with the listing of docs/rocketmq.md, before doors with these ports and ports of metrics.
+
+    Yields the port of its part of this name.
+    """
+    if shutil.which("haproxy") is None:
+        pytest.skip("NO HAPROXY: the listing of docs/rocketmq.md is not tested here; apt-get install haproxy")
+    for number, (port, metrics) in enumerate(doors, 1):
+        listing = re.sub(rf"door-{number}:\d+ check port 9465", f"127.0.0.1:{port} check port {metrics}", listing)
+    ports = {"remoting": free_port(), "grpc": free_port()}
+    for part, port in ports.items():
+        listing = re.sub(rf"(listen {part}\n +bind) :\d+", rf"\1 127.0.0.1:{port}", listing)
+    (folder / "haproxy.cfg").write_text(listing)
+    process = subprocess.Popen(["haproxy", "-db", "-f", folder / "haproxy.cfg"])
+    try:
+        yield ports[name]
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def _forward(source: socket.socket, target: socket.socket) -> None:
