@@ -101,10 +101,10 @@ def send_of(message: Any) -> tuple[SendRequest, bytes]:
     if not system.message_id:
         raise RpcError(Code.ILLEGAL_MESSAGE_ID, "message_id is missing")
     properties = _properties_of(message.user_properties, system)
-    if system.message_type in {definition.LITE, definition.PRIORITY} or system.HasField("lite_topic"):
+    if system.message_type not in {definition.MESSAGE_TYPE_UNSPECIFIED, *_TYPES} or system.HasField("lite_topic"):
         raise RpcError(Code.UNSUPPORTED, "the txbridge door supports neither lite topics nor priorities")
     if system.HasField("delivery_timestamp"):
-        properties[DELIVER_MS] = str(system.delivery_timestamp.ToMilliseconds())
+        properties[DELIVER_MS] = str(_ms_of(system.delivery_timestamp, Code.ILLEGAL_DELIVERY_TIME))
     elif system.message_type == definition.DELAY:
         raise RpcError(Code.ILLEGAL_DELIVERY_TIME, "a DELAY message needs a delivery_timestamp")
     if system.message_type == definition.FIFO and not system.message_group:
@@ -124,12 +124,20 @@ def send_of(message: Any) -> tuple[SendRequest, bytes]:
         # messages with the same key in one partition, whatever doors there are.
         queue_id=-1,
         sys_flag=sys_flag,
-        born=system.born_timestamp.ToMilliseconds(),
+        born=_ms_of(system.born_timestamp, Code.BAD_REQUEST),
         flag=0,
         properties=properties,
         is_batch=False,
     )
     return send, message.body
+
+
+def _ms_of(timestamp: Any, code: int) -> int:
+    """Milliseconds since 1970. Raises RpcError with the code for a time that protobuf does not allow."""
+    try:
+        return int(timestamp.ToMilliseconds())
+    except ValueError:
+        raise RpcError(code, "the message has a time that is not between the years 1 and 9999") from None
 
 
 def _properties_of(given: Mapping[str, str], system: Any) -> dict[str, str]:

@@ -82,6 +82,19 @@ def test_any_bytes_are_answered_by_name(door: GrpcDoor, data: st.DataObject) -> 
     assert door.door.memory.used == 0
 
 
+@given(
+    st.sampled_from(["born_timestamp", "delivery_timestamp", "orphaned_transaction_recovery_duration"]),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+)
+def test_any_time_is_answered_by_name(door: GrpcDoor, field: str, seconds: int, nanos: int) -> None:
+    request = sending()
+    time = getattr(request.messages[0].system_properties, field)
+    time.seconds, time.nanos = seconds, nanos
+    code = status_of("SendMessage", door.call("SendMessage", request.SerializeToString(), CLIENT))
+    assert code not in {Code.INTERNAL_ERROR, Code.INTERNAL_SERVER_ERROR}
+
+
 @given(st.sampled_from(REFUSED), st.binary(max_size=100))
 def test_calls_that_are_refused_are_refused_whatever_they_say(door: GrpcDoor, method: str, content: bytes) -> None:
     with pytest.raises(grpc.RpcError) as caught:

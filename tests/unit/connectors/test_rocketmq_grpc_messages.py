@@ -109,6 +109,14 @@ def test_a_time_of_delivery_is_one_of_the_remoting_protocol(kind: int) -> None:
         (lambda one: setattr(one.system_properties, "tag", "a\x01b"), Code.BAD_REQUEST),
         (lambda one: setattr(one.system_properties, "message_type", definition.FIFO), Code.ILLEGAL_MESSAGE_GROUP),
         (lambda one: setattr(one.system_properties, "message_type", definition.PRIORITY), Code.UNSUPPORTED),
+        # A type that a later version of the protocol may have.
+        (lambda one: setattr(one.system_properties, "message_type", 77), Code.UNSUPPORTED),
+        (lambda one: setattr(one.system_properties.born_timestamp, "seconds", 2**62), Code.BAD_REQUEST),
+        (lambda one: setattr(one.system_properties.born_timestamp, "nanos", -5), Code.BAD_REQUEST),
+        (
+            lambda one: setattr(one.system_properties.delivery_timestamp, "seconds", -(2**62)),
+            Code.ILLEGAL_DELIVERY_TIME,
+        ),
         (lambda one: setattr(one.system_properties, "body_encoding", 7), Code.BAD_REQUEST),
         (lambda one: setattr(one.system_properties, "message_type", definition.DELAY), Code.ILLEGAL_DELIVERY_TIME),
         (
