@@ -24,6 +24,7 @@ _ONE_BY_ONE = frozenset(
         "tests/integration/test_commands_as_processes.py",
         "tests/integration/test_readiness.py",
         "tests/integration/test_rocketmq_clients.py",
+        "tests/integration/test_worker_standby.py",
     }
 )
 #: The longest tests come first. Unit tests come last: their many small files fill the remaining time of all processes.
