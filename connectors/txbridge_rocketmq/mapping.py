@@ -24,7 +24,7 @@ _NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME, *DELAYS})
 _TRANSACTION_ID = "__transactionId__"
 #: Greatest age of a message (ms). A client sends it within seconds of its birth, and a clock may show another zone's
 #: time.
-_LATEST_MS = 24 * 3_600 * 1_000
+_OLDEST_MS = 24 * 3_600 * 1_000
 _NUMBER = re.compile(rb"-?[0-9]{1,10}\Z")
 
 
@@ -76,7 +76,7 @@ def record_of(
             body,
             key_of(properties),
             headers,
-            timestamp=min(born, now) if born > max(0, now - _LATEST_MS) else None,
+            timestamp=min(born, now) if born > max(0, now - _OLDEST_MS) else None,
             partition=queue_id if queue_id >= 0 else None,
             check_immunity_time=_immunity(properties.get(CHECK_IMMUNITY_TIME, "")),
             deliver_at=time_of_delivery(properties, now),
