@@ -54,7 +54,7 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def data_received(self, data: bytes | memoryview) -> None:
-        """Take bytes, which are another one's afterwards."""
+        """Take bytes away: the next ones of any connection overwrite them."""
 
     def pause_writing(self) -> None:
         self._write_paused_at = time.monotonic()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+#: The bytes with which a client of HTTP/2, and so of gRPC, begins a connection.
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
 
 class RequestCode(IntEnum):
     """Requests that the door knows by name; it serves some, and refuses the others with a sentence."""

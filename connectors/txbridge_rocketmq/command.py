@@ -7,7 +7,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any
+
+from txbridge_rocketmq.codes import HTTP2_PREFACE
 
 #: Largest header, in bytes. The properties of a message have at most 32 KiB. JSON's escapes can make these six times as
 #: long.
@@ -15,8 +16,6 @@ MAX_HEADER = 256 * 1024
 #: RocketMQ's own limit of a frame (com.rocketmq.remoting.frameMaxLength).
 MAX_FRAME = 16 * 1024 * 1024
 
-#: Beginning of a connection of HTTP/2.
-_HTTP2 = b"PRI "
 _JSON, _BINARY = 0, 1
 _RESPONSE, _ONEWAY = 1, 2
 #: Version number of RocketMQ 5.3.2. A client remembers it, and uses older requests for older brokers.
@@ -56,7 +55,7 @@ def length_of(prefix: bytes | bytearray, max_frame: int = MAX_FRAME) -> int:
     """The number of bytes that follow the first four of a frame. Raises FrameError."""
     (length,) = _WORD.unpack_from(prefix)
     if not 4 <= length <= max_frame:
-        if prefix[:4] == _HTTP2:
+        if HTTP2_PREFACE.startswith(prefix[:4]):
             raise FrameError("the client speaks HTTP/2: give a client of gRPC the address of --grpc-listen")
         raise FrameError(
             f"a frame of {length} bytes, not of 4 to {max_frame}, or something other than RocketMQ's remoting protocol"
@@ -87,24 +86,21 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         raise FrameError("the header is not JSON") from None
     if not isinstance(given, dict):
         raise FrameError("the header is not a JSON object")
-    numbers: list[Any] = [given.get("code"), given.get("opaque", 0), given.get("flag", 0)]
-    for one in numbers:
-        if type(one) is not int or not -(2**31) <= one < 2**31:
-            raise FrameError("code, opaque and flag must be 32-bit numbers")
+    numbers = [given.get("code"), given.get("opaque", 0), given.get("flag", 0)]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and -(2**31) <= one < 2**31 for one in numbers):
+        raise FrameError("code, opaque and flag must be 32-bit numbers")
     fields = given.get("extFields") or {}
     remark = given.get("remark")
     if not isinstance(fields, dict) or not (remark is None or isinstance(remark, str)):
         raise FrameError("extFields must be an object, and remark a string")
-    if not set(map(type, fields.values())) <= {str}:
-        fields = {n: one if isinstance(one, str) else json.dumps(one) for n, one in fields.items() if one is not None}
-    # JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot express.
-    if b"\\ud" in header or b"\\uD" in header:
-        try:
-            "".join([*fields, *fields.values(), remark or ""]).encode()
-        except UnicodeEncodeError:
-            raise FrameError("the header holds half of a surrogate pair") from None
     code, opaque, flag = numbers
-    return RemotingCommand(code, opaque, flag, remark, fields, body, str(given.get("language", ""))[:20])
+    texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items() if one is not None}
+    try:
+        # JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot express.
+        "".join([*texts, *texts.values(), remark or ""]).encode()
+    except UnicodeEncodeError:
+        raise FrameError("the header holds half of a surrogate pair") from None
+    return RemotingCommand(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])
 
 
 def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,10 +48,9 @@ class DecisionOutlet:
         self._topic = topic
         self._client_id = client_id
         self._lanes: dict[_Where, _DecisionLane] = {}
-        #: Lanes with decisions and nothing in flight. `_timer` sends their records at the time `_due` (of the loop).
+        #: Lanes with decisions and nothing in flight. `_timer` sends their records.
         self._ready: dict[_Where, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._due = math.inf
         #: Earliest time of the next records that are not urgent.
         self._next_tick = 0.0
         #: Decisions that are neither acknowledged nor given up.
@@ -84,13 +82,13 @@ class DecisionOutlet:
         self._ready[where] = None
         # In the next turn of the event loop at the earliest, so that decisions that came in together share a record.
         due = 0.0 if lane.is_urgent or len(lane.waiting) >= ENOUGH else self._next_tick
-        if due < self._due:
+        if self._timer is None or due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._due, self._timer = due, asyncio.get_running_loop().call_at(due, self._send_ready)
+            self._timer = asyncio.get_running_loop().call_at(due, self._send_ready)
 
     def _send_ready(self) -> None:
-        self._due = math.inf
+        self._timer = None
         self._next_tick = asyncio.get_running_loop().time() + DEFAULT_COMMIT_INTERVAL_S
         ready, self._ready = self._ready, {}
         for where in ready:

@@ -15,15 +15,14 @@ from typing import Any
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, warning
 from txbridge.errors import UsageError
 from txbridge_rocketmq.access import ACCESS_KEY, SIGNATURE, AccessKey, signature
-from txbridge_rocketmq.codes import RequestCode, ResponseCode
+from txbridge_rocketmq.codes import HTTP2_PREFACE, RequestCode, ResponseCode
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, request
 from txbridge_rocketmq.door_options import DoorOptions, door_options
 from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
 
 #: A door answers in milliseconds; a client gives up after three seconds.
 _ANSWER_S = 3.0
-#: HTTP/2: the client's preface, the type of the first frame of each side, and the header of a frame.
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+#: HTTP/2: the type of the first frame of each side, and the header of a frame.
 _SETTINGS = 4
 _FRAME = struct.Struct(">HBBBI")
 
@@ -117,7 +116,7 @@ def _grpc(address: str, tls: bool) -> Finding:
     try:
         with _connected(address) as plain:
             wire = _encrypted(plain) if tls else plain
-            wire.sendall(_PREFACE + _FRAME.pack(0, 0, _SETTINGS, 0, 0))
+            wire.sendall(HTTP2_PREFACE + _FRAME.pack(0, 0, _SETTINGS, 0, 0))
             (_, _, kind, _, _) = _FRAME.unpack(_exactly(wire, _FRAME.size))
     except OSError as error:
         return _silent(address, error)

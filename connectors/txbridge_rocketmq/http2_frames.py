@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+from txbridge_rocketmq.codes import HTTP2_PREFACE
+
 #: Length, kind, flags and stream of a frame.
 _HEAD = 9
 END_STREAM, ACK, END_HEADERS, _PADDED, _WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
@@ -103,11 +104,11 @@ class Http2Reader:
         """
         buffer = self._buffer
         if not self._has_greeted:
-            if not _PREFACE.startswith(buffer[: len(_PREFACE)]):
+            if not HTTP2_PREFACE.startswith(buffer[: len(HTTP2_PREFACE)]):
                 raise ConnectionBrokenError(Reason.PROTOCOL_ERROR, "the client does not speak gRPC")
-            if len(buffer) < len(_PREFACE):
+            if len(buffer) < len(HTTP2_PREFACE):
                 return None
-            del buffer[: len(_PREFACE)]
+            del buffer[: len(HTTP2_PREFACE)]
             self._has_greeted = True
         while len(buffer) >= _HEAD:
             size = int.from_bytes(buffer[:3], "big")

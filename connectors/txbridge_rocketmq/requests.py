@@ -25,8 +25,6 @@ _SHORT = {
     "properties": "i",
     "batch": "m",
 }
-#: Those of SEND_MESSAGE itself.
-_LONG = {name: name for name in _SHORT}
 #: Maximum of queues of a new topic, as of `txbridge topics`. A larger number is a typing error.
 _MAX_QUEUES = 10_000
 TRAN_MSG, PGROUP, UNIQ_KEY = "TRAN_MSG", "PGROUP", "UNIQ_KEY"
@@ -87,17 +85,17 @@ def is_inner_group(group: str) -> bool:
 
 def parse_send(command: RemotingCommand) -> SendRequest:
     """Read a SEND. Raises RequestError."""
-    fields = command.fields
-    names = _LONG if command.code == RequestCode.SEND_MESSAGE else _SHORT
-    is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or fields.get(names["batch"]) == "true"
+    short = command.code != RequestCode.SEND_MESSAGE
+    fields = {long: command.fields.get(_SHORT[long] if short else long, "") for long in _SHORT}
+    is_batch = command.code == RequestCode.SEND_BATCH_MESSAGE or fields["batch"] == "true"
     send = SendRequest(
-        group=_text(fields, "producerGroup", names),
-        topic=_text(fields, "topic", names),
-        queue_id=_number(fields, "queueId", names),
-        sys_flag=_number(fields, "sysFlag", names),
-        born=_number(fields, "bornTimestamp", names),
-        flag=_number(fields, "flag", names),
-        properties=parse_properties(fields.get(names["properties"], "")),
+        group=_text(fields, "producerGroup"),
+        topic=_text(fields, "topic"),
+        queue_id=_number(fields, "queueId"),
+        sys_flag=_number(fields, "sysFlag"),
+        born=_number(fields, "bornTimestamp"),
+        flag=_number(fields, "flag"),
+        properties=parse_properties(fields["properties"]),
         is_batch=is_batch,
     )
     if not -(2**31) <= send.flag < 2**31 or not 0 <= send.sys_flag < 2**31:
@@ -152,15 +150,14 @@ def parse_end(command: RemotingCommand) -> ClientDecision:
     )
 
 
-def _text(fields: Mapping[str, str], name: str, names: Mapping[str, str] = _LONG) -> str:
-    text = fields.get(names.get(name, name))
-    if not text:
+def _text(fields: Mapping[str, str], name: str) -> str:
+    if not fields.get(name):
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name} is missing")
-    return text
+    return fields[name]
 
 
-def _number(fields: Mapping[str, str], name: str, names: Mapping[str, str] = _LONG) -> int:
-    text = _text(fields, name, names)
+def _number(fields: Mapping[str, str], name: str) -> int:
+    text = _text(fields, name)
     if _NUMBER.match(text) is None:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"{name} is not a number: {text[:40]!r}")
     return int(text)

@@ -60,9 +60,9 @@ class Balancer:
 
 @contextlib.contextmanager
 def haproxy(listing: str, folder: Path, name: str, doors: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """HAProxy with the listing of docs/rocketmq.md, before doors with these ports and ports of metrics.
+    """HAProxy with the listing of docs/rocketmq.md. `doors` are pairs of a door's port and the port of its metrics.
 
-    Yields the port of its part of this name.
+    Yields the port of the listing's part `name`.
     """
     if shutil.which("haproxy") is None:
         pytest.skip("NO HAPROXY: the listing of docs/rocketmq.md is not tested here; apt-get install haproxy")
