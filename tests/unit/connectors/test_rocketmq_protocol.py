@@ -191,6 +191,14 @@ def test_the_transaction_id_of_an_earlier_door_is_that_of_group_and_key() -> Non
     assert identity.transaction_id(ID_SECRET, "orders", "K1", "") == "BDAA5E9B5598710239600F55C66C0698"
 
 
+def test_doors_of_any_version_give_a_message_the_same_fingerprint() -> None:
+    """In a rolling upgrade, a client sends again through another door. With another fingerprint, both are delivered."""
+    # printf of the JSON [client, topic, flag, [[name, value], ...]] and "\\0body", by openssl as above: 8333 is 0333
+    # with the highest bit set.
+    given = {"UNIQ_KEY": "7F00000100001B2A0000000000000001", "KEYS": 'order "7"', "TAGS": "é", "traceparent": "00-1"}
+    assert identity.fingerprint_of(ID_SECRET, "10.0.0.1", "orders", b"body", 3, given) == "8333235F8AD7"
+
+
 @pytest.mark.parametrize(("partition", "offset"), [(0, 0), (1, 0), (0, 1), (77, 123_456_789), (2**15 - 1, 2**48 - 1)])
 def test_half_coordinates_come_back_out_of_the_message_id(partition: int, offset: int) -> None:
     number = identity.packed(partition, offset)
