@@ -229,6 +229,8 @@ def test_p2_a_delayed_message_whose_commit_got_lost_is_committed_and_no_listener
         mine = [("ROCKETMQ_UNIQ_KEY", b"repeated"), *bridge.half_headers(topic, group, repeated)]
         bridge.produce(bridge.names.half, value=b"repeated", headers=mine, partition=half_partition(repeated, None, 2))
         bridge.wait_visible(topic, [b"lost"])
+        # Otherwise the client may commit it before the worker asks.
+        eventually(lambda: door.metrics()["checks_total{result=answered}"] >= 2, 30)
         assert client.ask(SEND, again, b"repeated")[0]["code"] == 0
         bridge.wait_visible(topic, [b"repeated"])
         # Checks reach the client, and none of them is about a delayed message.
