@@ -31,11 +31,11 @@ def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str, transactions:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", DOOR_CELLS)
-def test_p3_p10_doors_serve_clients_that_come_and_go_while(cell: str) -> None:
+@pytest.mark.parametrize(("cell", "visits"), [("doors kill -9 in turns", 4), ("worker and kafka die behind doors", 3)])
+def test_p3_p10_doors_serve_clients_that_come_and_go_while(cell: str, visits: int) -> None:
     """Every client starts and sends after a death. What it was told agrees with what readers see."""
     report = run_cell(cell, DOOR_CELLS[cell], 600)
     print(report)
     assert report.violations == []
-    # Those that stay send 600 or more, and the two of at least three visits 100 each. 93 of 100 commit.
-    assert report.committed > 0.8 * 1_200
+    # Those that stay send 600 or more, and the two of each visit 100 each. 93 of 100 commit.
+    assert report.committed > 0.8 * (600 + visits * 200)

@@ -292,7 +292,7 @@ async def test_no_more_groups_are_joined_than_wanted() -> None:
     await asyncio.sleep(0.05)
     assert len(cluster.joined) == 1
     # close() does not wait for the next attempt.
-    await asyncio.wait_for(groups.close(), 120)
+    await asyncio.wait_for(groups.close(), 20)
 
 
 async def test_checks_go_to_the_members_in_turn_and_wait_while_there_is_none() -> None:
@@ -361,7 +361,7 @@ async def test_the_end_waits_for_no_group_that_is_being_joined() -> None:
     await until(lambda: cluster.joined == ["one"])
     cluster.is_slow = True
     groups.set_groups(connection, frozenset({"one", "two", *(f"plain-{number}" for number in range(900))}))
-    await asyncio.wait_for(groups.close(), 120)
+    await asyncio.wait_for(groups.close(), 20)
     assert cluster.stopped == ["one"]
     assert cluster.joined == cluster.left == ["one"]
 
