@@ -319,6 +319,17 @@ class HalfQueue:
         """Open messages by group, state and age; for any thread."""
         return self._entries.open_counts()
 
+    def iter_open(self) -> Iterator[HalfEntry]:
+        """Open messages: nearly in the order of offsets, so that the first ones are among the oldest."""
+        yield from self._entries
+        for offset in range(self.fresh.first, self.fresh.stop):
+            if (half := self.fresh.open_at(offset)) is not None:
+                yield self._entry_of(half)
+
+    def iter_refused(self) -> Iterator[HalfEntry]:
+        """Messages with an error: those that cannot be delivered, and those that cannot be asked about."""
+        return (entry for entry in self._entries.objects() if entry.error is not None)
+
     # --- due times --------------------------------------------------------------------------------------------------
 
     def next_due(self, until: int | None = None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.fresh_halves import FreshHalves
@@ -34,7 +34,11 @@ class OpenMessages:
 
     def __iter__(self) -> Iterator[HalfEntry]:
         yield from self._rows
-        yield from self._objects.values()
+        yield from self.objects()
+
+    def objects(self) -> Iterable[HalfEntry]:
+        """All but the rows."""
+        return self._objects.values()
 
     def get(self, offset: int) -> HalfEntry | None:
         entry = self._objects.get(offset)

@@ -15,6 +15,7 @@ from txbridge.core.states import TransactionState
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.errors import TxBridgeError
+from txbridge.operations.causes import REMEDIES, START_IT
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import with_keys
 from txbridge.operations.model import NextStep
@@ -156,8 +157,7 @@ def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | N
                 f"no member of the producer group {group} is connected, to Kafka or a front door, and "
                 f"{counted(pending[group], 'undecided message')} {'waits' if pending[group] == 1 else 'wait'} for it, "
                 f"the oldest for {age}; none is checked, and at {limit} they are discarded",
-                "start the application; a producer at a front door is a member from its heartbeat on, up to 30 s after "
-                "it has connected. Or decide by hand: `txbridge pending`, `txbridge resolve`",
+                START_IT,
             )
         else:
             dead.append(group)
@@ -200,14 +200,14 @@ def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
         yield warning(
             Check.BACKLOG,
             f"committed messages are held, because their real topics do not take them: {names}",
-            "`txbridge pending --state held` says why; create the topic or grant the right",
+            f"`txbridge pending --state held` says why; {REMEDIES[TransactionState.HELD]}",
         )
     if backlog.discarded:
         names = ", ".join(f"{group} ({count})" for group, count in backlog.discarded.most_common())
         yield warning(
             Check.BACKLOG,
             f"undecided messages were given up and can be resumed: {names}",
-            "mend the application, then `txbridge resume`",
+            REMEDIES[TransactionState.DISCARDED],
         )
     if backlog.overdue:
         yield warning(

@@ -18,6 +18,22 @@ OVERDUE_MS = 60_000
 #: The reason if nobody reads a group's checks.
 NOBODY = "no member of the group is connected, to Kafka or a front door"
 
+#: What to do about messages in a state, where a person can do something.
+REMEDIES = {
+    TransactionState.HELD: "create the topic, grant the right or raise its limit; they are tried again within a minute",
+    TransactionState.DISCARDED: "mend the application, then `txbridge resume`",
+}
+#: What to do about pending messages of a group that nobody answers for.
+START_IT = (
+    "start the application; a producer at a front door is a member from its heartbeat on, up to 30 s after it has "
+    "connected. Or decide by hand: `txbridge pending`, `txbridge resolve`"
+)
+
+
+def remedy_of(state: TransactionState, problem: str | None) -> str:
+    """What a person can do about open messages in this state; `problem` is that of their group (ProblemOf)."""
+    return START_IT if state is TransactionState.PENDING and problem else REMEDIES.get(state, "")
+
 
 def is_overdue(message: OpenMessage, now: int) -> bool:
     """Whether its check, discard or first delivery should have taken place more than a minute ago."""

@@ -7,7 +7,7 @@ passed over.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,20 +82,9 @@ def read_views(connection: Connection) -> list[PartitionView]:
     return views
 
 
-class TooMuchToReadError(EnvironmentProblemError):
-    """There is more to read than the caller is ready to keep in memory."""
-
-
-def read_view(
-    connection: Connection,
-    partition: int,
-    stopping: Callable[[], bool] = never,
-    most_half: int | None = None,
-) -> PartitionView:
+def read_view(connection: Connection, partition: int) -> PartitionView:
     """All open messages of a partition, as its topics show them.
 
-    `stopping` is called while topics are read; ReadStoppedError is raised when it returns true. `most_half` bounds the
-    records of HALF above the low watermark; TooMuchToReadError is raised before they are read.
     Raises HangingTransactionError when a Kafka transaction stays open for 30 s, EnvironmentProblemError when a log was
     cut below the checkpoint, KafkaUnreachableError.
     """
@@ -106,17 +95,13 @@ def read_view(
     ):
         # HALF's end comes first: a message that is prepared and decided during this read must not appear as pending.
         half_start, half_end = bounds_of(half)
-        offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset), stopping)
+        offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset))
         view = PartitionView(offset_topic, connection.policy, half_start, half_end, warnings=warnings)
         # These come after OFFSET: an offset in the checkpoint cannot lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         checkpoint = offset_topic.checkpoint or Checkpoint(half_start, bounds["end"][0], bounds["op"][0], {})
         others = _warn_of_other_topics(connection, view, checkpoint)
         half_from = _start(names.half, partition, checkpoint.half, bounds["half"], view.warnings)
-        if most_half is not None and half_end - half_from > most_half:
-            raise TooMuchToReadError(
-                f"{half_end - half_from:,} records of {names.half}[{partition}] are not settled yet"
-            )
         if offset_topic.checkpoint is not None:
             with open_reader(connection, names.end, partition, committed=False) as end:
                 # The log of a recreated topic has lost no tail: none of its records was read.
@@ -125,18 +110,18 @@ def read_view(
         view.next_end = _start(names.end, partition, checkpoint.end, bounds["end"], view.warnings)
         view.next_entry = checkpoint.entry if view.next_end == checkpoint.end else 0
         view.op_position = _start(names.op, partition, checkpoint.op, bounds["op"], [])
-        for outcome, half_offsets in _read_op(connection, view, view.op_position, bounds["op"][1], stopping):
+        for outcome, half_offsets in _read_op(connection, view, view.op_position, bounds["op"][1]):
             view.take_op(outcome, half_offsets)
         view.op_position = bounds["op"][1]
         half.start(half_from)
-        for message in half.read_below(half_end, stopping):
+        for message in half.read_below(half_end, never):
             try:
                 view.take_half(to_half(message, names))
             except MalformedRecordError:
                 # The worker copies it to the discard topic. It is no half message, so it is not pending.
                 continue
     with kafka_errors(f"reading {names.end}[{partition}]"):
-        for record in _read_end(connection, partition, view.next_end, None, stopping):
+        for record in _read_end(connection, partition, view.next_end, None):
             view.take_end(view.rest_of(record))
     return view
 
@@ -153,9 +138,7 @@ def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, i
             time.sleep(_ELECTION_POLL_S)
 
 
-def read_offset(
-    connection: Connection, partition: int, bounds: tuple[int, int], stopping: Callable[[], bool] = never
-) -> tuple[OffsetTopic, list[str]]:
+def read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetTopic, list[str]]:
     topic = connection.names.offset
     # With the policy, the next check has the same due time as in the owner.
     offset_topic = OffsetTopic(connection.names, partition, connection.policy)
@@ -168,7 +151,7 @@ def read_offset(
         )
     with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
-        fold_offset_topic(reader, offset_topic, bounds[1], stopping, _warn_of_strangers(topic, partition, warnings))
+        fold_offset_topic(reader, offset_topic, bounds[1], never, _warn_of_strangers(topic, partition, warnings))
         offset_topic.position = max(offset_topic.position, bounds[1])
     if offset_topic.newer is not None:
         raise _of_later_release(topic, partition, *offset_topic.newer)
@@ -219,9 +202,7 @@ def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], war
     return max(wanted, low)
 
 
-def _read_op(
-    connection: Connection, view: PartitionView, start: int, end: int, stopping: Callable[[], bool] = never
-) -> Iterator[tuple[Outcome, list[int]]]:
+def _read_op(connection: Connection, view: PartitionView, start: int, end: int) -> Iterator[tuple[Outcome, list[int]]]:
     """Outcome and half offsets of each OP record of [start, end).
 
     Raises HangingTransactionError, LogGoneError, KafkaException.
@@ -231,7 +212,7 @@ def _read_op(
         reader.start(start)
         passed_over = _warn_of_strangers(topic, partition, view.warnings)
         try:
-            for _, outcome, half_offsets in read_ops(reader, view.offset_topic.checkpoint, end, stopping, passed_over):
+            for _, outcome, half_offsets in read_ops(reader, view.offset_topic.checkpoint, end, never, passed_over):
                 yield outcome, half_offsets
         except NewerOpError as error:
             raise _of_later_release(topic, partition, error.offset, str(error)) from error
@@ -252,14 +233,12 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
     return found
 
 
-def _read_end(
-    connection: Connection, partition: int, start: int, stop: int | None, stopping: Callable[[], bool] = never
-) -> Iterator[DecisionRecord]:
+def _read_end(connection: Connection, partition: int, start: int, stop: int | None) -> Iterator[DecisionRecord]:
     """Valid END records of [start, stop), or up to the log end. Malformed ones are skipped: they decide nothing."""
     with open_reader(connection, connection.names.end, partition, committed=True) as reader:
         end = bounds_of(reader)[1] if stop is None else stop
         reader.start(start)
-        for message in reader.read_below(end, stopping):
+        for message in reader.read_below(end, never):
             try:
                 yield parse_end(offset_of(message), message.value(), headers_of(message))
             except MalformedRecordError:

@@ -146,7 +146,7 @@ class PartitionView:
         entry = self.offset_topic.parked.get(half_offset, self._unparked.get(half_offset))
         if entry is None:
             return None
-        message = self._as_open(entry)
+        message = open_message(entry, self.partition, self.policy, self.half_start)
         for foreseen in foresee(message, self._commands.get(half_offset, ())):
             if foreseen.takes_effect:
                 return replace(message, stored=stored_command(foreseen.command))
@@ -156,46 +156,49 @@ class PartitionView:
         """The outcome of a message at or above the low watermark; None when it is open, older, or no half message."""
         return self._outcomes.get(half_offset)
 
-    def _as_open(self, entry: HalfEntry) -> OpenMessage:
-        step, due = self._next_step(entry)
-        return OpenMessage(
-            partition=self.partition,
-            half_offset=entry.offset,
-            transaction_id=entry.transaction_id,
-            group=entry.group,
-            real_topic=entry.real_topic,
-            state=entry.state,
-            born=entry.born,
-            size=entry.size,
-            checks=entry.checks,
-            next_step=step,
-            next_due=due,
-            parked=entry.parked,
-            error=entry.error,
-            decided=entry.decided,
-            reason=entry.reason,
-            discarded_at=entry.discarded_at,
-            resumed=entry.resumed,
-            deliver_at=entry.deliver_at,
-            messages=entry.messages,
-            delivered=entry.delivered or 0,
-            gone=entry.offset < self.half_start,
-        )
 
-    def _next_step(self, entry: HalfEntry) -> tuple[NextStep, int | None]:
-        """The next step and its due time, for a pending message by the worker's own policy."""
-        match entry.state:
-            case TransactionState.DISCARDED:
-                return NextStep.LAPSE, entry.next_due
-            case TransactionState.HELD:
-                # Attempts after the first are not recorded: they take place once a minute or sooner.
-                return NextStep.RETRY, None
-            case TransactionState.SCHEDULED:
-                return NextStep.DELIVER, entry.next_due
-        expires = self.policy.expires(entry.since)
-        if expires <= entry.next_due or self.policy.is_exhausted(entry.checks):
-            return NextStep.DISCARD, min(entry.next_due, expires)
-        return NextStep.CHECK, entry.next_due
+def open_message(entry: HalfEntry, partition: int, policy: CheckPolicy, half_start: int = 0) -> OpenMessage:
+    """The open message of an entry. `half_start` is the log start of HALF: an older message has lost its body."""
+    step, due = _next_step(entry, policy)
+    return OpenMessage(
+        partition=partition,
+        half_offset=entry.offset,
+        transaction_id=entry.transaction_id,
+        group=entry.group,
+        real_topic=entry.real_topic,
+        state=entry.state,
+        born=entry.born,
+        size=entry.size,
+        checks=entry.checks,
+        next_step=step,
+        next_due=due,
+        parked=entry.parked,
+        error=entry.error,
+        decided=entry.decided,
+        reason=entry.reason,
+        discarded_at=entry.discarded_at,
+        resumed=entry.resumed,
+        deliver_at=entry.deliver_at,
+        messages=entry.messages,
+        delivered=entry.delivered or 0,
+        gone=entry.offset < half_start,
+    )
+
+
+def _next_step(entry: HalfEntry, policy: CheckPolicy) -> tuple[NextStep, int | None]:
+    """The next step and its due time, for a pending message by the worker's own policy."""
+    match entry.state:
+        case TransactionState.DISCARDED:
+            return NextStep.LAPSE, entry.next_due
+        case TransactionState.HELD:
+            # Attempts after the first are not recorded: they take place once a minute or sooner.
+            return NextStep.RETRY, None
+        case TransactionState.SCHEDULED:
+            return NextStep.DELIVER, entry.next_due
+    expires = policy.expires(entry.since)
+    if expires <= entry.next_due or policy.is_exhausted(entry.checks):
+        return NextStep.DISCARD, min(entry.next_due, expires)
+    return NextStep.CHECK, entry.next_due
 
 
 def stored_command(command: DecisionCommand) -> StoredCommand:

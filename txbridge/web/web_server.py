@@ -17,7 +17,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from http import HTTPStatus
 from types import MappingProxyType
@@ -36,8 +35,6 @@ MOST_CONNECTIONS = 64
 _HEAD_S = 5.0
 #: Time (s) for the answer to be taken. The largest ones have some hundred kilobytes.
 _ANSWER_S = 10.0
-#: Time (s) for the answer of a page that has to be looked up.
-_LOOK_UP_S = 60.0
 #: Time (s) for the client to close the connection. If it has sent more than its request, the answer would be lost when
 #: this side closes first.
 _CLOSE_S = 1.0
@@ -50,8 +47,8 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 #: A question, answered at once with the reasons for a no; no reasons are a yes.
 Question = Callable[[], list[str]]
-#: A page, made in the server's thread. If it takes longer than milliseconds, another thread completes a future.
-Page = Callable[[PageRequest], PageAnswer | Future[PageAnswer]]
+#: A page, made in the server's thread within milliseconds.
+Page = Callable[[PageRequest], PageAnswer]
 
 _log = get_logger("txbridge.web")
 
@@ -174,8 +171,7 @@ class WebServer:
                 request = await self._read_request(client)
             if request is None:
                 return
-            async with asyncio.timeout(_LOOK_UP_S):
-                answer = request if isinstance(request, PageAnswer) else await self._make_answer(request)
+            answer = request if isinstance(request, PageAnswer) else await self._make_answer(request)
             async with asyncio.timeout(_ANSWER_S):
                 await self._loop.sock_sendall(client, answer.as_bytes())
             client.shutdown(socket.SHUT_WR)
@@ -232,8 +228,7 @@ class WebServer:
             made = self._pages[request.path](request)
             # Without the time in which other threads had the interpreter's lock.
             self._next_page = time.monotonic() + (time.thread_time() - before) * (_SHARE - 1)
-        # Others may wait for the same future when this client is dropped.
-        return made if isinstance(made, PageAnswer) else await asyncio.shield(asyncio.wrap_future(made))
+        return made
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 
 from txbridge.backoff import Backoff
 from txbridge.core.decision_record import DecisionEvent
+from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
@@ -47,6 +49,8 @@ _ANSWER_TIMEOUT_S = 5.0
 #: Pause before a worker without an assignment asks again who is in the group. A dead member is in it until its session
 #: ends. The request is small, and the pause is part of the time for which nobody serves.
 _ASK_AGAIN_S = 0.25
+
+_Answer = TypeVar("_Answer")
 
 _log = get_logger("txbridge.worker")
 
@@ -88,6 +92,8 @@ class PartitionOwner(threading.Thread):
         self._service: _Serving | None = None
         #: END offset up to which decisions were applied when the partition was last served.
         self._left_at: int | None = None
+        #: Questions that this thread answers between two turns.
+        self._questions: deque[tuple[Callable[[HalfQueue], Any], Future[Any]]] = deque()
         #: Monotonic time (s) of this thread's last sign of progress.
         self._seen = context.outside.monotonic()
 
@@ -124,6 +130,25 @@ class PartitionOwner(threading.Thread):
             checks_overdue=commit_loop.checks_overdue,
             clock_ahead=None if (ahead := commit_loop.clock.ahead_ms) is None else ahead / 1000,
         )
+
+    def ask(self, question: Callable[[HalfQueue], _Answer]) -> Future[_Answer]:
+        """Have the owner's thread answer from the state of the partition. Cancelled while it is not served."""
+        answer: Future[_Answer] = Future()
+        self._questions.append((question, answer))
+        if self._service is None:
+            self._dismiss_questions()
+        else:
+            self.inbox.wake()
+        return answer
+
+    def _answer_questions(self, queue: HalfQueue) -> None:
+        while self._questions:
+            question, answer = self._questions.popleft()
+            answer.set_result(question(queue))
+
+    def _dismiss_questions(self) -> None:
+        while self._questions:
+            self._questions.popleft()[1].cancel()
 
     def stop(self) -> None:
         """Tell the owner to finish its current Kafka transaction and to end; join() waits for it."""
@@ -214,19 +239,21 @@ class PartitionOwner(threading.Thread):
             self._error = None
             self._service = _Serving(state, decision_log, commit_loop)
             with self._context.no_longer_held.service():
-                self._serve_partition(decision_log, commit_loop)
+                self._serve_partition(state.queue, decision_log, commit_loop)
         finally:
             if self._service is not None:
                 self._left_at = state.queue.next_end
             self._service = None
+            self._dismiss_questions()
             self.inbox.clear_events()
             state.close()
 
-    def _serve_partition(self, decision_log: DecisionLog, commit_loop: CommitLoop) -> None:
+    def _serve_partition(self, queue: HalfQueue, decision_log: DecisionLog, commit_loop: CommitLoop) -> None:
         began = self._outside.monotonic()
         try:
             while not self._told_to_stop():
                 self._context.no_longer_held.log_due(self._outside.monotonic())
+                self._answer_questions(queue)
                 if commit_loop.pause:
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue

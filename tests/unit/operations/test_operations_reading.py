@@ -40,7 +40,6 @@ from txbridge.operations import (
 )
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.actions import Action
-from txbridge.operations.overview import read_overview
 from txbridge.subject import Subject
 
 NAMES = Names()
@@ -208,8 +207,6 @@ def test_a_partition_whose_record_does_not_come_is_named_and_hides_no_other(slow
     )
     listed = list_pending(CONNECTION, errors=False)
     assert (places(listed.messages), dict(listed.unread)) == (["1:0"], {0: problem})
-    overview = read_overview(CONNECTION, 10)
-    assert (overview.total, dict(overview.unread)) == (1, {0: problem})
 
 
 def test_a_loss_is_not_acknowledged_while_a_record_does_not_come(slow_first: Logs) -> None:

@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import pairwise
@@ -32,15 +31,13 @@ from txbridge.web.web_server import MOST_CONNECTIONS, WebServer
 
 
 class Page:
-    """A page that another thread completes, one that fails, and one whose making takes half a second."""
+    """A page that tells its query, one that fails, and one whose making takes long."""
 
     def __init__(self) -> None:
-        self.looked_up: Future[PageAnswer] = Future()
         self.made: list[float] = []
 
-    def slow(self, request: PageRequest) -> Future[PageAnswer]:
-        self.query = dict(request.query)
-        return self.looked_up
+    def query(self, request: PageRequest) -> PageAnswer:
+        return PageAnswer.text(HTTPStatus.OK, str(dict(request.query)))
 
     def broken(self, _request: PageRequest) -> PageAnswer:
         raise RuntimeError("a defect")
@@ -68,7 +65,7 @@ def web(reasons: list[str], page: Page) -> Iterator[WebServer]:
     registry = CollectorRegistry()
     # Its page has a megabyte, more than the system keeps for a slow reader.
     Gauge("large", "x" * 1_000_000, registry=registry)
-    pages = {"/slow": page.slow, "/broken": page.broken, "/costly": page.costly}
+    pages = {"/query": page.query, "/broken": page.broken, "/costly": page.costly}
     web = WebServer("127.0.0.1", free_port(), registry, {"/livez": lambda: reasons}, pages)
     web.start()
     yield web
@@ -105,33 +102,11 @@ def test_metrics_come_in_the_format_of_prometheus_and_a_wrong_path_names_the_rig
     status, body, headers = get(web, "/metrics")
     assert (status, body.endswith(b"\nlarge 0.0\n")) == (200, True)
     assert headers["Content-Type"].startswith("text/plain; version=")
-    assert get(web, "/")[:2] == (404, b"There is: /metrics /livez /slow /broken /costly\n")
+    assert get(web, "/")[:2] == (404, b"There is: /metrics /livez /query /broken /costly\n")
 
 
-def test_a_page_that_is_looked_up_holds_up_no_other(web: WebServer, page: Page) -> None:
-    found: list[http.Answer] = []
-    thread = threading.Thread(target=lambda: found.append(get(web, "/slow?of=0:42")))
-    thread.start()
-    eventually(lambda: hasattr(page, "query"))
-    assert (page.query, get(web, "/livez").status) == ({"of": "0:42"}, 200)
-    page.looked_up.set_result(PageAnswer.text(HTTPStatus.OK, "here it is"))
-    thread.join(60)
-    assert found[0].body == b"here it is\n"
-
-
-def test_a_client_that_is_dropped_leaves_the_answer_to_others(web: WebServer, page: Page) -> None:
-    """Several clients may wait for the same future."""
-    with connect(web.port) as first:
-        first.send(b"GET /slow HTTP/1.1\r\n\r\n")
-        eventually(lambda: hasattr(page, "query"))
-        newer = [connect(web.port) for _ in range(MOST_CONNECTIONS)]
-        first.settimeout(60)
-        with suppress(ConnectionResetError):
-            assert first.recv(1) == b""
-    for one in newer:
-        one.close()
-    page.looked_up.set_result(PageAnswer.text(HTTPStatus.OK, "here it is"))
-    assert get(web, "/slow").body == b"here it is\n"
+def test_a_page_gets_the_query(web: WebServer) -> None:
+    assert get(web, "/query?of=0:42&cause=a%20b").body == b"{'of': '0:42', 'cause': 'a b'}\n"
 
 
 def test_a_defect_of_a_page_is_logged_and_ends_nothing_else(web: WebServer) -> None:
@@ -237,7 +212,6 @@ def test_the_port_answers_during(web: WebServer, attack: str) -> None:
         (b"", "_HEAD_S"),
         (b"GET /livez HT", "_HEAD_S"),
         (b"GET /metrics HTTP/1.1\r\n\r\n", "_ANSWER_S"),
-        (b"GET /slow HTTP/1.1\r\n\r\n", "_LOOK_UP_S"),
     ],
 )
 def test_a_connection_has_a_time_for_its_request_and_one_for_its_answer(

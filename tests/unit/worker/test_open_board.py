@@ -1,129 +1,146 @@
-"""The status page's list of open messages: one thread reads it only while the page is viewed, and not too often."""
+"""The status page's list of open messages, from queues as owners have them."""
 
 from __future__ import annotations
 
-import threading
-from dataclasses import replace
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
-from tests.support.open_messages import PENDING
-from tests.support.partition_builder import id_of
-from txbridge.errors import EnvironmentProblemError
-from txbridge.operations.overview import Cause, OpenOverview
-from txbridge.testing.workers import eventually
-from txbridge.worker.http.open_board import OpenBoard
-from txbridge.worker.http.topic_reader import _overview
+from tests.support.partition_builder import POLICY, id_of
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.states import TransactionState
+from txbridge.operations.causes import NOBODY
+from txbridge.worker.http import open_board
+from txbridge.worker.http.open_board import OpenBoard, look_at
 
-MESSAGE = replace(PENDING, partition=0, born=10_000, checks=2, next_due=31_000, key=b"secret")
-
-
-def cause_with(text, *messages):
-    cause = Cause(text, messages[0].state)
-    for message in messages:
-        cause.add_message(message, 100)
-    return cause
+NOW = 30_000
 
 
-OVERVIEW = _overview(
-    OpenOverview(
-        30_000, 4, [cause_with("many", *[replace(MESSAGE, half_offset=n) for n in (6, 5)]), cause_with("one", MESSAGE)]
-    )
+def entry(offset: int, state: TransactionState = TransactionState.PENDING, error: str | None = None) -> HalfEntry:
+    group = "dead" if offset % 2 else "alive"
+    return HalfEntry(offset, id_of(offset), group, "orders", 1_000 * offset, 10, 40_000, state, 1, error=error)
+
+
+def queue_of(*entries: HalfEntry) -> HalfQueue:
+    queue = HalfQueue(POLICY)
+    for one in entries:
+        queue._entries.put_entry(one)
+    return queue
+
+
+HELD = TransactionState.HELD
+FIRST = queue_of(
+    entry(1),
+    entry(2),
+    entry(3),
+    entry(5, HELD, "no topic orders"),
+    entry(6, HELD, "no topic orders"),
+    entry(8, HELD, "full"),
 )
+SECOND = queue_of(entry(4, error="too large"), entry(7, TransactionState.DISCARDED), entry(9))
 
 
-class Reading:
-    """A reading that takes as long as the test wants, at the test's time."""
+class Owner:
+    """An owner that answers when the test says so."""
 
-    def __init__(self):
+    def __init__(self, partition: int, queue: HalfQueue | None) -> None:
+        self.partition, self.queue = partition, queue
+        self.asked: list[tuple[Any, Future[Any]]] = []
+
+    def ask(self, question: Any) -> Future[Any]:
+        self.asked.append((question, Future()))
+        return self.asked[-1][1]
+
+    def answer(self) -> None:
+        question, answer = self.asked[-1]
+        if self.queue is None:
+            answer.cancel()
+        else:
+            answer.set_result(question(self.queue))
+
+
+class Here:
+    """A board with three owners, of which one does not serve its partition."""
+
+    def __init__(self) -> None:
         self.now = 0.0
-        self.begun = 0
-        self.answer = OVERVIEW
-        self.go_on = threading.Event()
+        self.owners = [Owner(0, FIRST), Owner(1, SECOND), Owner(2, None)]
+        worker: Any = type("Worker", (), {"owners": lambda _: self.owners})()
+        problem = {"dead": NOBODY, "alive": ""}
+        self.board = OpenBoard(lambda: worker, POLICY, problem.get, lambda: self.now)
 
-    def __call__(self, progress):
-        self.begun += 1
-        progress(1, 4)
-        assert self.go_on.wait(30)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-@pytest.fixture
-def reading():
-    made = Reading()
-    yield made
-    made.go_on.set()
+    def read(self, cause: str = "") -> dict[str, Any]:
+        self.now += 10
+        self.board.take_snapshot(cause, NOW)
+        for owner in self.owners:
+            owner.answer()
+        found = self.board.take_snapshot(cause, NOW)
+        assert not found["reading"]
+        return dict(found["read"])
 
 
-@pytest.fixture
-def board(reading):
-    return OpenBoard(reading, lambda: reading.now)
-
-
-def read(board, cause=""):
-    eventually(lambda: not board.take_snapshot(cause)["reading"])
-    return board.take_snapshot(cause)
-
-
-def test_nobody_looks_and_nothing_is_read_and_many_look_and_it_is_read_once(board, reading):
-    assert reading.begun == 0
-    found = [board.take_snapshot("") for _ in range(20)]
-    assert {one["reading"] for one in found} == {True}
-    assert found[-1]["read"] is None
-    eventually(lambda: reading.begun == 1)
-    eventually(lambda: board.take_snapshot("")["done"] == 1)
-    assert board.take_snapshot("")["of"] == 4
-    reading.go_on.set()
-    shown = read(board)["read"]
-    assert reading.begun == 1
-    assert (shown["total"], shown["partitions"], shown["states"]) == (3, 4, {"pending": 3})
-    assert [one["of"] for one in shown["messages"]] == ["0:4", "0:5", "0:6"]
-    first = shown["messages"][0]
-    assert first == {
-        "of": "0:4",
-        "id": id_of(4)[:8],
-        "state": "pending",
-        "group": "orders",
-        "topic": "orders.placed",
-        "age": 20.0,
-        "checks": 2,
-        "next": "check in 1s",
-        "trouble": "",
+def test_causes_are_counted_with_what_to_do_and_the_oldest_messages_come_first() -> None:
+    read = Here().read()
+    assert (read["total"], dict(read["states"]), read["unread"]) == (9, {"pending": 5, "held": 3, "discarded": 1}, [2])
+    assert {
+        one["text"]: (one["count"], one["remedy"].partition(",")[0].partition(";")[0]) for one in read["causes"]
+    } == {
+        "held for topic orders: no topic orders": (2, "create the topic"),
+        "held for topic orders: full": (1, "create the topic"),
+        "pending, group dead: no member of the group is connected, to Kafka or a front door": (
+            3,
+            "start the application",
+        ),
+        "pending, group alive": (1, ""),
+        "pending, group alive: cannot be asked: too large": (1, ""),
+        "discarded, group dead": (1, "mend the application"),
+    }
+    assert [one["of"] for one in read["messages"]] == ["0:1", "0:2", "0:3", "1:4", "0:5", "0:6", "1:7", "0:8", "1:9"]
+    assert read["messages"][4] == {
+        "of": "0:5",
+        "id": id_of(5)[:8],
+        "state": "held",
+        "group": "dead",
+        "topic": "orders",
+        "age": 25.0,
+        "checks": 1,
+        "next": "retry within a minute",
+        "trouble": "no topic orders",
     }
 
 
-def test_reading_is_a_tenth_of_the_time_at_most(board, reading):
-    board.take_snapshot("")
-    eventually(lambda: reading.begun == 1)
-    reading.now = 5.0
-    reading.go_on.set()
-    read(board)
-    # It took 5 s: 45 s of rest.
-    reading.now = 49.0
-    assert not board.take_snapshot("")["reading"]
-    reading.now = 50.0
-    board.take_snapshot("")
-    eventually(lambda: reading.begun == 2)
+def test_the_messages_of_one_cause_are_listed_alone() -> None:
+    here = Here()
+    causes = {one["text"]: one["name"] for one in here.read()["causes"]}
+    assert [one["of"] for one in here.read(causes["held for topic orders: no topic orders"])["messages"]] == [
+        "0:5",
+        "0:6",
+    ]
+    assert [one["of"] for one in here.read(causes["pending, group alive"])["messages"]] == ["0:2"]
 
 
-def test_one_cause_is_chosen_by_its_name_and_one_that_is_gone_is_all(board, reading):
-    reading.go_on.set()
-    shown = read(board)["read"]
-    name = next(one["name"] for one in shown["causes"] if one["text"] == "many")
-    chosen = board.take_snapshot(name)["read"]
-    assert (chosen["cause"], [one["of"] for one in chosen["messages"]]) == (name, ["0:5", "0:6"])
-    gone = board.take_snapshot("0" * 16)["read"]
-    assert (gone["cause"], len(gone["messages"])) == ("", 3)
+def test_owners_are_asked_while_somebody_looks_one_question_at_a_time_and_seldom_if_it_takes_long() -> None:
+    here = Here()
+    assert here.board.take_snapshot("", NOW) == {"reading": True, "read": None}
+    here.board.take_snapshot("", NOW)
+    assert [len(owner.asked) for owner in here.owners] == [1, 1, 1]
+    for owner in here.owners:
+        owner.answer()
+    # An answer that took 2 s.
+    question = here.owners[0].asked[0][1]
+    question._result.counts.clear()
+    object.__setattr__(question._result, "seconds", 2.0)
+    assert not here.board.take_snapshot("", NOW)["reading"]
+    for seconds, asked in ((17.0, 1), (1.5, 2)):
+        here.now += seconds
+        here.board.take_snapshot("", NOW)
+        assert len(here.owners[0].asked) == asked
 
 
-def test_what_was_read_before_is_shown_with_the_error_of_now(board, reading):
-    reading.go_on.set()
-    read(board)
-    reading.now, reading.answer = 100.0, EnvironmentProblemError("Kafka cannot be reached")
-    board.take_snapshot("")
-    eventually(lambda: reading.begun == 2)
-    found = read(board)
-    assert found["error"] == "Kafka cannot be reached"
-    assert found["read"]["total"] == 3
+def test_with_very_many_messages_the_oldest_are_shown_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_board, "MOST_SHOWN", 3)
+    monkeypatch.setattr(open_board, "_MOST_LOOKED_AT", 5)
+    found = look_at(queue_of(*map(entry, range(1, 41)), entry(50, HELD, "full")), "")
+    assert (found.counts.total(), [one.offset for one in found.messages]) == (41, [1, 2, 3])

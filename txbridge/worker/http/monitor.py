@@ -45,7 +45,7 @@ class Monitor:
         if settings.status_page != "off":
             board = StatusBoard(settings, self.metrics, self.health)
             board.start()
-            pages = status_pages(settings, board)
+            pages = status_pages(board)
         web = WebServer(
             settings.metrics_host,
             settings.metrics_port,

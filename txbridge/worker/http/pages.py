@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from importlib.resources import files
 
-from txbridge.config.worker import WorkerSettings
 from txbridge.web.exchange import PageAnswer
 from txbridge.web.web_server import Page
-from txbridge.worker.http.history_desk import HistoryDesk, as_json
-from txbridge.worker.http.open_board import OpenBoard
 from txbridge.worker.http.status import StatusBoard
 
 
-def status_pages(settings: WorkerSettings, board: StatusBoard) -> dict[str, Page]:
+def status_pages(board: StatusBoard) -> dict[str, Page]:
     """The pages by path. All addresses in the page are relative, so that it works behind any path prefix."""
-    opened = OpenBoard.of(settings)
     html = files("txbridge.worker.http").joinpath("status.html").read_bytes()
     return {
         "/status": lambda _: PageAnswer(HTTPStatus.OK, "text/html; charset=utf-8", html),
-        "/status.json": lambda _: as_json(HTTPStatus.OK, board.take_snapshot()),
-        "/open.json": lambda request: as_json(HTTPStatus.OK, opened.take_snapshot(request.query.get("cause", ""))),
-        "/transaction.json": HistoryDesk.of(settings).read_page,
+        "/status.json": lambda _: _as_json(board.take_snapshot()),
+        "/open.json": lambda request: _as_json(board.list_open(request.query.get("cause", ""))),
     }
+
+
+def _as_json(content: object) -> PageAnswer:
+    return PageAnswer(HTTPStatus.OK, "application/json", json.dumps(content).encode())

@@ -24,7 +24,9 @@ from txbridge.core.open_counts import OTHER, SLOT_MS
 from txbridge.core.states import TransactionState
 from txbridge.kafka.broker_clock import due_by
 from txbridge.log import get_logger
+from txbridge.operations.causes import NOBODY
 from txbridge.worker.http.health import Health
+from txbridge.worker.http.open_board import OpenBoard
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics, brokers_now
 from txbridge.worker.partitions import Worker
 
@@ -64,6 +66,7 @@ class StatusBoard:
         self._asked: dict[str, Future[Any]] = {}
         self._asked_of: Worker | None = None
         self._members: dict[str, list[Any] | str] = {}
+        self._open = OpenBoard(lambda: health.worker, settings.check_policy, self._problem_of)
         #: Last unexpected error that was logged.
         self._told = ""
 
@@ -162,6 +165,17 @@ class StatusBoard:
             "totals": self._metrics.totals(),
             "rates": self._rates_of(),
         }
+
+    def list_open(self, cause: str) -> dict[str, Any]:
+        """The open messages of this worker's partitions as JSON values, with the oldest ones of one cause or of all."""
+        facts = self._health.partition_facts() or []
+        return self._open.take_snapshot(cause, brokers_now(facts, int(self._clock() * 1000)))
+
+    def _problem_of(self, group: str) -> str | None:
+        """See ProblemOf: as Kafka has answered last."""
+        worker = self._health.worker
+        members = None if worker is None else self._members.get(worker.names.check(group))
+        return None if not isinstance(members, list) else "" if members else NOBODY
 
     def _partitions_elsewhere(self, worker: Worker | None, here: set[int]) -> list[dict[str, Any]]:
         """Workers that have the other partitions: their own pages show these."""
