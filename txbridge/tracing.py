@@ -5,6 +5,7 @@ Only OpenTelemetry's API is needed. Without an SDK in the process, nothing is re
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -33,11 +34,19 @@ _no_sdk_until = 0.0
 
 
 def tracer() -> Tracer | None:
-    """Return a tracer, or None without the library or without an SDK. A new SDK is noticed within 50 ms."""
+    """Return a tracer, or None without the library or without an SDK. A new SDK is noticed within 50 ms.
+
+    May raise anything, once: the provider that OTEL_PYTHON_TRACER_PROVIDER names may not be installed. The library
+    would look for it, and log a trace, at every call.
+    """
     global _no_sdk_until  # noqa: PLW0603  as the library's own provider, this is the process's
     if time.monotonic() < _no_sdk_until:
         return None
-    provider = _provider()
+    try:
+        provider = _provider()
+    except BaseException:
+        _no_sdk_until = math.inf
+        raise
     if provider is None:
         _no_sdk_until = time.monotonic() + _NO_SDK_S
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def _descriptors(worker: WorkerProcess) -> int:
     return len(list(Path(f"/proc/{worker.pid}/fd").iterdir()))
 
 
+def _without_slot(worker: WorkerProcess) -> list[int]:
+    """Partitions that wait for a slot now. On a busy machine a take-over may fail, and give its slot to another one."""
+    events = worker.events("no_slot") + worker.events("partition_taken_over")
+    last = {event["partition"]: event["event"] for event in sorted(events, key=itemgetter("timestamp"))}
+    return [partition for partition, event in last.items() if event == "no_slot"]
+
+
 def test_a_worker_raises_the_usual_soft_limit_and_takes_over_every_partition(wide: Bridge) -> None:
     topic = wide.create_topic("real")
     values = [b"%d" % partition for partition in range(PARTITIONS)]
@@ -60,9 +68,11 @@ def test_a_worker_with_a_low_hard_limit_serves_what_it_can_and_says_what_it_need
         "this process may have 1024 file descriptors open, enough for 29 of 32 partitions: raise its hard limit "
         "(ulimit -Hn, LimitNOFILE) to 1120, or start more workers"
     )
-    eventually(lambda: len(worker.events("refused")) == PARTITIONS - serves)
-    assert {event["error"] for event in worker.events("refused")} == {warning["note"]}
-    assert worker.events("kafka_unavailable") == []
+    eventually(lambda: len(_without_slot(worker)) == PARTITIONS - serves)
+    assert {event["error"] for event in worker.events("no_slot")} == {warning["note"]}
+    # Nobody has to act when a partition only waits for its turn.
+    assert worker.events("refused") == []
+    assert "Too many open files" not in worker.log
     assert _descriptors(worker) < USUAL
     # The others are served as soon as there is room for them.
     other = wide.worker(wait=0)

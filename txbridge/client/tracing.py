@@ -6,10 +6,14 @@ The parent of `prepare` is the trace context in the message, or else that of the
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from txbridge import tracing
+from txbridge.client.base.log import report
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
@@ -26,6 +30,24 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def _contained(step: Callable[_Given, _Answer]) -> Callable[_Given, _Answer | None]:
+    """The step, whose failure costs spans alone: the application's SDK may raise anything, sys.exit() included."""
+
+    @wraps(step)
+    def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer | None:
+        try:
+            return step(*args, **kwargs)
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            report(logging.WARNING, "spans_not_recorded", exception=error)
+            return None
+
+    return run
+
+
 class ClientTracing:
     """Traces the transactions of one producer; thread-safe."""
 
@@ -40,9 +62,13 @@ class ClientTracing:
         A message without a trace context gets that of the span, so that the worker and consumers can continue the
         trace. A message with one is not changed.
         """
+        return self._start_prepare(transaction_id, message, on_done) or (message, on_done)
+
+    @_contained
+    def _start_prepare(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report] | None:
         tracer = tracing.tracer()
         if tracer is None:
-            return message, on_done
+            return None
         from opentelemetry import trace  # noqa: PLC0415 - an extra
 
         parent = tracing.context_of(message.messages[0].headers)
@@ -62,16 +88,13 @@ class ClientTracing:
                 carried = with_headers(message, headers)
         self._prepared[transaction_id] = (context, message.topic)
 
-        def report(result: Prepared | PrepareError) -> None:
-            if isinstance(result, Prepared):
-                _place(span, result.partition, result.offset)
-            else:
-                _failed(span, result)
-            span.end()
+        def end_span(result: Prepared | PrepareError) -> None:
+            _end_prepare(span, result)
             on_done(result)
 
-        return carried, report
+        return carried, end_span
 
+    @_contained
     def watch_decision(self, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of a local transaction that is over, with its END on the way."""
         known = self._prepared.get(prepared.transaction_id)
@@ -80,6 +103,7 @@ class ClientTracing:
             where = (prepared.partition, prepared.offset)
             self._start_decide(context, topic, prepared.transaction_id, where, outcome, end, Source.CLIENT)
 
+    @_contained
     def watch_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of an answered check, with its END on the way."""
         message = request.message
@@ -125,6 +149,7 @@ class ClientTracing:
         if check_times is not None:
             span.set_attribute("txbridge.check_times", check_times)
 
+        @_contained
         def over(future: Future[None]) -> None:
             error = future.exception()
             if error is not None:
@@ -143,6 +168,15 @@ class ClientTracing:
             # Shortened, because anyone who knows the whole id may decide.
             "txbridge.transaction": short_id(transaction_id),
         }
+
+
+@_contained
+def _end_prepare(span: Span, result: Prepared | PrepareError) -> None:
+    if isinstance(result, Prepared):
+        _place(span, result.partition, result.offset)
+    else:
+        _failed(span, result)
+    span.end()
 
 
 def _place(span: Span, partition: int, offset: int) -> None:

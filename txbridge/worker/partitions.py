@@ -187,7 +187,7 @@ class PartitionOwner(threading.Thread):
                 return REFUSED_RETRY_S
             case NoRoomError():
                 # Another partition may be on its way out: this one is asked for again soon.
-                self._report_failure("refused", str(error))
+                self._report_failure("no_slot", str(error), warn=True)
             case HangingTransactionError():
                 self._report_failure("hanging_transaction", str(error))
             case KafkaException():

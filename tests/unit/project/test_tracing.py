@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from txbridge import LocalTransactionState, Message, tracing
+from txbridge.client.base import log
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.listener import ListenerOutcome
@@ -175,6 +176,51 @@ def test_a_header_that_is_no_context_is_not_touched_either(spans: InMemorySpanEx
     message = Message("orders", b"x", headers=[("traceparent", b"something of the user's")])
     assert prepare(ClientTracing("group"), message) is message
     assert len(spans.get_finished_spans()) == 1
+
+
+class Raises:
+    """A span processor of the application, which is out of order."""
+
+    def __init__(self, at: str, error: BaseException) -> None:
+        def refuse(*_: object) -> None:
+            raise error
+
+        setattr(self, at, refuse)
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *_: None
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no disk"), StopIteration(), SystemExit(1)], ids=repr)
+@pytest.mark.parametrize("at", ["on_start", "on_end"])
+def test_a_span_processor_that_raises_stops_no_send(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at: str, error: BaseException
+) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(Raises(at, error))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(tracing, "_no_sdk_until", 0.0)
+    log.forget()
+    client, message = ClientTracing("group"), Message("orders", b"x")
+    prepare(client, message)
+    decide(client)
+    assert {line.event for line in caplog.records} == {"spans_not_recorded"}
+
+
+def test_a_provider_that_is_not_installed_is_reported_once_and_stops_no_send(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "nobody_has_this")
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(tracing, "_no_sdk_until", 0.0)
+    log.forget()
+    client, message = ClientTracing("group"), Message("orders", b"x")
+    for _ in range(30):
+        assert prepare(client, message) is message
+        decide(client)
+    worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
+    # The library's own line, and ours.
+    assert [line.name for line in caplog.records] == ["opentelemetry.util._providers", "txbridge.client"]
 
 
 def test_without_an_sdk_nothing_is_added_and_nothing_kept():

@@ -77,7 +77,7 @@ def test_every_variable_that_a_library_of_the_worker_reads_is_foreign(package: s
 
 def test_foreign_variables_are_forgotten_and_ours_are_kept() -> None:
     environ = dict.fromkeys(
-        ["FAUST_DEBUG", "F_WEB_PORT", "PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir", "AIOKAFKA_NO_EXTENSIONS"],
+        ["FAUST_DEBUG", "F_WEB_PORT", "SSLKEYLOGFILE", "prometheus_multiproc_dir", "AIOKAFKA_NO_EXTENSIONS"],
         "1",
     )
     kept = dict.fromkeys(["TXBRIDGE_NAMESPACE", "PATH", "HOME", "DJANGO_SETTINGS_MODULE", "NO_COLOR", "OF_COURSE"], "1")

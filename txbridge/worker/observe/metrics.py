@@ -55,6 +55,7 @@ CAUSES = (
     "faust_crashed",
     "fenced",
     "hanging_transaction",
+    "no_slot",
     "internal_topic_refused",
     "kafka_unavailable",
     "outcome_learnt",

@@ -141,7 +141,7 @@ class TransactionalWriter:
         """Record the spans of a committed transaction. Without them it is committed all the same."""
         try:
             tracing.delivered(contents, self._partition, began, self._outside.now())
-        except Exception as error:  # noqa: BLE001 - the application's SDK and exporter may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an SDK and its exporter may raise anything
             now = self._outside.monotonic()
             if now - self._told >= _TELL_EVERY_S:
                 self._told = now
