@@ -72,3 +72,7 @@ def __getattr__(name: str) -> object:
             raise
         raise MissingExtraError(f"{name} needs greenlet: pip install 'sqlalchemy[asyncio]'") from error
     return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -66,7 +66,9 @@ IdPrefix = Annotated[
         "--id", help="The first 8 or more characters of the transaction id: protects against a mistyped offset."
     ),
 ]
-_MESSAGE = typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id.")
+_MESSAGE = typer.Argument(
+    metavar="MESSAGE", help="<partition>:<half offset>, or 8 to 32 characters of the transaction id."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

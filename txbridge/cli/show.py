@@ -24,7 +24,7 @@ def show_command(
         str,
         typer.Argument(
             metavar="MESSAGE",
-            help="<partition>:<half offset>, as in 0:42, or the whole transaction id, for which HALF is searched.",
+            help="<partition>:<half offset>, as in 0:42, or 8 to 32 characters of an id, for which HALF is searched.",
         ),
     ],
     output_format: OutputFormat = Format.TABLE,

@@ -1,12 +1,14 @@
-"""Lookup of the half message that a person names by half coordinates or by the whole transaction id."""
+"""Lookup of the half message that a person names by half coordinates or by its transaction id."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from txbridge.core.half_copies import parse_coordinates
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import is_transaction_id, short_id
+from txbridge.core.names import short_id
 from txbridge.core.states import Outcome
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.operations.connection import Connection
@@ -15,7 +17,9 @@ from txbridge.operations.reading import old_outcome, read_view, read_views
 from txbridge.operations.view import PartitionView
 
 #: At least as many characters of an id as are shown; fewer would not protect against a mistyped offset.
-_SHORTEST_PREFIX = re.compile(r"[0-9A-F]{8,32}\Z")
+_ID_PREFIX = re.compile(r"[0-9A-F]{8,32}\Z")
+
+_Found = TypeVar("_Found")
 
 _PAST = {
     Outcome.COMMIT: "it was committed and delivered",
@@ -30,17 +34,17 @@ class FinishedError(TxBridgeError):
 
 
 def find_target(connection: Connection, target: str, id_prefix: str | None) -> tuple[PartitionView, OpenMessage]:
-    """Find the open message that `target` names, and its partition.
+    """Find the open message that `target` names, by coordinates or the beginning of its id, and its partition.
 
     `id_prefix` guards against a mistyped offset: the id of the message must begin with it.
     Raises UsageError when there is no such message, FinishedError when it is finished, and as `read_view`.
     """
     target = target.strip()
-    if id_prefix is not None and not _SHORTEST_PREFIX.match(id_prefix):
+    if id_prefix is not None and not is_id_prefix(id_prefix):
         raise UsageError(
             f"--id takes the first 8 to 32 characters of a transaction id (0-9 A-F), not {id_prefix[:40]!r}"
         )
-    view, message = _by_id(connection, target) if is_transaction_id(target) else _by_place(connection, target)
+    view, message = _by_id(connection, target) if is_id_prefix(target) else _by_place(connection, target)
     if id_prefix is not None and not message.transaction_id.startswith(id_prefix):
         raise UsageError(
             f"the half message at {message.coordinates} has the transaction id {message.short_id}..., not "
@@ -49,14 +53,31 @@ def find_target(connection: Connection, target: str, id_prefix: str | None) -> t
     return view, message
 
 
-def _by_id(connection: Connection, transaction_id: str) -> tuple[PartitionView, OpenMessage]:
-    for view in read_views(connection):
-        for message in view.open_messages():
-            if message.transaction_id == transaction_id:
-                return view, message
+def is_id_prefix(text: str) -> bool:
+    """Whether this is a transaction id, or as much of one as commands and logs show."""
+    return _ID_PREFIX.match(text) is not None
+
+
+def only_one(found: Sequence[_Found], target: str, coordinates: Callable[[_Found], str]) -> _Found | None:
+    """The only message whose id begins with `target`, or None. Raises UsageError when there are several."""
+    if len(found) > 1:
+        listed = " and ".join(map(coordinates, found))
+        raise UsageError(f"the half messages at {listed} have ids that begin with {short_id(target)}: give coordinates")
+    return found[0] if found else None
+
+
+def _by_id(connection: Connection, target: str) -> tuple[PartitionView, OpenMessage]:
+    found = [
+        (view, message)
+        for view in read_views(connection)
+        for message in view.open_messages()
+        if message.transaction_id.startswith(target)
+    ]
+    if (one := only_one(found, target, lambda it: it[1].coordinates)) is not None:
+        return one
     raise UsageError(
-        f"no open half message has the transaction id {short_id(transaction_id)}...: it is finished, or was never "
-        f"prepared in this namespace. Give <partition>:<half offset> instead of the id to find out which",
+        f"no open half message has the transaction id {short_id(target)}...: it is finished, or was never prepared in "
+        f"this namespace. Give <partition>:<half offset> instead of the id to find out which",
     )
 
 
@@ -68,8 +89,8 @@ def parse_place(connection: Connection, target: str) -> tuple[int, int]:
         # It may be most of a transaction id, so no more of it is shown than of one.
         shown = f"{short_id(target)}..." if len(target) > len(short_id(target)) else target
         raise UsageError(
-            f"{shown!r} is not the address of a half message: give <partition>:<half offset>, as in 0:42, or the whole "
-            f"transaction id (32 characters of 0-9 A-F); `txbridge pending` lists what is open",
+            f"{shown!r} is not the address of a half message: give <partition>:<half offset>, as in 0:42, or 8 to "
+            f"32 characters of a transaction id (0-9 A-F); `txbridge pending` lists what is open",
         ) from None
     connection.require_partition(partition)
     return partition, half_offset

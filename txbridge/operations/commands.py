@@ -40,10 +40,10 @@ def resolve(
 ) -> Answer:
     """Decide one open message by hand, wait until a worker has applied the decision, and return the result.
 
-    `target` is `<partition>:<half offset>` or the whole transaction id; `id_prefix` guards against a mistyped offset.
-    The first decision wins, no matter who made it. When the topics already show that another one has won, nothing is
-    written. `timeout_s` bounds the wait for the worker. After it the result is STORED, and the command will still be
-    applied.
+    `target` is `<partition>:<half offset>`, or 8 to 32 characters of the transaction id; `id_prefix` guards against a
+    mistyped offset. The first decision wins, no matter who made it. When the topics already show that another one has
+    won, nothing is written. `timeout_s` bounds the wait for the worker. After it the result is STORED, and the command
+    will still be applied.
 
     Before anything is written it raises UsageError, FinishedError, HangingTransactionError, KafkaUnreachableError and
     EnvironmentProblemError. It raises the last one also when Kafka did not acknowledge the command, and the text says

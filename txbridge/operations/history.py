@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,7 +16,7 @@ from txbridge.core.checkpoint import parse_op
 from txbridge.core.decision_record import Source, parse_end
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import is_transaction_id, short_id
+from txbridge.core.names import short_id
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -24,7 +25,7 @@ from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.denied import is_denied
 from txbridge.kafka.errors import UNKNOWN_TOPIC
 from txbridge.kafka.headers import copyable_headers, headers_of
-from txbridge.operations.address import parse_place
+from txbridge.operations.address import is_id_prefix, only_one, parse_place
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.details import barrier_of
 from txbridge.operations.reading import never, open_reader, read_view
@@ -63,7 +64,7 @@ class History:
 
 
 def read_history(connection: Connection, target: str) -> History:
-    """The history of the transaction at `<partition>:<half offset>`, or with this whole id.
+    """The history of the transaction at `<partition>:<half offset>`, or whose id begins so (8 to 32 characters).
 
     An id is searched for in HALF, for at most SEARCH_TIMEOUT_S. Raises UsageError when there is no such transaction,
     HangingTransactionError, KafkaUnreachableError, EnvironmentProblemError.
@@ -124,7 +125,7 @@ def _now() -> int:
 
 
 def _find(connection: Connection, target: str) -> tuple[HalfMessage, int]:
-    if is_transaction_id(target):
+    if is_id_prefix(target):
         return _find_id(connection, target)
     partition, offset = parse_place(connection, target)
     for record in _records(connection, connection.names.half, partition, offset, offset + 1):
@@ -135,22 +136,32 @@ def _find(connection: Connection, target: str) -> tuple[HalfMessage, int]:
     raise UsageError(f"there is no half message at {target}: HALF ends before it, or retention has removed it")
 
 
-def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, int]:
-    deadline, wanted = Deadline(SEARCH_TIMEOUT_S), transaction_id.encode()
+def _find_id(connection: Connection, target: str) -> tuple[HalfMessage, int]:
+    # By id: a half message may stand in HALF more than once, and the first one counts.
+    found = dict[str, tuple[HalfMessage, int]]()
+    for half, partition in _with_id(connection, target):
+        found.setdefault(half.transaction_id, (half, partition))
+        if half.transaction_id == target:
+            break
+    if (one := only_one([*found.values()], target, lambda it: f"{it[1]}:{it[0].offset}")) is not None:
+        return one
+    shown = f"{short_id(target)}..."
+    raise UsageError(f"HALF has no half message with the transaction id {shown}; retention may have removed it")
+
+
+def _with_id(connection: Connection, begin: str) -> Iterator[tuple[HalfMessage, int]]:
+    """The half messages whose id begins so, and their partitions."""
+    deadline, wanted = Deadline(SEARCH_TIMEOUT_S), begin.encode()
     for partition in range(connection.partitions):
         for record in _records(connection, connection.names.half, partition, 0, None):
-            if (header_names.UNIQ_KEY, wanted) in copyable_headers(record):
-                try:
-                    return to_half(record, connection.names), partition
-                except MalformedRecordError:
-                    continue
+            if (dict(copyable_headers(record)).get(header_names.UNIQ_KEY) or b"").startswith(wanted):
+                with suppress(MalformedRecordError):
+                    yield to_half(record, connection.names), partition
             if deadline.is_over:
                 raise EnvironmentProblemError(
-                    f"{short_id(transaction_id)}... was not found in HALF within {SEARCH_TIMEOUT_S:g} s: give its "
-                    f"coordinates <partition>:<half offset>; logs and the delivered message's header TXB_HALF have them"
+                    f"HALF could not be searched for {short_id(begin)}... within {SEARCH_TIMEOUT_S:g} s: give "
+                    f"<partition>:<half offset>; logs and the delivered message's header TXB_HALF have them"
                 )
-    shown = f"{short_id(transaction_id)}..."
-    raise UsageError(f"HALF has no half message with the transaction id {shown}; retention may have removed it")
 
 
 def _records(

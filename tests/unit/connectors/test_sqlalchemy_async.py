@@ -9,6 +9,7 @@ from functools import partial, wraps
 from itertools import count
 
 import pytest
+import txbridge_sqlalchemy
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from txbridge_sqlalchemy import (
@@ -169,6 +170,10 @@ def test_what_can_not_work(url, driver):
         AsyncSqlTransactionListener(twin, place_plain)
     with pytest.raises(UsageError, match="a function is needed, not str"):
         SqlTransactionListener(plain, "place")
+
+
+def test_all_public_names_are_listed():
+    assert set(txbridge_sqlalchemy.__all__) <= set(dir(txbridge_sqlalchemy))
 
 
 def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need():
