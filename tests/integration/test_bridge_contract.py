@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from random import Random
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -23,11 +27,13 @@ from txbridge import (
     Rollback,
     TransactionListener,
     TransactionProducer,
+    UsageError,
 )
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.embedded import EmbeddedKafka
 from txbridge.testing import ProcessBackend, Sandbox, TransactionState
+from txbridge.testing.fates import FATES
 from txbridge.testing.memory import CheckPolicy, MemoryBridge
 
 #: Of both bridges.
@@ -314,3 +320,94 @@ def test_a_message_that_waits_for_its_time_is_cancelled_by_result_or_by_id(bridg
     # Leave nothing open for other tests on this Kafka.
     bridge.let_checks_be_due()
     assert bridge.wait_fate(undecided) is TransactionState.ROLLED_BACK
+
+
+# --- random programs, on both bridges ---------------------------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+
+
+class Program:
+    """Transactions of every kind, in a random order; the same for each bridge."""
+
+    def __init__(self, seed: int) -> None:
+        random = Random(seed)
+        now = time.time_ns() // 1_000_000
+        self.steps = [self._step(random, number, now) for number in range(30)]
+
+    @staticmethod
+    def _step(random: Random, number: int, now: int) -> dict[str, Any]:
+        message = {
+            "value": b"%d" % number,
+            "key": random.choice([None, b"k"]),
+            "timestamp": random.choice([None] * 3 + [now - HOUR_MS, now + HOUR_MS // 2, now + 2 * HOUR_MS]),
+            "partition": random.choice([None] * 6 + [0, 1, 2]),
+            "check_immunity_time": random.choice([None, None, 1, 5, 60]),
+            "delay": random.choice([None] * 5 + [0, 100_000]),
+        }
+        return {
+            "message": message,
+            "several": random.choice([0] * 3 + [1, 2]),
+            "result": random.choice([COMMIT, COMMIT, ROLLBACK, UNKNOWN, Committed(7), None, KeyError("x")]),
+            "lost": random.random() < 0.2,
+            "answer": random.choice([COMMIT, ROLLBACK, UNKNOWN]),
+            "cancel": random.random() < 0.2,
+        }
+
+    def run(self, bridge: Any, topic: str) -> list[Any]:
+        """What became of each transaction, what is visible in each partition, and how often was asked."""
+        answers: dict[bytes, Any] = {}
+        asked: Counter[bytes] = Counter()
+
+        class Listener(TransactionListener):
+            def execute_local_transaction(self, message, arg):
+                if isinstance(arg, Exception):
+                    raise arg
+                return arg
+
+            def check_local_transaction(self, message):
+                asked[message.messages[0].value] += 1
+                return answers[message.messages[0].value]
+
+        told: list[Any] = []
+        sent: dict[int, Any] = {}
+        producer = bridge.start_producer(Listener(), topic)
+        for number, step in enumerate(self.steps):
+            answers[step["message"]["value"]] = step["answer"]
+            if step["lost"]:
+                bridge.lose_decision()
+            try:
+                messages = [Message(topic, **step["message"])] + [Message(topic, b"more", b"k")] * step["several"]
+                result = producer.send_messages_in_transaction(messages, step["result"])
+            except UsageError as error:
+                # Not sent, so no decision of it is lost.
+                told.append(re.sub("topic [^ ]+", "topic", str(error)))
+                continue
+            sent[number] = result
+            told.append((result.local_transaction_state, result.decided_by))
+            with suppress(EndTransactionError):
+                result.wait(30)
+        # Two checks, the interval after the last one, and what was answered last.
+        for _ in range(4):
+            bridge.let_checks_be_due()
+        fates: dict[int, Any] = {}
+        for number, result in sent.items():
+            settled = {*FATES, TransactionState.HELD, TransactionState.SCHEDULED}
+            fates[number] = bridge.wait_fate(result, settled)
+            if self.steps[number]["cancel"]:
+                cancelled = producer.cancel(result, "not needed")
+                fates[number] = fates[number], cancelled.outcome, cancelled.delivered
+        visible = Counter((one.partition() if one.key() else None, one.value()) for one in bridge.read_visible(topic))
+        return [told, fates, visible, asked]
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 13))])
+def test_random_programs_end_alike_on_both_bridges(on_kafka, seed):
+    program = Program(seed)
+    with MemoryBridge(CheckPolicy(transaction_check_max=CHECK_MAX)) as memory:
+        in_memory = program.run(memory, memory.create_topic(f"program-{seed}", 2))
+    told, fates, visible, asked = program.run(on_kafka, on_kafka.create_topic(f"program-{seed}", 2))
+    assert in_memory[0] == told
+    assert {n: (program.steps[n], f, fates[n]) for n, f in in_memory[1].items() if f != fates[n]} == {}
+    assert in_memory[2] == visible
+    assert in_memory[3] == asked

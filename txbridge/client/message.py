@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 
 from txbridge.client.message_fields import Data, Headers, Model, body_of, data_of, headers_of, number_of, serialized
 from txbridge.core.half_message import HalfMessage
@@ -83,6 +83,8 @@ class Message:
     check_immunity_time: int | None
     #: Earliest time of delivery, in ms since 1970-01-01 UTC.
     deliver_at: int | None
+    #: The `delay` that was given (ms). MemoryBridge, whose time stands still, counts it from the send.
+    delay_ms: ClassVar[int | None] = None
 
     @overload
     def __init__(
@@ -143,8 +145,13 @@ class Message:
             timestamp=number_of(timestamp, "timestamp"),
             partition=number_of(partition, "partition"),
             check_immunity_time=number_of(check_immunity_time, "check_immunity_time"),
-            deliver_at=_time_of_delivery(deliver_at, delay),
+            deliver_at=_time_of_delivery(deliver_at) if delay is None else None,
         )
+        if delay is not None:
+            if deliver_at is not None:
+                raise UsageError("deliver_at and delay say the same: give one of them")
+            milliseconds = _milliseconds_of(delay)
+            self.__dict__.update(deliver_at=now_ms() + milliseconds, delay_ms=milliseconds)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -395,22 +402,22 @@ def _within(number: int | None, smallest: int, largest: int, name: str, unit: st
         raise UsageError(f"{name} must be between {smallest} and {largest}{unit}, or None, not {number}")
 
 
-def _time_of_delivery(deliver_at: object, delay: object) -> int | None:
-    if delay is None:
-        if not isinstance(deliver_at, datetime):
-            return number_of(deliver_at, "deliver_at")
-        if not _has_offset(deliver_at):
-            raise UsageError("deliver_at has no time zone: give one, as in datetime.now(UTC) + timedelta(hours=1)")
-        # Rounded up, so that the message is never delivered too early.
-        return math.ceil(deliver_at.timestamp() * 1000)
-    if deliver_at is not None:
-        raise UsageError("deliver_at and delay say the same: give one of them")
+def _time_of_delivery(deliver_at: object) -> int | None:
+    if not isinstance(deliver_at, datetime):
+        return number_of(deliver_at, "deliver_at")
+    if not _has_offset(deliver_at):
+        raise UsageError("deliver_at has no time zone: give one, as in datetime.now(UTC) + timedelta(hours=1)")
+    # Rounded up, so that the message is never delivered too early.
+    return math.ceil(deliver_at.timestamp() * 1000)
+
+
+def _milliseconds_of(delay: object) -> int:
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise UsageError(f"delay must be a timedelta or seconds, not {type(delay).__name__}")
     if not 0 <= seconds < math.inf:
         raise UsageError(f"delay must be a time from now on, 0 or more, not {delay}")
-    return now_ms() + math.ceil(seconds * 1000)
+    return math.ceil(seconds * 1000)
 
 
 def _has_offset(time: datetime) -> bool:

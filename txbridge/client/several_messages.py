@@ -51,16 +51,9 @@ class Several(Message):
 def with_headers(message: Message, headers: Headers) -> Message:
     """Return the message with more headers."""
     # A plain one, because a subclass may take other arguments.
-    return Message(
-        message.topic,
-        message.value,
-        message.key,
-        (*message.headers, *headers),
-        message.timestamp,
-        message.partition,
-        message.check_immunity_time,
-        message.deliver_at,
-    )
+    made = Message.__new__(Message)
+    made.__dict__.update(message.__dict__, headers=(*message.headers, *headers))
+    return made
 
 
 def together(messages: Iterable[Message], names: Names) -> Several:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from txbridge.text import duration
+from txbridge.text import counted, duration
 
 LARGEST_BATCH = "max.message.bytes"
 #: Reason to refuse a record for its size. No reason names a number of the record itself: messages that are held for one
@@ -76,6 +76,13 @@ def marker_problem(largest_batch: int) -> str | None:
     return (
         f"{LARGEST_BATCH} is {largest_batch}, and Kafka's own transaction marker takes {MARKER_BATCH} bytes: raise it"
     )
+
+
+def partition_problem(topic: str, partitions: int, partition: int) -> str | None:
+    """Reason why nothing can be written to this partition of a topic with so many, or None."""
+    if partition < partitions:
+        return None
+    return f"topic {topic} has {counted(partitions, 'partition')}, so no partition {partition}"
 
 
 def _too_far(direction: str, most: int, which: str) -> str:

@@ -7,13 +7,15 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import asynccontextmanager
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import Engine, create_engine
 from txbridge_sqlalchemy import Outbox, SqlTransactionListener, create_outbox, create_table
 
 from tests.support.apis import APIS, Asyncio
-from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
+from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers, AsyncCommits
 from txbridge import (
     AsyncTransactionProducer,
     EndTransactionError,
@@ -63,6 +65,31 @@ def test_after_a_crash_another_producer_of_the_group_answers(bridge, point, exec
     assert (len(dying.executed), len(dying.checked), len(heir.checked)) == (executed, 0, checked)
     assert values(bridge) == ([b"value"] if fate is TransactionState.COMMITTED else [])
     assert bridge.list_pending() == []
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")
+@pytest.mark.parametrize("point", CrashPoint)
+def test_a_crash_within_a_test_client_is_the_error_of_its_request_alone(bridge, point):
+    from fastapi.testclient import TestClient  # noqa: PLC0415 - it warns when it is imported
+
+    @asynccontextmanager
+    async def lifespan(_):
+        async with AsyncTransactionProducer("test", AsyncCommits(), bridge.settings) as shop.state.producer:
+            yield
+
+    shop = FastAPI(lifespan=lifespan)
+
+    @shop.post("/orders")
+    async def order():
+        await shop.state.producer.send_message_in_transaction(MESSAGE)
+
+    with TestClient(shop) as client:
+        assert client.post("/orders").status_code == 200
+        bridge.crash_at(point)
+        with pytest.raises(ClientCrashError, match=f"dies here: {point.value}"):
+            client.post("/orders")
+        assert client.get("/nothing").status_code == 404
+    assert len(values(bridge)) == (2 if point is CrashPoint.DECIDED else 1)
 
 
 async def test_a_crash_on_an_event_loop(bridge):
@@ -220,9 +247,11 @@ def test_time_passes_in_its_order(bridge):
     assert bridge.read_fate(result) is TransactionState.DISCARDED
     [discarded] = bridge.read_discarded()
     assert (discarded.value(), dict(discarded.headers())["TXB_REASON"]) == (b"value", b"MAX_CHECKS")
-    # A delay counts from the send, however far the clock was moved before.
-    later = producer.send_later(Message("orders", b"later", delay=20))
-    bridge.advance(19)
+    # A delay counts from the send, however far the clock was moved before, and when the message was made.
+    message = Message("orders", b"later", delay=20)
+    time.sleep(0.3)
+    later = producer.send_later(message)
+    bridge.advance(19.999)
     assert bridge.read_fate(later) is TransactionState.SCHEDULED
     bridge.advance(1)
     assert values(bridge) == [b"later"]

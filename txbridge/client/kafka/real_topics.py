@@ -56,12 +56,8 @@ class RealTopics:
     def require_taken(self, message: Message) -> None:
         """Raise UsageError for a timestamp that its topic refuses."""
         for one in message.messages:
-            if one.timestamp is None or one.topic not in self._known:
-                continue
-            arrives = max(now_ms(), one.deliver_at or 0)
-            why = self._known[one.topic][1].refusal_of_time(one.timestamp, arrives)
-            if why is not None:
-                raise UsageError(f"topic {one.topic} would refuse the message: {why}")
+            if one.topic in self._known:
+                require_time_taken(one, self._known[one.topic][1], now_ms())
 
     # --- messages that the worker would hold ------------------------------------------------------------------------
 
@@ -124,3 +120,12 @@ class RealTopics:
         now = time.monotonic()
         for topic, rules in known.items():
             self._known[topic] = (now + (_MISSING_FOR_S if rules is _MISSING else _GOOD_FOR_S), rules)
+
+
+def require_time_taken(message: Message, rules: TopicRules, now: int) -> None:
+    """Raise UsageError if a topic with these rules refuses the timestamp. `now` (ms) is the time of the send."""
+    if message.timestamp is None:
+        return
+    why = rules.refusal_of_time(message.timestamp, max(now, message.deliver_at or 0))
+    if why is not None:
+        raise UsageError(f"topic {message.topic} would refuse the message: {why}")

@@ -89,8 +89,10 @@ class MemoryBridge:
         """Start a producer, which the end of the bridge closes. `options` are those of TransactionProducer."""
         return self._stack.enter_context(TransactionProducer(group, listener, self.settings, **options))
 
-    def create_topic(self, topic: str) -> str:
-        """Return the name, for tests that run on a Sandbox, too. Here every real topic exists."""
+    def create_topic(self, topic: str, partitions: int = 1) -> str:
+        """Create a real topic, and return its name. Every other one exists, too, with any number of partitions."""
+        with self._broker.lock:
+            self._broker.partition.topics.partitions[topic] = partitions
         return topic
 
     # --- messages and transactions ----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.flow.cancellation import Cancellable, parse_cancellable
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import SendPath
+from txbridge.client.kafka.real_topics import require_time_taken
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message, MessageLimits, now_ms
@@ -33,6 +34,7 @@ from txbridge.core.reply_record import Reply
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.errors import MSG_TIMED_OUT
+from txbridge.kafka.topic_rules import TopicRules
 from txbridge.testing.memory.broker import CrashPoint, MemoryBroker
 from txbridge.testing.memory.partition import PARTITION
 from txbridge.topics.spec import DEFAULT_MESSAGE, HALF_RETENTION_MS
@@ -43,18 +45,28 @@ _AWAY = "Kafka is away (MemoryBridge.stop)"
 _CHECKED = "nothing is lost: the worker will ask check_local_transaction"
 
 
-class ClientCrashError(BaseException):
-    """The end of the process (`MemoryBridge.crash_at`). It is no Exception, because a dying process handles nothing."""
+class ClientCrashError(Exception):
+    """The end of the process (`MemoryBridge.crash_at`). Handlers of the service run, as they would not in a dead one.
+
+    A BaseException would end the event loop of a test client, too.
+    """
 
 
-class _LenientTopics:
-    """What the send path asks of real topics: each takes every timestamp."""
+class _DefaultTopics:
+    """What the send path asks of real topics: each has Kafka's defaults."""
+
+    _RULES = TopicRules(ahead_ms=3_600_000)
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
 
     def look_up(self, _message: Message, _timeout: float) -> Callable[[], None] | None:
         return None
 
-    def require_taken(self, _message: Message) -> None:
-        """Nothing is refused."""
+    def require_taken(self, message: Message) -> None:
+        """Raise UsageError for a timestamp too far ahead (message.timestamp.after.max.ms)."""
+        for one in message.messages:
+            require_time_taken(one, self._RULES, self._broker.now)
 
 
 class MemoryClient:
@@ -90,7 +102,7 @@ class MemoryClient:
             cast(Any, self),
             cast(Any, self),
             TopicWatch(Names(), self.half_partitions),
-            cast(Any, _LenientTopics()),
+            cast(Any, _DefaultTopics(broker)),
             self._watchers,
             options.forwarding,
             lambda: self.is_connected,
@@ -159,7 +171,7 @@ class MemoryClient:
         self._require_alive()
         broker = self._broker
         if broker.is_running:
-            sent = _later(message, broker.now - now_ms())
+            sent = _later(message, broker.now)
             headers = headers_of(sent, transaction_id, self.group, barrier_id)
             offset, born = broker.store_half(sent.key, sent.value, headers)
             self._crash_if_at(CrashPoint.PREPARED)
@@ -246,12 +258,13 @@ class MemoryClient:
         return parse_check(record, self.group, Names(), self.half_partitions)
 
 
-def _later(message: Message, ahead: int) -> Message:
-    """The message with its times of delivery by the bridge's clock, which is `ahead` (ms) of the sender's."""
+def _later(message: Message, now: int) -> Message:
+    """The message with its times of delivery by the bridge's clock, which shows `now` (ms). A delay begins now."""
     if isinstance(message, Several):
-        messages = tuple(_later(one, ahead) for one in message.messages)
+        messages = tuple(_later(one, now) for one in message.messages)
         return Several(messages, message.check_immunity_time, message.headers)
     if message.deliver_at is None:
         return message
+    due = message.deliver_at - now_ms() if message.delay_ms is None else message.delay_ms
     fields = (message.topic, message.value, message.key, message.headers, message.timestamp, message.partition)
-    return Message(*fields, message.check_immunity_time, max(0, message.deliver_at + ahead))
+    return Message(*fields, message.check_immunity_time, max(0, now + due))

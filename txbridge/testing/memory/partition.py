@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 
@@ -23,15 +23,21 @@ from txbridge.core.plan.planner import TurnPlanner
 from txbridge.core.reply_record import Reply
 from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits, TransactionSize
+from txbridge.kafka.topic_rules import partition_problem
 
 #: The half partition. There is one, so all decisions keep their order.
 PARTITION = 0
 
 
 class _OpenTopics:
-    """What the planner asks of the real topics: here each exists, and takes every message."""
+    """What the planner asks of the real topics: each exists, and takes every message for a partition that it has."""
 
     room: Room | None = None
+
+    def __init__(self, halves: Sequence[HalfMessage]) -> None:
+        self._halves = halves
+        #: Numbers of partitions of the topics that the test has created.
+        self.partitions: dict[str, int] = {}
 
     def begin_draft(self) -> None:
         """Nothing to count."""
@@ -39,10 +45,22 @@ class _OpenTopics:
     def are_clear(self, _topics: object) -> bool:
         return True
 
-    def obstacle_of_new(self, _entry: HalfEntry) -> str | None:
+    def problem_of_any(self, _entry: HalfEntry) -> str | None:
         return None
 
-    obstacle_of_held = problem_of_any = obstacle_of_new
+    def obstacle_of_new(self, entry: HalfEntry) -> str | None:
+        half = self._halves[entry.offset]
+        places = [(half.real_topic, half.real_partition)]
+        if half.messages is not None:
+            places = [(one.topic, one.partition) for one in half.framed]
+        problems = (
+            partition_problem(topic, self.partitions[topic], partition)
+            for topic, partition in places
+            if partition is not None and topic in self.partitions
+        )
+        return next(filter(None, problems), None)
+
+    obstacle_of_held = obstacle_of_new
 
 
 class MemoryPartition:
@@ -53,10 +71,11 @@ class MemoryPartition:
         self._names = Names()
         self._queue = HalfQueue(policy)
         self._halves: list[HalfMessage] = []
+        self.topics = _OpenTopics(self._halves)
         self._planner = TurnPlanner(
             self._queue,
             TransactionSize(Limits()),
-            _OpenTopics(),
+            self.topics,
             lambda _: None,
             lambda offsets: {offset: self._halves[offset] for offset in offsets},
         )

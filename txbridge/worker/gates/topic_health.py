@@ -15,9 +15,8 @@ from txbridge.core.states import TransactionState
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.topic_rules import TOO_LARGE, TopicRules
+from txbridge.kafka.topic_rules import TOO_LARGE, TopicRules, partition_problem
 from txbridge.log import get_logger
-from txbridge.text import counted
 from txbridge.worker.gates.quarantine import Quarantine
 from txbridge.worker.gates.topic_lookup import DENIED, NO_RULES, look_up_topics
 
@@ -143,11 +142,12 @@ class TopicHealth:
     def problem_of_partition(self, topic: str, partition: int) -> str | None:
         """Reason why nothing can be written to this partition of an existing topic as of the last look-up, or None."""
         known = self._topics.get(topic)
-        if known is None or known.partitions is None or partition < known.partitions:
+        if known is None or known.partitions is None:
             return None
-        # A person may add the partition, so the topic is looked up again.
-        self._topics[topic] = replace(known, until=0.0)
-        return f"topic {topic} has {counted(known.partitions, 'partition')}, so no partition {partition}"
+        if (why := partition_problem(topic, known.partitions, partition)) is not None:
+            # A person may add the partition, so the topic is looked up again.
+            self._topics[topic] = replace(known, until=0.0)
+        return why
 
     # --- for a draft ------------------------------------------------------------------------------------------------
 
