@@ -5,7 +5,6 @@ Only OpenTelemetry's API is needed. Without an SDK in the process, nothing is re
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -31,22 +30,15 @@ SYSTEM = {"messaging.system": "kafka"}
 _NO_SDK_S = 0.05
 
 _no_sdk_until = 0.0
+_is_broken = False
 
 
 def tracer() -> Tracer | None:
-    """Return a tracer, or None without the library or without an SDK. A new SDK is noticed within 50 ms.
-
-    May raise anything, once: the provider that OTEL_PYTHON_TRACER_PROVIDER names may not be installed. The library
-    would look for it, and log a trace, at every call.
-    """
+    """Return a tracer, or None without the library or without an SDK. A new SDK is noticed within 50 ms."""
     global _no_sdk_until  # noqa: PLW0603  as the library's own provider, this is the process's
     if time.monotonic() < _no_sdk_until:
         return None
-    try:
-        provider = _provider()
-    except BaseException:
-        _no_sdk_until = math.inf
-        raise
+    provider = _provider()
     if provider is None:
         _no_sdk_until = time.monotonic() + _NO_SDK_S
         return None
@@ -54,13 +46,19 @@ def tracer() -> Tracer | None:
 
 
 def _provider() -> TracerProvider | None:
-    if not _may_have_sdk():
+    global _is_broken  # noqa: PLW0603
+    if _is_broken or not _may_have_sdk():
         return None
     try:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
     except ImportError:
         return None
-    provider = trace.get_tracer_provider()
+    try:
+        provider = trace.get_tracer_provider()
+    except Exception:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER may name one that is not installed
+        # The library has logged why, and would do so for every message.
+        _is_broken = True
+        return None
     return None if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)) else provider
 
 

@@ -27,7 +27,7 @@ from txbridge.core.names import short_id
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, Tracer
 
 
 _Given = ParamSpec("_Given")
@@ -35,13 +35,17 @@ _Answer = TypeVar("_Answer")
 
 
 def _contained(step: Callable[_Given, _Answer]) -> Callable[_Given, _Answer | None]:
-    """The step, whose failure costs spans alone: the application's SDK may raise anything, sys.exit() included."""
+    """The step, whose failure costs spans alone: the application's SDK may raise.
+
+    Only with an SDK: what a signal's handler raises here would be lost. SystemExit is not contained, because it is more
+    often such a handler's.
+    """
 
     @wraps(step)
     def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer | None:
         try:
             return step(*args, **kwargs)
-        except (Exception, SystemExit) as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             report(logging.WARNING, "spans_not_recorded", exception=error)
             return None
 
@@ -62,13 +66,14 @@ class ClientTracing:
         A message without a trace context gets that of the span, so that the worker and consumers can continue the
         trace. A message with one is not changed.
         """
-        return self._start_prepare(transaction_id, message, on_done) or (message, on_done)
+        tracer = tracing.tracer()
+        watched = None if tracer is None else self._start_prepare(tracer, transaction_id, message, on_done)
+        return watched or (message, on_done)
 
     @_contained
-    def _start_prepare(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report] | None:
-        tracer = tracing.tracer()
-        if tracer is None:
-            return None
+    def _start_prepare(
+        self, tracer: Tracer, transaction_id: str, message: Message, on_done: Report
+    ) -> tuple[Message, Report]:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
 
         parent = tracing.context_of(message.messages[0].headers)
@@ -94,33 +99,41 @@ class ClientTracing:
 
         return carried, end_span
 
-    @_contained
     def watch_decision(self, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of a local transaction that is over, with its END on the way."""
-        known = self._prepared.get(prepared.transaction_id)
-        if known is not None:
+        known, tracer = self._prepared.get(prepared.transaction_id), tracing.tracer()
+        if known is not None and tracer is not None:
             context, topic = known
             where = (prepared.partition, prepared.offset)
-            self._start_decide(context, topic, prepared.transaction_id, where, outcome, end, Source.CLIENT)
+            self._start_decide(tracer, context, topic, prepared.transaction_id, where, outcome, end, Source.CLIENT)
 
-    @_contained
     def watch_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:
         """Start the span `decide` of an answered check, with its END on the way."""
-        message = request.message
-        if tracing.tracer() is None:
+        message, tracer = request.message, tracing.tracer()
+        if tracer is None:
             return
         where = (message.half_partition, message.half_offset)
         context = tracing.context_of(message.headers)
         self._start_decide(
-            context, message.topic, message.transaction_id, where, outcome, end, Source.CHECK, message.check_times
+            tracer,
+            context,
+            message.topic,
+            message.transaction_id,
+            where,
+            outcome,
+            end,
+            Source.CHECK,
+            message.check_times,
         )
 
     def forget_attempt(self, transaction_id: str) -> None:
         """Forget a transaction that is decided or given up."""
         self._prepared.pop(transaction_id, None)
 
+    @_contained
     def _start_decide(
         self,
+        tracer: Tracer,
         context: Context | None,
         topic: str,
         transaction_id: str,
@@ -130,9 +143,6 @@ class ClientTracing:
         source: Source,
         check_times: int | None = None,
     ) -> None:
-        tracer = tracing.tracer()
-        if tracer is None:
-            return
         from opentelemetry import trace  # noqa: PLC0415
 
         span = tracer.start_span(

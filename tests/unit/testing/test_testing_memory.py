@@ -70,7 +70,7 @@ def test_after_a_crash_another_producer_of_the_group_answers(bridge, point, exec
 @pytest.mark.filterwarnings("ignore:Using `httpx` with")
 @pytest.mark.parametrize("point", CrashPoint)
 def test_a_crash_within_a_test_client_is_the_error_of_its_request_alone(bridge, point):
-    from fastapi.testclient import TestClient  # noqa: PLC0415 - it warns when it is imported
+    from fastapi.testclient import TestClient  # it warns when it is imported
 
     @asynccontextmanager
     async def lifespan(_):
