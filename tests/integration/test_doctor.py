@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -27,7 +28,7 @@ from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, FAST, Bridge, eventually, quiet
 from txbridge.cli.app import app
 from txbridge.config.worker import WorkerSettings
-from txbridge.doctor import admin_requests, transaction_checks
+from txbridge.doctor import transaction_checks
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.finding import Level
 from txbridge.doctor.run import examine
@@ -38,7 +39,6 @@ DAY = 86_400_000
 EVERY = {
     "connection",
     "versions",
-    "clock",
     "topics",
     "retention",
     "replication",
@@ -107,7 +107,7 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
         assert {one["level"] for one in found["findings"]} == {"ok", "note"}
         text = {one["check"]: one["text"] for one in found["findings"]}
         assert "1 broker (1 127.0.0.1:" in text["connection"]
-        assert text["versions"].startswith("Kafka 4.x; txbridge 0.1.0, Python 3.")
+        assert text["versions"].startswith("the brokers have all that workers need; txbridge 0.1.0, Python 3.")
         assert text["topics"] == "the five internal topics and 1 of checks are as they must be, with 2 partitions"
         assert text["retention"].startswith("15 checks take 7m 36s, the greatest age is 3d; ")
         assert "keeps messages for 7d" in text["retention"]
@@ -133,12 +133,6 @@ def test_an_unreachable_kafka_is_exit_code_2_in_text_and_json() -> None:
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
-
-
-def test_a_clock_that_differs(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    true_now = admin_requests._now
-    monkeypatch.setattr(admin_requests, "_now", lambda: true_now() + 3_000)
-    assert "behind this machine's" in Seen(bridge, transaction_timeout=6_000).one("clock", "warning")
 
 
 @contextmanager
@@ -262,13 +256,12 @@ def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) ->
     cluster = ResourceType.BROKER  # confluent-kafka's name for the cluster in an ACL
     denied = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
     with allowed(bridge, cluster, "kafka-cluster", AclOperation.ALL, denied=denied):
-        eventually(lambda: Seen(bridge).lines("clock")[0][0] == "unknown")
+        eventually(lambda: Seen(bridge).lines("limits")[0][0] == "unknown")
         seen = Seen(bridge, Questions(Role.DOCTOR))
-        assert "CLUSTER_AUTHORIZATION_FAILED" in seen.one("clock", "unknown")
         assert "could not be read" in seen.one("limits", "unknown")
         assert seen.one("rights", "problem") == "missing right DESCRIBE, DESCRIBE_CONFIGS on cluster kafka-cluster"
         assert run(bridge)[0] == 2
-    eventually(lambda: Seen(bridge).lines("clock")[0][0] == "ok")
+    eventually(lambda: Seen(bridge).lines("limits")[0][0] == "ok")
     with allowed(bridge, ResourceType.TOPIC, bridge.names.op, AclOperation.WRITE):
         eventually(lambda: Seen(bridge).lines("topics")[0][0] == "unknown")
         seen = Seen(bridge)
@@ -355,7 +348,7 @@ def test_messages_of_a_dead_group_held_discarded_and_overdue_ones(
         "undecided messages were given up and can be resumed: mortal (1)",
     ]
     worker.stop()
-    monkeypatch.setattr("txbridge.doctor.run.brokers_now", lambda _, own: own + 120_000)
+    monkeypatch.setattr("txbridge.doctor.run.time", SimpleNamespace(time_ns=lambda: time.time_ns() + 120 * 10**9))
     assert "2 undecided messages should have been checked" in Seen(bridge).lines("backlog")[-1][1]
     assert run(bridge)[0] == 1
 

@@ -1,4 +1,4 @@
-"""Requests that librdkafka does not have: the quorum's clock, rights on transactional ids, features of each broker.
+"""Requests that librdkafka does not have: rights on transactional ids, features of each broker.
 
 They go through aiokafka, which the worker needs anyway. Nothing here changes anything on the cluster.
 """
@@ -6,7 +6,6 @@ They go through aiokafka, which the worker needs anyway. Nothing here changes an
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,19 +18,13 @@ from confluent_kafka import KafkaError
 
 from txbridge.deadline import Deadline
 from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
-from txbridge.doctor.describe_quorum import DescribeQuorum
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.aiokafka_client import aiokafka_client, aiokafka_runner
-from txbridge.kafka.broker_features import DESCRIBE_TRANSACTIONS, FETCH, Asked, Versions, ask_versions, lacking
+from txbridge.kafka.broker_features import Asked, ask_versions, lacking
 
 _Result = TypeVar("_Result")
 
-#: Requests that identify a release: DescribeTransactions came with Kafka 3.0, Fetch 17 with 3.9, and 4.0 removed Fetch
-#: versions below 4.
-_FETCH_OF_3_9, _FETCH_OF_4 = 17, 4
-#: Names of releases that are not supported or not tested.
-TOO_OLD, UNTESTED = "older than 3.0", "3.0 to 3.8"
 #: AddPartitionsToTxn checks the right before everything else. No producer has this id, and no topic this partition, so
 #: that the request has no effect.
 _NO_PRODUCER, _NO_PARTITION = -1, 2**31 - 1
@@ -52,13 +45,9 @@ _NO_ANSWER = (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedErro
 class Answers:
     """Answers to the requests that librdkafka does not have. A failed one is an error text instead."""
 
-    #: By broker: "4.x", "3.9", UNTESTED or TOO_OLD.
-    releases: Mapping[int, str]
     #: By broker: the requests that txbridge needs and the broker lacks.
     lacking: Mapping[int, str]
     unreachable: Mapping[int, str]
-    #: The controller's clock minus ours, and the uncertainty of it, both ms; or the error.
-    clock: tuple[float, float] | str
     #: The rights on each transactional id; or the error.
     id_rights: Mapping[str, frozenset[str] | str]
 
@@ -78,16 +67,6 @@ def ask_brokers(kafka: Mapping[str, Any], transactional_ids: Sequence[str]) -> A
         ) from None
 
 
-def release_of(versions: Versions) -> str:
-    """The release of a broker, by the oldest and the newest version of each request that it knows."""
-    if DESCRIBE_TRANSACTIONS not in versions:
-        return TOO_OLD
-    least, most = versions.get(FETCH, (0, 0))
-    if least >= _FETCH_OF_4:
-        return "4.x"
-    return "3.9" if most >= _FETCH_OF_3_9 else UNTESTED
-
-
 class _AdminRequests:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = properties
@@ -102,15 +81,12 @@ class _AdminRequests:
         await self._kafka.bootstrap()
         self._asked = await ask_versions(self._kafka)
         self._deadline = Deadline(_ALL_REQUESTS_S)
-        clock = await self._or_error(self._compare_clocks())
         self._coordinators_come = Deadline(_COORDINATORS_COME_S)
         slots = asyncio.Semaphore(_AT_ONCE)
         found = await asyncio.gather(*(self._find_rights(one, slots) for one in transactional_ids))
         return Answers(
-            releases={node: release_of(known) for node, known in self._asked.versions.items()},
             lacking={node: what for node, known in self._asked.versions.items() if (what := lacking(known))},
             unreachable=self._asked.unreachable,
-            clock=clock,
             id_rights=dict(zip(transactional_ids, found, strict=True)),
         )
 
@@ -120,19 +96,6 @@ class _AdminRequests:
             return await asyncio.wait_for(question, self._deadline.left)
         except _NO_ANSWER as error:
             return _text(error)
-
-    async def _compare_clocks(self) -> tuple[float, float]:
-        """The controller's clock minus ours, and the uncertainty (ms). The leader reports itself as caught up *now*."""
-        before = _now()
-        answer = await self._send_to_any(DescribeQuorum())
-        after = _now()
-        _raise_for(answer.error_code)
-        [(_, [(_, error, leader, _, _, voters, _, _)], _)] = answer.topics
-        _raise_for(error)
-        theirs = next((caught_up for replica, _, _, caught_up, _ in voters if replica == leader), None)
-        if theirs is None:
-            raise kafka_errors.KafkaError("the quorum has no leader")
-        return theirs - (before + after) / 2, (after - before) / 2
 
     async def _find_rights(self, transactional_id: str, slots: asyncio.Semaphore) -> frozenset[str] | str:
         """The rights on a transactional id, or the error. The look-up of its coordinator needs DESCRIBE."""
@@ -173,17 +136,8 @@ class _AdminRequests:
         return await self._kafka.send(node, request)
 
 
-def _now() -> float:
-    return time.time() * 1000
-
-
 def _name_of(code: int) -> str:
     return str(KafkaError(code).name())
-
-
-def _raise_for(code: int) -> None:
-    if code:
-        raise kafka_errors.KafkaError(_name_of(code))
 
 
 def _text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Findings about the cluster itself: connection, versions, clock, limits of the brokers."""
+"""Findings about the cluster itself: connection, versions, limits of the brokers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from importlib.metadata import version
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from txbridge.doctor.admin_requests import TOO_OLD, UNTESTED, Answers
+from txbridge.doctor.admin_requests import Answers
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import NO_RIGHT, UNCLEAN, Greeting
-from txbridge.kafka.broker_clock import BOUND_MS
 from txbridge.kafka.broker_features import REMEDY
 from txbridge.kafka.descriptors import needed
 from txbridge.text import counted
-
-#: Largest difference without a finding. Births are by the brokers' clocks, and `txbridge pending` compares them with
-#: this machine's. Nobody notices a second; NTP keeps machines within milliseconds.
-_SKEW_MS = 1_000
 
 #: The usual soft limit of file descriptors, and the hard limit where somebody has lowered it.
 _USUAL_DESCRIPTORS = 1_024
@@ -70,46 +65,10 @@ def versions(answers: Answers) -> Iterator[Finding]:
         f"txbridge {version('txbridge')}, Python {platform.python_version()}, librdkafka "
         f"{confluent_kafka.libversion()[0]}, aiokafka {version('aiokafka')}"
     )
-    releases = sorted(set(answers.releases.values()))
-    text = f"Kafka {' and '.join(releases) or 'unknown'}; {ours}"
     for node, what in sorted(answers.lacking.items()):
         yield problem(Check.VERSIONS, f"broker {node} lacks {what}: workers do not start", REMEDY)
-    if TOO_OLD in releases:
-        yield problem(Check.VERSIONS, text, "use brokers of Kafka 3.9 or later: older than 3.0 is not supported")
-    elif UNTESTED in releases:
-        yield warning(Check.VERSIONS, text, "use brokers of Kafka 3.9 or later: txbridge is not tested with older ones")
-    elif len(releases) > 1:
-        yield note(Check.VERSIONS, f"the brokers are of different releases: {text}", "finish the upgrade")
-    else:
-        yield ok(Check.VERSIONS, text)
-
-
-def clock(answers: Answers) -> Iterator[Finding]:
-    """Findings about the controller's clock, compared with the one of this machine."""
-    if isinstance(answers.clock, str):
-        yield unknown(
-            Check.CLOCK,
-            f"the controller's clock could not be asked: {answers.clock}",
-            "grant DESCRIBE on the cluster to this user (Kafka 3.3 or later)",
-        )
-        return
-    ahead, uncertain = answers.clock
-    excess = abs(ahead) - uncertain
-    text = f"the controller's clock is {_seconds(ahead)} this machine's (to {uncertain / 1000:.3f} s)"
-    if excess <= _SKEW_MS:
-        yield ok(Check.CLOCK, text)
-        return
-    do = "let NTP set the clocks of this machine and of the brokers"
-    if excess > BOUND_MS:
-        yield problem(
-            Check.CLOCK, f"{text}: a worker here is not ready; its checks and discards go by the earlier clock", do
-        )
-    else:
-        yield warning(
-            Check.CLOCK,
-            f"{text}: ages that commands show here are wrong by as much; workers go by the brokers' time",
-            do,
-        )
+    if not answers.lacking:
+        yield ok(Check.VERSIONS, f"the brokers have all that workers need; {ours}")
 
 
 def descriptors(view: ClusterView) -> Iterator[Finding]:
@@ -149,7 +108,3 @@ def limits(view: ClusterView) -> list[Finding]:
             found.append(warning(Check.LIMITS, f"{text} can be lost", do))
     good = "the brokers accept commit_timeout and session_timeout, and elect no unclean leaders"
     return found or [ok(Check.LIMITS, good)]
-
-
-def _seconds(ahead: float) -> str:
-    return f"{abs(ahead) / 1000:.3f} s {'ahead of' if ahead > 0 else 'behind'}"

@@ -30,7 +30,6 @@ class Check(Enum):
 
     CONNECTION = "connection"
     VERSIONS = "versions"
-    CLOCK = "clock"
     TOPICS = "topics"
     RETENTION = "retention"
     REPLICATION = "replication"

@@ -20,8 +20,8 @@ from txbridge.subject import Subject
 def examine(settings: WorkerSettings, questions: Questions | None = None) -> Report:
     """Examine a namespace with the workers' settings.
 
-    Takes about a second on a healthy cluster. Each request is bounded by REQUEST_TIMEOUT_S (10 s), those about the
-    clock and transactional ids together by 30 s, and the reading of a partition by 30 s. The wait for the end of open
+    Takes about a second on a healthy cluster. Each request is bounded by REQUEST_TIMEOUT_S (10 s), those about
+    transactional ids together by 30 s, and the reading of a partition by 30 s. The wait for the end of open
     Kafka transactions is bounded by commit_timeout and 10 s. Raises KafkaUnreachableError when no broker answers,
     EnvironmentProblemError, and UsageError for settings that cannot work.
     """
@@ -35,22 +35,12 @@ def examine(settings: WorkerSettings, questions: Questions | None = None) -> Rep
     ids = [view.names.transactional_id(partition) for partition in range(view.partitions)]
     answers = ask_brokers(settings.librdkafka, ids)
     groups = view.describe_groups([settings.app_id, READER_GROUP, *map(view.names.check, view.groups)])
-    now = brokers_now(answers, time.time_ns() // 1_000_000)
-    return Report(subject, list(_findings(view, answers, groups, now)), view.half)
-
-
-def brokers_now(answers: Answers, own: int) -> int:
-    """The brokers' time (ms) when it is `own` here: births are by their clocks.
-
-    It is `own` when the controller's clock is not known.
-    """
-    return own if isinstance(answers.clock, str) else own + int(answers.clock[0])
+    return Report(subject, list(_findings(view, answers, groups, time.time_ns() // 1_000_000)), view.half)
 
 
 def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], now: int) -> Iterator[Finding]:
     yield from broker_checks.connection(view, answers)
     yield from broker_checks.versions(answers)
-    yield from broker_checks.clock(answers)
     yield from topic_checks.topics(view)
     yield from topic_checks.retention(view)
     yield from topic_checks.replication(view)

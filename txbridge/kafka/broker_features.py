@@ -28,10 +28,6 @@ _REQUEST_TIMEOUT_S = 3.0
 _PATIENCE_S = 10.0
 
 
-#: API keys of two requests whose versions name the release of a broker.
-FETCH, DESCRIBE_TRANSACTIONS = 1, 65
-
-
 @dataclass(frozen=True, slots=True)
 class Need:
     """A request, and the lowest version of it that txbridge can use."""
@@ -47,13 +43,13 @@ class Need:
 
 NEEDS = (
     Need(0, "Produce", 3, "0.11", "records with headers"),
-    Need(FETCH, "Fetch", 4, "0.11", "readers of committed records"),
+    Need(1, "Fetch", 4, "0.11", "readers of committed records"),
     Need(22, "InitProducerId", 0, "0.11", "the fence of a partition"),
     Need(24, "AddPartitionsToTxn", 0, "0.11", "Kafka transactions"),
     Need(26, "EndTxn", 0, "0.11", "Kafka transactions"),
     Need(23, "OffsetForLeaderEpoch", 2, "2.0", "readers that notice a lost tail"),
     Need(3, "Metadata", 10, "2.8", "ids of topics: one that was recreated is noticed"),
-    Need(DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, "3.0", "kafka-transactions.sh, which ends a hanging one"),
+    Need(65, "DescribeTransactions", 0, "3.0", "kafka-transactions.sh, which ends a hanging one"),
 )
 #: Remedy for a broker that lacks one.
 REMEDY = "use brokers of Apache Kafka 3.9 or later, or a service that speaks all of its transactions"

@@ -1,4 +1,4 @@
-"""Findings of the doctor that a cluster of one node cannot show: lost brokers, replicas, releases, coordinators."""
+"""Findings of the doctor that a cluster of one node cannot show: lost brokers, replicas, coordinators."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from txbridge.cli.doctor import exit_code
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
-from txbridge.doctor import broker_checks, run, runtime_checks, topic_checks
-from txbridge.doctor.admin_requests import Answers, release_of
+from txbridge.doctor import broker_checks, runtime_checks, topic_checks
+from txbridge.doctor.admin_requests import Answers
 from txbridge.doctor.cluster_view import ClusterView, Described, PartitionReplicas, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.kafka.admin import FoundTopic, Greeting, MissingRight
@@ -42,10 +42,8 @@ def cluster_view(places: list[PartitionReplicas], min_in_sync: str = "2", unclea
 
 def answers(**changed: object) -> Answers:
     given = {
-        "releases": {1: "4.x", 2: "4.x", 3: "4.x"},
         "lacking": {},
         "unreachable": {},
-        "clock": (0.0, 1.0),
         "id_rights": {},
     }
     return Answers(**{**given, **changed})  # type: ignore[arg-type]
@@ -220,16 +218,6 @@ def test_a_broker_whose_advertised_address_is_wrong() -> None:
     assert found == [("problem", "broker 2 at two:9092 does not answer")]
 
 
-def test_releases_of_kafka() -> None:
-    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "4.x", 2: "3.9"})))
-    assert level == "note"
-    assert text.startswith("the brokers are of different releases: Kafka 3.9 and 4.x; txbridge ")
-    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "older than 3.0"})))
-    assert (level, text[:20]) == ("problem", "Kafka older than 3.0")
-    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "4.x", 2: "3.0 to 3.8"})))
-    assert (level, text[:27]) == ("warning", "Kafka 3.0 to 3.8 and 4.x; t")
-
-
 def test_a_broker_that_lacks_a_request_is_a_problem_with_its_name() -> None:
     found = list(broker_checks.versions(answers(lacking={2: "EndTxn 0 of Kafka 0.11 (found none)"})))
     assert lines(found)[0] == (
@@ -237,39 +225,6 @@ def test_a_broker_that_lacks_a_request_is_a_problem_with_its_name() -> None:
         "broker 2 lacks EndTxn 0 of Kafka 0.11 (found none): workers do not start",
     )
     assert found[0].do.startswith("use brokers of Apache Kafka 3.9 or later")
-
-
-@pytest.mark.parametrize(
-    ("fetch", "others", "release"),
-    [((4, 18), {65}, "4.x"), ((0, 17), {65}, "3.9"), ((0, 16), {65}, "3.0 to 3.8"), ((0, 12), set(), "older than 3.0")],
-)
-def test_a_release_is_known_by_the_requests_that_a_broker_knows(
-    fetch: tuple[int, int], others: set[int], release: str
-) -> None:
-    assert release_of({1: fetch} | dict.fromkeys(others, (0, 0))) == release
-
-
-@pytest.mark.parametrize(
-    ("ahead", "level", "text"),
-    [
-        (900.0, "ok", "the controller's clock is 0.900 s ahead of this machine's (to 0.001 s)"),
-        (3_000.0, "warning", "ages that commands show here are wrong by as much; workers go by the brokers' time"),
-        (-9_000.0, "warning", "ages that commands show here are wrong by as much; workers go by the brokers' time"),
-        (59_000.0, "warning", "ages that commands show here are wrong by as much; workers go by the brokers' time"),
-        (62_000.0, "problem", "a worker here is not ready; its checks and discards go by the earlier clock"),
-        (-62_000.0, "problem", "a worker here is not ready; its checks and discards go by the earlier clock"),
-    ],
-)
-def test_a_clock_is_judged_as_a_worker_judges_it(ahead: float, level: str, text: str) -> None:
-    """A worker logs `clock_differs` and is not ready beyond a minute. Smaller differences have no effect."""
-    [(found, said)] = lines(broker_checks.clock(answers(clock=(ahead, 1.0))))
-    assert found == level
-    assert said.endswith(text)
-
-
-def test_ages_are_by_the_brokers_clock_as_far_as_it_is_known() -> None:
-    assert run.brokers_now(answers(clock=(-9_000.0, 1.0)), 1_000_000) == 991_000
-    assert run.brokers_now(answers(clock="DESCRIBE is missing"), 1_000_000) == 1_000_000
 
 
 @pytest.mark.parametrize(
