@@ -26,7 +26,6 @@ BENCHES = (
     "prepare",
     "latency",
     "worker",
-    "steps",
     "check_back",
     "end_to_end",
     "door",
@@ -42,8 +41,6 @@ BENCHES = (
     "audit",
     "local",
     "follow",
-    "imports",
-    "descriptors",
 )
 #: Options of the benches that `--quick` runs. Their ratios have a spread after a few short rounds.
 QUICK: dict[str, dict[str, object]] = {
@@ -70,7 +67,6 @@ QUICK: dict[str, dict[str, object]] = {
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},
     "refused": {"rounds": 1, "seconds": 5},
-    "imports": {"rounds": 9},
 }
 _FOLDER = Path("build/bench")
 
