@@ -25,7 +25,6 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.ledger import place
-from txbridge_audit.ledger.place import LedgerFormat
 from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.model import AuditReport
 
@@ -59,7 +58,6 @@ def run_audit(
     limits: AuditLimits | None = None,
     ledger_path: str | None = None,
     continued: bool = False,
-    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     with_overview: bool = False,
     at: PastAudit | None = None,
     progress: Progress = lambda _: None,
@@ -76,7 +74,7 @@ def run_audit(
     `settle_timeout` is the number of seconds that each cut waits for open Kafka transactions. Records that these hide
     after that are not judged, and are a finding. `limits` are the workers' settings on which STUCK depends.
 
-    `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger in `ledger_format`. With `continued`
+    `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger. With `continued`
     it is a folder of this machine, and may be the ledger of an earlier `continued` audit. Then the local engine reads
     only newer records, and the report is about all of them. With `with_overview` the report has the summaries that the
     page shows. `progress` is called with a short text for each phase.
@@ -99,9 +97,7 @@ def run_audit(
         plan = replace(plan, now=at.now, limits=at.limits, selection=at.selection, past=at, again_at=plan.now)
     by_spark, folder = spark is not None or engine is AuditEngine.SPARK, None
     if continued:
-        folder = place.continued_folder(
-            plan.selection, ledger_path, ledger_format, by_spark=by_spark, with_overview=with_overview
-        )
+        folder = place.continued_folder(plan.selection, ledger_path, by_spark=by_spark, with_overview=with_overview)
     elif ledger_path is not None:
         folder = place.local_folder(ledger_path, by_local_engine=engine is AuditEngine.LOCAL)
         ledger_path = place.resolved(ledger_path)
@@ -112,7 +108,7 @@ def run_audit(
     source = _connected(bootstrap_servers, namespace, kafka_options, progress)
     if continued and folder is not None:
         return continue_once(source, folder, plan)
-    wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path, ledger_format)
+    wanted = AuditEngine.SPARK if spark else needed_engine(engine, ledger_path)
     chosen = wanted or fitting_engine(source.cluster, source.partitions[source.names.half], progress)
     if chosen is AuditEngine.LOCAL:
         return until_leaders_stay(
@@ -125,7 +121,6 @@ def run_audit(
         *(source, plan),
         spark=spark,
         ledger_path=ledger_path,
-        ledger_format=ledger_format,
         with_overview=with_overview,
     )
 
@@ -142,7 +137,6 @@ def follow(
     real_topics: Collection[str] = (),
     engine: AuditEngine | None = None,
     limits: AuditLimits | None = None,
-    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     progress: Progress = lambda _: None,
     on_ready: Callable[[], None] = lambda: None,
     on_step: Callable[[AuditStep], None] = lambda _: None,
@@ -151,16 +145,14 @@ def follow(
 
     `ledger_path` is that of `run_audit` with `continued`, and each of the two may continue the ledger of the other. New
     violations are passed to `on_step`. If a `violations_topic` is given, each is written there once, even after a
-    crash. The local engine follows: another `engine`, and a `ledger_format` other than Parquet, are refused.
+    crash. The local engine follows: another `engine` is refused.
 
     `on_ready` is called when the first step is about to begin.
 
     Raises CouldNotAuditError. When it is called again, it continues after the last step that counts.
     """
     by_spark = engine is AuditEngine.SPARK
-    folder = place.continued_folder(
-        AuditSelection(), ledger_path, ledger_format, by_spark=by_spark, with_overview=False
-    )
+    folder = place.continued_folder(AuditSelection(), ledger_path, by_spark=by_spark, with_overview=False)
     place.refuse_without_library()
     source = _connected(bootstrap_servers, namespace, kafka_options, progress)
     if violations_topic is not None:
@@ -188,22 +180,19 @@ def _connected(
     return AuditedTopics(cluster, settings, names, facts.internal_topics(cluster, names), progress)
 
 
-def needed_engine(
-    engine: AuditEngine | None, ledger_path: str | None, ledger_format: LedgerFormat
-) -> AuditEngine | None:
+def needed_engine(engine: AuditEngine | None, ledger_path: str | None) -> AuditEngine | None:
     """The engine that was asked for, or the one that the ledger needs; None if either would do.
 
     Raises CouldNotAuditError when the one that was asked for cannot write the ledger.
     """
     is_local = engine is AuditEngine.LOCAL
-    if ledger_format is not LedgerFormat.PARQUET:
-        lacking = "it writes Parquet files: leave --ledger-format out"
-    elif ledger_path is not None and place.local_folder(ledger_path, by_local_engine=is_local) is None:
-        lacking = "it writes a ledger into a folder of this machine: give --ledger one, as file:///... if need be"
-    else:
+    if ledger_path is None or place.local_folder(ledger_path, by_local_engine=is_local) is not None:
         return engine
     if is_local:
-        raise CouldNotAuditError(f"the local engine cannot write this ledger, because {lacking}; or use --engine spark")
+        raise CouldNotAuditError(
+            "the local engine cannot write this ledger, because it writes into a folder of this machine: give --ledger "
+            "one, as file:///... if need be; or use --engine spark"
+        )
     return AuditEngine.SPARK
 
 

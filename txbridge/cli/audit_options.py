@@ -12,13 +12,6 @@ import typer
 from txbridge.cli.options import Format, OutputFormat
 
 
-class LedgerForm(StrEnum):
-    """The formats of a ledger, as in txbridge_audit/ledger/place.py, which is not imported here."""
-
-    PARQUET = "parquet"
-    DELTA = "delta"
-
-
 class EngineName(StrEnum):
     """The engines of an audit, as in txbridge_audit/audit.py, which is not imported here."""
 
@@ -49,9 +42,6 @@ class AuditOptions:
         str | None,
         typer.Option(metavar="FOLDER", help="Write one row per transaction to this new folder or URI."),
     ] = None
-    ledger_format: Annotated[
-        LedgerForm, typer.Option(help="Format of --ledger: Parquet files, or a Delta Lake table.")
-    ] = LedgerForm.PARQUET
     continued: Annotated[
         bool,
         typer.Option(

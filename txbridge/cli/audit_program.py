@@ -16,7 +16,7 @@ from txbridge_audit.cluster.plan import selection_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.ledger.place import LedgerFormat, continued_folder
+from txbridge_audit.ledger.place import continued_folder
 from txbridge_audit.report.acceptances import accept, read_acceptances
 from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.csv_file import csv_of
@@ -64,9 +64,6 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
     if options.at is not None and (given := [name for name, value in _fixed(options).items() if value]):
         raise CouldNotAuditError(f"--at makes an audit again as it was: leave {', '.join(given)} out")
     at = None if options.at is None else past_audit(*_text("at", options.at))
-    form = LedgerFormat(options.ledger_format.value)
-    if form is not LedgerFormat.PARQUET and options.ledger is None:
-        raise CouldNotAuditError("--ledger-format needs --ledger, the folder or URI of the ledger")
     notes = console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ
@@ -79,7 +76,7 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
                 notes.print(text)
 
         if options.follow:
-            report = _follow(options, settings, selection, form, progress, None if quiet else notes)
+            report = _follow(options, settings, selection, progress, None if quiet else notes)
         else:
             report = run_audit(
                 settings.bootstrap_servers,
@@ -91,7 +88,6 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
                 engine=_engine(options),
                 ledger_path=options.ledger,
                 continued=options.continued,
-                ledger_format=form,
                 with_overview=options.html is not None,
                 at=at,
                 progress=progress,
@@ -137,13 +133,12 @@ def _follow(
     options: AuditOptions,
     settings: WorkerSettings,
     selection: AuditSelection,
-    form: LedgerFormat,
     progress: Callable[[str], None],
     notes: Console | None,
 ) -> AuditReport:
     """Audit step by step until SIGINT or SIGTERM. A new violation is a line on stderr; each step rewrites the files."""
     by_spark, with_overview = _engine(options) is AuditEngine.SPARK, options.html is not None
-    continued_folder(selection, options.ledger, form, by_spark=by_spark, with_overview=with_overview)
+    continued_folder(selection, options.ledger, by_spark=by_spark, with_overview=with_overview)
     stop = threading.Event()
 
     def on_ready() -> None:
@@ -172,7 +167,6 @@ def _follow(
         real_topics=options.real_topic or (),
         engine=_engine(options),
         limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
-        ledger_format=form,
         # The texts repeat every few seconds, with each step: print each one once.
         progress=_once(progress),
         on_ready=on_ready,

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,14 +21,6 @@ SUMMARY = "_audit"
 STATE = "_state"
 _NEW = "give --ledger a new folder"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-
-
-class LedgerFormat(StrEnum):
-    """The form in which the rows of a ledger are stored."""
-
-    PARQUET = "parquet"
-    #: A Delta Lake table.
-    DELTA = "delta"
 
 
 def _scheme_of(path: str) -> str | None:
@@ -144,7 +135,6 @@ def cannot_keep(folder: Path, error: Exception) -> CouldNotAuditError:
 def continued_folder(
     selection: AuditSelection,
     ledger_path: str | None,
-    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     *,
     by_spark: bool,
     with_overview: bool,
@@ -158,10 +148,6 @@ def continued_folder(
     if by_spark:
         raise CouldNotAuditError(
             "--continue and --follow are made by the local engine: leave --engine spark out, or audit in full"
-        )
-    if ledger_format is not LedgerFormat.PARQUET:
-        raise CouldNotAuditError(
-            "a continued audit writes Parquet files: leave --ledger-format out, or --continue and --follow"
         )
     folder = local_folder(ledger_path, by_local_engine=True)
     if folder is None:

@@ -1,1 +1,1 @@
-"""The report as plain data, and its forms: terminal, page, Prometheus, Parquet and Delta Lake."""
+"""The report as plain data, and its forms: terminal, page, Prometheus, Parquet."""

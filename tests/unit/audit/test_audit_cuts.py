@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -24,14 +23,13 @@ from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import selection_of
 from txbridge_audit.cluster.seen import Seen
-from txbridge_audit.engines.spark import delta_lake
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge import fates
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import FATES, FINDINGS, VIOLATIONS
-from txbridge_audit.ledger.place import LedgerFormat, continued_folder
+from txbridge_audit.ledger.place import continued_folder
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.meaning import rule_of
@@ -298,17 +296,7 @@ def test_a_ledger_that_cannot_be_continued_is_refused_before_kafka_is_asked(tmp_
 
     for path in ("table", "once"):
         refuses("was not begun with --continue or --follow: give --ledger a new folder", path)
-    refuses("writes Parquet files: leave --ledger-format out", ledger_format=LedgerFormat.DELTA)
     refuses("are made by the local engine: leave --engine spark out", engine=AuditEngine.SPARK)
-
-
-def test_a_session_without_delta_lake_is_told_how_to_start_it() -> None:
-    spark = MagicMock()
-    spark.conf.get.return_value = ""
-    with pytest.raises(
-        CouldNotAuditError, match=r"start it with --packages io.delta:.* --conf spark.sql.extensions=io"
-    ):
-        delta_lake.refuse_without(spark)
 
 
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:

@@ -13,7 +13,7 @@ from txbridge_audit.cluster import reader
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.ledger.place import LedgerFormat, local_folder, resolved
+from txbridge_audit.ledger.place import local_folder, resolved
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -131,21 +131,18 @@ def test_a_relative_ledger_is_a_folder_of_the_caller(tmp_path: Path, monkeypatch
 
 def test_a_ledger_chooses_the_engine_that_can_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    folder, parquet, local, spark = str(tmp_path), LedgerFormat.PARQUET, AuditEngine.LOCAL, AuditEngine.SPARK
-    assert needed_engine(None, None, parquet) is None
-    assert needed_engine(None, folder, parquet) is None
-    assert needed_engine(local, folder, parquet) is local
-    assert needed_engine(spark, folder, parquet) is spark
-    assert needed_engine(None, folder, LedgerFormat.DELTA) is spark
-    assert needed_engine(None, "s3a://bucket/ledger", parquet) is spark
-    with pytest.raises(CouldNotAuditError, match="cannot write this ledger, because it writes Parquet files"):
-        needed_engine(local, folder, LedgerFormat.DELTA)
+    folder, local, spark = str(tmp_path), AuditEngine.LOCAL, AuditEngine.SPARK
+    assert needed_engine(None, None) is None
+    assert needed_engine(None, folder) is None
+    assert needed_engine(local, folder) is local
+    assert needed_engine(spark, folder) is spark
+    assert needed_engine(None, "s3a://bucket/ledger") is spark
     with pytest.raises(CouldNotAuditError, match="a folder of this machine"):
-        needed_engine(local, "s3a://bucket/ledger", parquet)
+        needed_engine(local, "s3a://bucket/ledger")
     # Its configuration may say that a plain path is elsewhere. It is not for the local engine.
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    assert needed_engine(None, folder, parquet) is spark
-    assert needed_engine(local, folder, parquet) is local
+    assert needed_engine(None, folder) is spark
+    assert needed_engine(local, folder) is local
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from txbridge_audit.engines.spark.spark_session import PARALLELISM
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
-from txbridge_audit.ledger.place import LedgerFormat
 from txbridge_audit.ledger.rows import phantom_row
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
 from txbridge_audit.report.entry import Entry
@@ -40,7 +39,6 @@ def audit(
     plan: Plan,
     *,
     ledger_path: str | None,
-    ledger_format: LedgerFormat,
     with_overview: bool,
 ) -> AuditReport:
     """Make one audit of everything that the topics hold, with a ledger and an overview if they are asked for.
@@ -63,7 +61,7 @@ def audit(
             if ledger_path is not None:
                 source.say("writing the ledger")
                 table = rows.mapInArrow(partial(tasks.ledger_rows, facts, plan.selection), ledger.COLUMNS)
-                ledger.write(table, [phantom_row(copy) for copy in phantoms], ledger_path, ledger_format)
+                ledger.write(table, [phantom_row(copy) for copy in phantoms], ledger_path)
             report = report_on(source, plan, reading, facts, sums, odd, engine="spark")
             return replace(report, overview=overview.overview()) if with_overview else report
         finally:

@@ -1,4 +1,4 @@
-"""The ledger that Spark writes, as Parquet or as a Delta Lake table, wherever it can write to."""
+"""The ledger that Spark writes, as Parquet, wherever it can write to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from txbridge_audit.ledger.place import SUMMARY, LedgerFormat, ledger_exists
+from txbridge_audit.ledger.place import SUMMARY, ledger_exists
 from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.ledger.schema import SCHEMA, table_of
 
@@ -48,7 +48,7 @@ def refuse_existing(spark: SparkSession, path: str) -> None:
     raise ledger_exists(path)
 
 
-def write(judged: DataFrame, phantoms: Sequence[LedgerRow], path: str, form: LedgerFormat) -> None:
+def write(judged: DataFrame, phantoms: Sequence[LedgerRow], path: str) -> None:
     """Write the rows, partitioned by the day of birth (UTC).
 
     There was no ledger at the start. One that is there now comes from an attempt that was repeated: it is replaced.
@@ -57,7 +57,7 @@ def write(judged: DataFrame, phantoms: Sequence[LedgerRow], path: str, form: Led
     if phantoms:
         table: Any = table_of(phantoms)
         rows = judged.union(judged.sparkSession.createDataFrame(table, judged.schema))
-    rows.write.format(str(form)).mode("overwrite").partitionBy("day").save(path)
+    rows.write.mode("overwrite").partitionBy("day").parquet(path)
 
 
 def write_summary(spark: SparkSession, text: str, path: str) -> None:

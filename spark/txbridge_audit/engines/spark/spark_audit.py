@@ -9,7 +9,6 @@ from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.run import until_leaders_stay
 from txbridge_audit.engines.spark import judging, ledger
 from txbridge_audit.engines.spark.spark_session import elections, spark_session
-from txbridge_audit.ledger.place import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
 
@@ -19,11 +18,10 @@ def spark_audit(
     *,
     spark: SparkSession | None,
     ledger_path: str | None,
-    ledger_format: LedgerFormat,
     with_overview: bool,
 ) -> AuditReport:
     """See `txbridge_audit.audit.run_audit`."""
-    with spark_session(spark, source.say, with_delta=ledger_format is LedgerFormat.DELTA) as session:
+    with spark_session(spark, source.say) as session:
         if ledger_path is not None:
             ledger.refuse_existing(session, ledger_path)
 
@@ -32,7 +30,6 @@ def spark_audit(
                 return judging.audit(
                     *(session, source, plan),
                     ledger_path=ledger_path,
-                    ledger_format=ledger_format,
                     with_overview=with_overview,
                 )
 

@@ -25,7 +25,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.cluster.plan import Progress
-from txbridge_audit.engines.spark import delta_lake
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 
 #: The newest PySpark that the audit is tested with (docs/compatibility.md).
@@ -63,16 +62,12 @@ _own: dict[Path, subprocess.Popen[bytes] | None] = {}
 
 
 @contextmanager
-def spark_session(
-    spark: SparkSession | None, progress: Progress, *, with_delta: bool = False
-) -> Iterator[SparkSession]:
+def spark_session(spark: SparkSession | None, progress: Progress) -> Iterator[SparkSession]:
     """A session for one audit. Raises CouldNotAuditError when Spark cannot start or fails.
 
     A given session, or that of spark-submit or of the program, is used with a configuration of our own. Otherwise a
     local one is started, and stopped with its JVM at the end. The output of Ivy and Spark goes to a file, which is kept
     when something fails.
-
-    `with_delta` says that a ledger is written as a Delta Lake table.
     """
     active, where = spark or SparkSession.getActiveSession(), "see Spark's log"
     if active is None and (SparkContext._active_spark_context or "PYSPARK_GATEWAY_PORT" in os.environ):  # noqa: SLF001
@@ -80,11 +75,9 @@ def spark_session(
         level, where = SparkConf().get("spark.log.level", "OFF"), "--conf spark.log.level=WARN shows Spark's log"
         active = SparkSession.builder.appName("txbridge audit").config("spark.log.level", str(level)).getOrCreate()
     if active is None:
-        with _own_session(progress, with_delta=with_delta) as own, _configured(own) as session:
+        with _own_session(progress) as own, _configured(own) as session:
             yield session
         return
-    if with_delta:
-        delta_lake.refuse_without(active)
     with _explained(where), _configured(active) as session:
         yield session
 
@@ -213,7 +206,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _own_session(progress: Progress, *, with_delta: bool) -> Iterator[SparkSession]:
+def _own_session(progress: Progress) -> Iterator[SparkSession]:
     """A local session of our own."""
     folder = Path(tempfile.mkdtemp(prefix="txbridge-audit-"))
     _own[folder] = None
@@ -222,7 +215,7 @@ def _own_session(progress: Progress, *, with_delta: bool) -> Iterator[SparkSessi
     try:
         progress("starting Spark")
         try:
-            spark = _start(folder, log, with_delta=with_delta)
+            spark = _start(folder, log)
         except (PySparkException, Py4JError) as error:
             raise CouldNotAuditError(f"{_diagnosis(log)}; see {log}") from error
         # Errors are explained before the session is stopped: their texts come from the JVM.
@@ -242,7 +235,7 @@ def _own_session(progress: Progress, *, with_delta: bool) -> Iterator[SparkSessi
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, log: Path, *, with_delta: bool) -> SparkSession:
+def _start(folder: Path, log: Path) -> SparkSession:
     on_ctrl_c = signal.getsignal(signal.SIGINT)
     settings = {
         "spark.app.name": "txbridge audit",
@@ -252,13 +245,12 @@ def _start(folder: Path, log: Path, *, with_delta: bool) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": _JVM_OPTIONS,
-        "spark.jars.packages": ",".join([CONNECTOR, delta_lake.PACKAGE][: 1 + with_delta]),
+        "spark.jars.packages": CONNECTOR,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
-        **(delta_lake.SESSION if with_delta else {}),
     }
     conf = SparkConf().setAll(list(settings.items()))
     # Spark leaves files in its working directory, which must not be the user's.
@@ -279,7 +271,7 @@ def _diagnosis(log: Path) -> str:
     text = log.read_text(errors="replace") if log.exists() else ""
     if "unresolved dependency" in text or "UNRESOLVED DEPENDENCIES" in text or "download failed" in text:
         return (
-            f"Spark's Kafka connector ({CONNECTOR}), or Delta Lake, could not be fetched: check that a Maven "
+            f"Spark's Kafka connector ({CONNECTOR}) could not be fetched: check that a Maven "
             f"repository can be reached and has it, or name one with spark.jars.ivySettings in spark-defaults.conf. A "
             f"PySpark that was tested is installed by `pip install pyspark=={_TESTED}`"
         )
