@@ -35,8 +35,8 @@ class GrpcCall:
         self.peer = peer
         self._send = send
         self._max_message = max_message
-        #: What its headers count as a flood, until it is served.
-        self.cost = 0
+        #: Bytes of its headers, which count as a flood until it is served.
+        self.headers_size = 0
         #: The message of a call that is no stream, when it has come.
         self.request = b""
         #: Bytes of a message that is not complete, when the call began to send it, and whether the door wants no more.

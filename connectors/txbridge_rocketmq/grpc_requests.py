@@ -24,16 +24,18 @@ _CALL_SIZE = 4 * 1024
 #: Bytes of all requests of a connection that are not complete. Large requests take turns, so only many of less than 64
 #: KiB at the same time take more.
 _MAX_COMING = 2 * MAX_FRAME
-#: A request must be complete within this time (s) after the start of its call, as a frame of the remoting protocol.
-#: While others wait for its memory, it must come at that rate, but for the second time (s).
+#: A request must be complete within this time (s) after the start of its call, as a frame of the remoting protocol, and
+#: a message of a stream after its own start. While others wait for its memory, it must come at that rate, but for the
+#: second time (s).
 _REQUEST_S, _STILL_S = 30.0, 1.0
 
 
 class ComingRequests:
     """Requests of a connection that are not complete, for the event loop only."""
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
+    def __init__(self, write: Callable[[bytes], None], count_work: Callable[[int], None]) -> None:
         self._write = write
+        self._count_work = count_work
         self._calls: dict[GrpcCall, None] = {}
         #: Bytes of all of them, those that have leave to come, and large requests that wait for such leave.
         self.size = 0
@@ -53,7 +55,10 @@ class ComingRequests:
         if call.credit < 0:
             raise ConnectionBrokenError(Reason.FLOW_CONTROL_ERROR, "a call sends more than its window")
         if call.is_complete or call.has_ended or call.trailers is not None:
+            self._count_work(0)
             return False
+        if call.is_stream and not call.received:
+            call.began = time.monotonic()
         call.received += content
         self.size += len(content)
         if self.size > _MAX_COMING:
@@ -63,6 +68,8 @@ class ComingRequests:
                 self._give_credit(call, size)
             while (told := call.next_message()) is not None:
                 self.size -= MESSAGE_HEAD + len(told)
+                self._count_work(len(told))
+                call.began = time.monotonic()
                 call.add_message(told)
             return False
         needed = call.size
@@ -98,9 +105,9 @@ class ComingRequests:
     def late_calls(self, now: float, *, is_needed: bool) -> Iterator[GrpcCall]:
         """Calls whose requests do not come. `is_needed` says whether others wait for their memory."""
         for call in list(self._calls):
-            share = len(call.received) / (FIRST_WINDOW + call.admitted) if is_needed else 1.0
-            is_wanted = not call.is_stream and call not in self._waiting
-            if is_wanted and now - call.began > min(_REQUEST_S, _STILL_S + _REQUEST_S * share):
+            share = len(call.received) / max(FIRST_WINDOW, call.size or 0) if is_needed else 1.0
+            is_due = bool(call.received) if call.is_stream else call not in self._waiting
+            if is_due and now - call.began > min(_REQUEST_S, _STILL_S + _REQUEST_S * share):
                 yield call
 
     def _admit_requests(self) -> None:

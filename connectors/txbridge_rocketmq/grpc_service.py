@@ -109,11 +109,12 @@ class GrpcService:
         return self._door.spawn_task(self._serve_call(call))
 
     def count_late(self, calls: list[GrpcCall]) -> None:
-        """Count calls of a connection whose requests do not come, with one line in the log for all of them."""
+        """Count calls of a connection whose requests do not come, with one line in the log for the memory they hold."""
         names = [self._name_of(one) for one in calls]
         for name in names:
             self._count_answer(name, Code.REQUEST_TIMEOUT)
-        _log.warning("request_not_received", peer=calls[0].peer, request=names[0], calls=len(calls))
+        held = sum(len(one.received) for one in calls)
+        _log.warning("request_not_received", peer=calls[0].peer, request=names[0], calls=len(calls), bytes=held)
 
     def close(self) -> None:
         """End all streams: their clients go to another door."""

@@ -31,10 +31,6 @@ from txbridge_rocketmq.memory import RequestMemory
 
 #: Unanswered calls of a connection, as in the remoting protocol. Beyond it calls are refused; clients send them again.
 _MAX_OPEN = 1_024
-#: Frames of less than so many bytes within a second, beside those of requests that are served: pings, resets, windows.
-#: Headers count however large they are, once more for each so many bytes. Four for each call that may be open. One that
-#: is served brings some five.
-_SMALL, _MAX_SMALL, _SMALL_FOR_CALL = 256, 4 * _MAX_OPEN, 16
 #: The door sends a ping after 30 s of silence, and waits 10 s for the answer. Without it the connection is dead, and
 #: its client is not asked any more.
 _PING_S, _PONG_S = 30.0, 10.0
@@ -70,14 +66,13 @@ class Http2Connection(ClientConnection):
         self._begin = begin
         self._count_late = count_late
         self._reader = Http2Reader(self._buffer)
-        self._coming = ComingRequests(self._queue_answer)
+        self._coming = ComingRequests(self._queue_answer, self._reader.count_work)
         self._windows = AnswerWindows(self._queue_answer, self._drop_call)
         self._calls: dict[int, GrpcCall] = {}
         self._last_stream = 0
         self._takes_calls = True
         #: Requests that are being served, also for clients that have given up their call.
         self._served = 0
-        self._small = 0
         self._uncredited = 0
         self._heard_at = self._last_call = time.monotonic()
         self._pinged_at: float | None = None
@@ -141,10 +136,6 @@ class Http2Connection(ClientConnection):
 
     def _take_frame(self, one: Frame) -> None:
         """Handle a frame. Raises ConnectionBrokenError."""
-        if len(one.content) < _SMALL or one.kind == FrameKind.HEADERS:
-            self._small += 1 + len(one.content) // _SMALL
-            if self._small > _MAX_SMALL:
-                raise ConnectionBrokenError(Reason.ENHANCE_YOUR_CALM, "the client floods the door with small frames")
         kind, call = one.kind, self._calls.get(one.stream)
         if kind == FrameKind.HEADERS:
             self._on_headers(one, call)
@@ -178,7 +169,7 @@ class Http2Connection(ClientConnection):
             call = GrpcCall(
                 one.stream, headers, self.peer, self._windows.send_answer, self._max_message, is_stream=is_stream
             )
-            call.cost = len(one.content) // _SMALL
+            call.headers_size = len(one.content)
             self._calls[one.stream] = call
             self._coming.add_call(call)
             if is_stream:
@@ -194,6 +185,7 @@ class Http2Connection(ClientConnection):
         if call is None:
             if not one.stream or one.stream > self._last_stream:
                 raise ConnectionBrokenError(Reason.PROTOCOL_ERROR, "data belong to no call")
+            self._reader.count_work()
             return
         try:
             is_complete = self._coming.add_data(call, one.content, one.size)
@@ -202,7 +194,7 @@ class Http2Connection(ClientConnection):
             call.end_call(error.status, error.remark)
         else:
             if is_complete:
-                self._small -= min(self._small, _SMALL_FOR_CALL + call.cost)
+                self._reader.forgive_request(call.headers_size)
                 self._serve_call(call)
         if one.flags & END_STREAM:
             self._end_request(call)
@@ -234,6 +226,8 @@ class Http2Connection(ClientConnection):
     def _note_served(self, _task: object) -> None:
         self._served -= 1
         self._last_call = time.monotonic()
+        # What it had received of a stream is for others now, though its client may send nothing any more.
+        self._receive_more()
 
     def _end_request(self, call: GrpcCall) -> None:
         """Note that the client has said all."""
@@ -262,7 +256,7 @@ class Http2Connection(ClientConnection):
         return bool(self._calls)
 
     def close_if_stuck(self, now: float) -> None:
-        self._small = 0
+        self._reader.begin_second()
         if self._is_closed and self._transport is not None:
             # It has had a second for its last bytes.
             self._transport.abort()
@@ -283,9 +277,10 @@ class Http2Connection(ClientConnection):
             late = list(self._coming.late_calls(now, is_needed=self._memory.is_needed(self)))
             if late:
                 self._count_late(late)
-            for call in late:
-                self._coming.end_request(call)
-                call.end_call(Status.DEADLINE_EXCEEDED, "no request came in time")
+                for call in late:
+                    self._coming.end_request(call)
+                    call.end_call(Status.DEADLINE_EXCEEDED, "no request came in time")
+                self._receive_more()
 
     def stop_calls(self) -> None:
         """Take no more calls. Clients send those that are on their way to another door."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import NamedTuple
 from urllib.parse import quote
@@ -19,6 +20,14 @@ MAX_FRAME_SIZE, FIRST_WINDOW, MAX_WINDOW = 16_384, 65_535, 2**31 - 1
 MAX_HEADERS = 16 * 1024
 #: Length of a message, and before it whether it is compressed.
 MESSAGE_HEAD = 5
+#: Most units of work within a second that no served request has caused: four for each call that may be open. A unit is
+#: a frame, a message of a stream, or so many bytes of them. Headers have some 200, beside those that a mesh adds. The
+#: last one is what a request takes back beside its headers. It has some five frames.
+_MOST_WORK, _BYTES, _WORK_OF_REQUEST = 4_096, 128, 16
+#: Data of a request are no such work, unless there are fewer bytes in a frame.
+_SMALL = 256
+#: HPACK's updates of a table's size, more than the two that a block may begin with. Kilobytes of them take 30 ms.
+_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}")
 
 
 class FrameKind(IntEnum):
@@ -88,11 +97,12 @@ class Frame(NamedTuple):
 
 
 class Http2Reader:
-    """Reader of a client's frames."""
+    """Reader of a client's frames, and count of the work that they cause beside its requests."""
 
     def __init__(self, received: bytearray) -> None:
         """Frames are taken from what is `received`, in any pieces."""
         self._buffer = received
+        self._work = 0
         self._decoder = Decoder(MAX_HEADERS)
         self._has_greeted = False
         self._begun: Frame | None = None
@@ -123,6 +133,8 @@ class Http2Reader:
                 content = _unpadded(content)
             if kind == FrameKind.HEADERS and flags & _WITH_PRIORITY:
                 content = content[5:]
+            if kind != FrameKind.DATA or len(content) < _SMALL:
+                self.count_work(size)
             one = Frame(kind, flags, stream, content, size)
             if kind == FrameKind.CONTINUATION or self._begun is not None:
                 one = self._join_headers(one)
@@ -131,15 +143,33 @@ class Http2Reader:
             self._begun = one
         return None
 
+    def count_work(self, size: int = 0) -> None:
+        """Count a frame, or a message of a stream, before its `size` bytes are read. Raises ConnectionBrokenError."""
+        self._work += 1 + size // _BYTES
+        if self._work > _MOST_WORK:
+            raise ConnectionBrokenError(Reason.ENHANCE_YOUR_CALM, "the client floods the door beside its requests")
+
+    def forgive_request(self, headers: int) -> None:
+        """Take back what a request with headers of so many bytes has cost, because it is served."""
+        self._work -= min(self._work, _WORK_OF_REQUEST + headers // _BYTES)
+
+    def begin_second(self) -> None:
+        self._work = 0
+
     def headers_of(self, block: bytes) -> dict[bytes, bytes]:
         """Headers of a call. Raises ConnectionBrokenError.
 
         Those of refused calls must be read too, because later ones refer to them.
         """
+        if _UPDATES.match(block):
+            raise ConnectionBrokenError(Reason.COMPRESSION_ERROR, "headers begin with too many sizes of a table")
         try:
-            return dict(self._decoder.decode(block, raw=True))
+            fields = list(self._decoder.decode(block, raw=True))
         except HPACKError as error:
             raise ConnectionBrokenError(Reason.COMPRESSION_ERROR, f"headers cannot be read: {error}") from None
+        # A header may be one byte, and takes microseconds. A call has some ten.
+        self._work += len(fields) // 8
+        return dict(fields)
 
     def _join_headers(self, more: Frame) -> Frame:
         begun, self._begun = self._begun, None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 import time
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 from hpack import Decoder, Encoder
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from txbridge_rocketmq.grpc_call import GrpcCall
 from txbridge_rocketmq.http2_connection import Http2Connection
@@ -192,6 +194,44 @@ def test_any_bytes_in_any_pieces_end_their_connection_alone(content: bytes, gree
     play(cut((PREFACE if greets else b"") + content, sizes))
 
 
+#: A block of headers whose only value has 16,000 bytes, but for these.
+LONG_BLOCK = b"\0\1a\x7f\x81\x7c"
+
+
+@settings(max_examples=settings.default.max_examples // 5)
+@given(st.lists(FRAMES, max_size=3), st.lists(st.tuples(FRAMES, st.sampled_from([0, 250, 16_002])), min_size=1))
+@example([], [(frame(SETTINGS, 0, 0), 16_002)])
+@example([], [(frame(HEADERS, END_HEADERS, 1, b"\x20" * 16_000), 0)])
+@example([], [(frame(HEADERS, END_HEADERS, 1, b"\x82" * 120), 0)])
+@example([], [(frame(HEADERS, END_HEADERS, 1, b"\0\0\0" * 40), 0)])
+def test_what_frames_cost_before_their_connection_ends_is_bounded(
+    first: list[bytes], again: list[tuple[bytes, int]]
+) -> None:
+    """However many come, of any kinds, in any order: counted by the lines of Python that run."""
+    repeated = b"".join(longer(one, more) for one, more in again)
+    content = PREFACE + b"".join(first) + repeated * (8_000_000 // len(repeated) + 1)
+    lines = 0
+
+    def count(_frame: FrameType, event: str, _what: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        play(cut(content, [65_536] * 130))
+    finally:
+        sys.settrace(before)
+    assert lines < 3_000_000
+
+
+def longer(one: bytes, more: int) -> bytes:
+    """The frame with more bytes, as many as it may have."""
+    content = (one[9:] + bytes(more))[:16_384]
+    return len(content).to_bytes(3, "big") + one[3:9] + content
+
+
 @given(st.lists(st.integers(0, 50_000), min_size=1, max_size=4), st.integers(1, 16_384), st.booleans(), SIZES)
 def test_whoever_keeps_to_the_rules_gets_all_answers(
     lengths: list[int], window_size: int, is_padded: bool, sizes: list[int]
@@ -256,13 +296,15 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
         b"".join(begun(n) + frame(RST_STREAM, 0, n, b"\0\0\0\x08") for n in range(1, 9_001, 2)),
     ),
     "pings": (ENHANCE_YOUR_CALM, frame(PING, 0, 0, bytes(8)) * 5_000),
-    "settings": (ENHANCE_YOUR_CALM, frame(SETTINGS, 0, 0, b"\0\4\0\0\0\1") * 5_000),
-    "windows": (ENHANCE_YOUR_CALM, window(0, 1) * 5_000),
-    "other kinds": (ENHANCE_YOUR_CALM, frame(77, 0, 0) * 5_000),
     "continuations": (ENHANCE_YOUR_CALM, begun(1, flags=0) + frame(CONTINUATION, 0, 1, b"\0" * 16_000) * 2),
     "empty continuations": (ENHANCE_YOUR_CALM, begun(1, flags=0) + frame(CONTINUATION, 0, 1)),
     "empty data": (ENHANCE_YOUR_CALM, begun(1) + frame(DATA, 0, 1) * 5_000),
     # Not one of them is served.
+    "continuations of one byte": (
+        ENHANCE_YOUR_CALM,
+        frame(HEADERS, 0, 1, LONG_BLOCK) + frame(CONTINUATION, 0, 1, b"b") * 5_000,
+    ),
+    "data of no open call": (ENHANCE_YOUR_CALM, begun(3) + frame(DATA, 0, 1, bytes(300)) * 5_000),
     "large headers": (
         ENHANCE_YOUR_CALM,
         b"".join(frame(HEADERS, END_HEADERS, n, b"\0\5:path\5/call" + LONG * 90) for n in range(1, 201, 2)),
@@ -302,6 +344,8 @@ def test_streams_that_begin_and_end_at_once_are_a_flood() -> None:
     given_up = [begun(n, b"/stream") + frame(RST_STREAM, 0, n, b"\0\0\0\x08") for n in range(1, 9_001, 2)]
     pieces = [b"".join(given_up[at : at + 100]) for at in range(0, len(given_up), 100)]
     assert play([PREFACE, *pieces]).wire.goodbye() == ENHANCE_YOUR_CALM
+    many = frame(DATA, 0, 1, message(b"") * 900)
+    assert play([PREFACE, begun(1, b"/stream"), *[many] * 5]).wire.goodbye() == ENHANCE_YOUR_CALM
 
 
 def test_a_stream_whose_client_has_said_all_is_not_read() -> None:
