@@ -462,22 +462,24 @@ def run(bridge: Bridge, *arguments: str, **environment: str) -> subprocess.Compl
 
 
 def test_the_cause_says_who_could_answer_a_check(bridge: Bridge) -> None:
-    def cause() -> str:
-        done = run(bridge, "pending", "--format", "json", "--group", "late")
+    def cause(group: str = "late.eu") -> str:
+        done = run(bridge, "pending", "--format", "json", "--group", group)
         [text] = json.loads(done.stdout)["causes"]
         return str(text)
 
-    bridge.prepare("real", b"value", group="late", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"3600")])
+    bridge.prepare("real", b"value", group="late.eu", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"3600")])
     assert cause() == (
-        "pending, group late: not asked yet; no check topic: no client of the group has joined yet, or the topic "
+        "pending, group late.eu: not asked yet; no check topic: no client of the group has joined yet, or the topic "
         "was deleted"
     )
-    with bridge.member("late"):
-        eventually(lambda: cause() == "pending, group late: not asked yet")
+    with bridge.member("late.eu"):
+        eventually(lambda: cause() == "pending, group late.eu: not asked yet")
+    bridge.prepare("real", b"value", group="late_eu", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"3600")])
+    assert f"differ only in '.' and '_' for the same, and there is {bridge.names.check('late.eu')}" in cause("late_eu")
     eventually(
         lambda: (
             cause()
-            == "pending, group late: not asked yet; no member of the group is connected, to Kafka or a front door"
+            == "pending, group late.eu: not asked yet; no member of the group is connected, to Kafka or a front door"
         )
     )
 

@@ -6,7 +6,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Topi
 
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
-from txbridge.kafka.admin import KafkaCluster
+from txbridge.kafka.admin import ALIKE, KafkaCluster
 from txbridge.operations.causes import NOBODY
 from txbridge.operations.connection import Connection
 
@@ -49,6 +49,9 @@ class GroupStates:
         ].exception()
         if described is not None:
             if isinstance(described, KafkaException) and described.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                for topic in self._cluster.topics_with_prefix(""):
+                    if topic.replace(".", "_") == name.replace(".", "_"):
+                        return f"no check topic: {ALIKE}, and there is {topic}. Use its group, or another name"
                 return "no check topic: no client of the group has joined yet, or the topic was deleted"
             raise described
         try:
