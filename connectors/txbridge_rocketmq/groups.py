@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -167,13 +167,14 @@ class Groups:
             self._remove_member(member, name)
         member.groups = frozenset()
 
-    def note_transactional(self, name: str) -> asyncio.Task[None]:
-        """Note that the group sends a transaction, so that checks will come. The answer waits for the returned task."""
+    async def note_transactional(self, name: str) -> str:
+        """Note that the group sends a transaction, so that checks will come. Returns why it can get none."""
+        refusal = await self._topics.ensure_topic(name)
         group = self._groups.get(name)
-        if group is not None and not group.is_transactional:
+        if not refusal and group is not None and not group.is_transactional:
             group.is_transactional = True
             self._join_or_leave(name, group)
-        return self._topics.ensure_topic(name)
+        return refusal
 
     def members_of(self, name: str) -> list[GroupMember]:
         """The connected members of a group."""
@@ -247,18 +248,29 @@ class Groups:
         def take(request: CheckRequest, settled: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(self._take_check, name, group, request, settled)
 
-        self._joined += 1
         try:
-            group.membership = await loop.run_in_executor(self._threads, self._join, name, take, self._closing.is_set)
+            with self._place_of(group):
+                group.membership = await loop.run_in_executor(
+                    self._threads, self._join, name, take, self._closing.is_set
+                )
         except UnwantedError:
-            self._joined -= 1
-        except TxBridgeError as error:
-            self._joined -= 1
-            _log.error("group_not_joined", group=name, error=str(error), next="trying again")
+            pass
+        except Exception as error:  # noqa: BLE001  nobody else would join the group
+            defect = None if isinstance(error, TxBridgeError) else error
+            _log.error("group_not_joined", group=name, error=str(error), next="trying again", exc_info=defect)
             await self._wait_unless_closing(_RETRY_S)
         else:
             self._metrics.groups.inc()
             _log.info("group_joined", group=name, connections=len(group.members))
+
+    @contextlib.contextmanager
+    def _place_of(self, group: _ConnectedGroup) -> Iterator[None]:
+        """A place among the joined groups, as long as it is being joined or left, and while there is a membership."""
+        self._joined += group.membership is None
+        try:
+            yield
+        finally:
+            self._joined -= group.membership is None
 
     async def _wait_unless_closing(self, seconds: float) -> None:
         """Wait, but no longer than until `close`."""
@@ -266,11 +278,11 @@ class Groups:
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _leave_group(self, name: str, group: _ConnectedGroup) -> None:
-        membership, group.membership = group.membership, None
-        assert membership is not None
-        await asyncio.get_running_loop().run_in_executor(self._threads, membership.close, _LEAVE_GROUP_S)
+        with self._place_of(group):
+            membership, group.membership = group.membership, None
+            assert membership is not None
+            await asyncio.get_running_loop().run_in_executor(self._threads, membership.close, _LEAVE_GROUP_S)
         group.waiting.clear()
-        self._joined -= 1
         self._metrics.groups.dec()
         _log.info("group_left", group=name)
 
@@ -291,8 +303,13 @@ class Groups:
             members = list(group.members)
             first = group.next_member % len(members)
             group.next_member += 1
-            self._ask(name, request, members[first:] + members[:first])
-            settled()
+            try:
+                self._ask(name, request, members[first:] + members[:first])
+            except Exception as error:  # noqa: BLE001  the next check may be better
+                self._metrics.checks.labels("not_sent").inc()
+                _log.error("check_not_sent", group=name, reason="the door failed", exc_info=error)
+            finally:
+                settled()
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

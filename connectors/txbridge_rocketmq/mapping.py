@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from txbridge.client.message import Message, MessageExt, MessageLimits, check_content, check_limits
+from txbridge.client.message import Message, MessageExt, MessageLimits, check_limits, check_message
 from txbridge.core.names import CHECK_IMMUNITY_TIME, CHECK_TIMES, Names, is_group, is_reserved_header, is_topic
 from txbridge.errors import UsageError
 from txbridge_rocketmq.codes import NAMESPACE_REFUSAL, REFUSED_PROPERTIES, RequestError, ResponseCode
@@ -81,7 +81,7 @@ def record_of(
             check_immunity_time=_immunity(properties.get(CHECK_IMMUNITY_TIME, "")),
             deliver_at=time_of_delivery(properties, now),
         )
-        check_content(message, Names())
+        check_message(message, Names())
         check_limits(message, limits)
     except UsageError as error:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None

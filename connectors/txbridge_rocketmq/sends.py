@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from txbridge_rocketmq.requests import PGROUP, UNIQ_KEY, SendRequest
 from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
-#: RocketMQ's limit of properties is 32,767 bytes, and a check adds some of its own.
+#: RocketMQ's limit of properties is 32,767 bytes. A check adds UNIQ_KEY once more, and at most 700 bytes of its own.
 _MAX_CHECKED_PROPERTIES = 31 * 1024
 
 _log = get_logger("txbridge.rocketmq")
@@ -61,9 +61,9 @@ class Sends:
         ends: DecisionOutlet,
         topics: Topics,
         metrics: DoorMetrics,
-        transactional: Callable[[str], asyncio.Task[None]],
+        transactional: Callable[[str], Awaitable[str]],
     ) -> None:
-        """`transactional` is called with the group of each transactional message. Its answer waits for the task."""
+        """`transactional` gets the group of each transactional message first, and returns why it is refused."""
         self._setting = setting
         self._records = records
         self._ends = ends
@@ -123,10 +123,10 @@ class Sends:
         """Hand the records to the producer, and return what waits for Kafka. Raises RequestError."""
         if send.is_batch:
             return self._begin_batch(send, body, peer)
-        if send.is_transactional:
-            self._require_checkable(send)
         uniq_key = _uniq_key_of(send)
         message = self._make_message(send, send.properties, body, send.sys_flag, send.flag, peer)
+        if send.is_transactional:
+            self._require_checkable(send, uniq_key)
         is_delayed = message.deliver_at is not None and message.deliver_at > now_ms()
         if not (send.is_transactional or is_delayed):
             return self._await_plain(uniq_key, self._send_record(message))
@@ -137,8 +137,7 @@ class Sends:
         self._equal_ids.note_message(send.group, uniq_key, fingerprint, peer)
         if send.is_transactional:
             transaction = identity.transaction_id(secret, send.group, uniq_key, fingerprint)
-            record, known = self._send_half(send, message, transaction), self._transactional(send.group)
-            return self._await_half(send, uniq_key, transaction, record, known)
+            return self._await_checkable(send, message, uniq_key, transaction)
         transaction = identity.delayed_id(secret, send.group, uniq_key, fingerprint)
         return self._await_delayed(send, uniq_key, transaction, self._send_half(send, message, transaction))
 
@@ -172,7 +171,7 @@ class Sends:
         )
 
     @staticmethod
-    def _require_checkable(send: SendRequest) -> None:
+    def _require_checkable(send: SendRequest, uniq_key: str) -> None:
         """Raise RequestError if the client could not be asked about this transaction."""
         group = send.properties.get(PGROUP, send.group)
         if group != send.group:
@@ -180,11 +179,19 @@ class Sends:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the property PGROUP is {group[:80]!r}, the producer group {send.group!r}",
             )
-        if len(encode_properties(send.properties).encode()) > _MAX_CHECKED_PROPERTIES:
+        if len(f"{encode_properties(send.properties)}{uniq_key}".encode()) > _MAX_CHECKED_PROPERTIES:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties take more than {_MAX_CHECKED_PROPERTIES} bytes, and a check adds some of its own",
+                f"the properties, with UNIQ_KEY twice as in a check, take more than {_MAX_CHECKED_PROPERTIES} bytes",
             )
+
+    async def _await_checkable(
+        self, send: SendRequest, message: Message, uniq_key: str, transaction: str
+    ) -> list[StoredRecord]:
+        """Send a half message, unless its group can get no checks: then the client must not run its transaction."""
+        if refusal := await self._transactional(send.group):
+            raise RequestError(ResponseCode.INVALID_PARAMETER, refusal)
+        return await self._await_half(send, uniq_key, transaction, self._send_half(send, message, transaction))
 
     async def _await_delayed(
         self, send: SendRequest, uniq_key: str, transaction: str, record: asyncio.Future[Report]
@@ -230,13 +237,10 @@ class Sends:
         uniq_key: str,
         transaction: str,
         record: asyncio.Future[Report],
-        known: asyncio.Task[None] | None = None,
     ) -> list[StoredRecord]:
         error, partition, offset = await record
         if error is not None or not (0 <= partition < self._setting.partitions and offset >= 0):
             raise _not_stored(error)
-        if known is not None:
-            await known
         return [StoredRecord(uniq_key, transaction, max(send.queue_id, 0), partition, offset)]
 
     def _make_message(

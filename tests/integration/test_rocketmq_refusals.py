@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka.admin import NewTopic
+from txbridge_rocketmq.grpc_protocol import definition, service
 
+from tests.support.grpc_door import path_of, sending
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import (
     Door,
@@ -58,6 +62,30 @@ def test_a_namespace_of_either_kind_is_refused_and_nothing_is_written(bridge: Br
     assert {one["code"] for one in answers} == {29}
     assert all("does not support RocketMQ namespaces" in one["remark"] for one in answers)
     assert bridge.read(topic) == []
+
+
+def test_p6_a_group_that_can_never_be_checked_is_refused_by_either_protocol(bridge: Bridge) -> None:
+    """Kafka takes `orders_eu` and `orders.eu` for the same, so only the first of them can have a check topic."""
+    topic = topic_of(bridge, "alike_topic")
+    with Door(bridge, "--grpc-listen=127.0.0.1:0", metrics_port=free_port()) as door, RawClient(door) as client:
+
+        def prepare(group: str) -> dict[str, Any]:
+            return client.ask(SEND, send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY=group), b"x")[0]
+
+        assert prepare("orders.eu")["code"] == prepare(topic.replace("_", "."))["code"] == 0
+        refused = prepare("orders_eu")
+        assert (refused["code"], "differ only in '.' and '_'" in refused["remark"]) == (29, True)
+        # Without a transaction nobody is asked.
+        assert client.ask(SEND, send_fields("orders_eu", topic), b"x")[0]["code"] == 0
+        request = sending()
+        request.messages[0].topic.name = topic
+        with grpc.insecure_channel(door.grpc_address) as channel:
+            answer = channel.unary_unary(path_of("SendMessage"))(request.SerializeToString(), timeout=60)
+        status = service.SendMessageResponse.FromString(answer).status
+        assert (status.code, "differ only in '.' and '_'" in status.message) == (definition.BAD_REQUEST, True)
+        assert [one["group"] for one in door.events("check_topic_not_made")] == ["orders_eu", topic]
+        assert door.reasons() == [], "one client's name takes no door from all others"
+    assert [len(bridge.read(one)) for one in (topic, bridge.names.half)] == [1, 2]
 
 
 def test_traces_are_stored_in_their_topic_or_dropped_without_a_word(own_kafka: EmbeddedKafka) -> None:

@@ -8,20 +8,29 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import IPv6Address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from txbridge_rocketmq import mapping
 from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq.codes import RequestError
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode
 from txbridge_rocketmq.compression import decompressed
+from txbridge_rocketmq.groups import ClientCheck
+from txbridge_rocketmq.grpc_messages import orphan_of
 from txbridge_rocketmq.memory import RequestMemory
-from txbridge_rocketmq.message import parse_batch, parse_properties
+from txbridge_rocketmq.message import MAX_PROPERTIES, encode_properties, parse_batch, parse_properties
+from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
-from txbridge_rocketmq.requests import parse_end, parse_send
+from txbridge_rocketmq.requests import SendRequest, parse_end, parse_send
+from txbridge_rocketmq.sends import Sends
+
+from txbridge.client.message import MessageExt, MessageLimits
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "rocketmq_frames.json").read_text())
 REAL = [bytes.fromhex(text) for text in GOLDEN.values()]
@@ -275,3 +284,45 @@ def test_large_requests_that_come_together_are_all_served(requests: list[tuple[s
 
     with mock.patch.multiple(memory_module, **SMALL):
         asyncio.run(drive())
+
+
+NOW = 1_700_000_000_000
+SIZES = st.one_of(st.integers(1, 300), st.integers(15_000, 16_500), st.integers(30_000, 32_000))
+
+
+@given(
+    st.tuples(SIZES, SIZES, SIZES),
+    st.sampled_from(["a", "\u00e4", "\u20ac", '"', "\0"]),
+    st.sampled_from(["__x", "KEYS", "TXB_V", "ROCKETMQ_p", "__SHARDINGKEY"]),
+)
+@example((17_000, 1, 1), "a", "p")
+@example((15_700, 1, 1), "a", "p")
+def test_whatever_the_door_accepts_can_be_written_as_a_check(
+    sizes: tuple[int, int, int], letter: str, name: str
+) -> None:
+    uniq_key, value, long_name = (letter * size for size in sizes)
+    group, topic, number = "g" * 200, "t" * 249, 10**9
+    given = {"UNIQ_KEY": uniq_key, "TRAN_MSG": "true", "PGROUP": group, name: value, long_name: "v"}
+    given |= {"CHECK_IMMUNITY_TIME_IN_SECONDS": str(number), "TIMER_DELIVER_MS": str(NOW * 100)}
+    if len(encode_properties(given).encode()) > MAX_PROPERTIES:
+        return
+    where = {"born": NOW, "flag": 1, "queue_id": number}
+    limits = MessageLimits(1_000, 2**31 - 1, NOW * 200)
+    try:
+        Sends._require_checkable(
+            SendRequest(group, topic, sys_flag=0, properties=given, is_batch=False, **where), uniq_key
+        )
+        with mock.patch("txbridge.client.message.now_ms", return_value=NOW):
+            sent = mapping.record_of(topic, b"x", given, now=NOW, born_host="[::1]:1", limits=limits, **where)
+    except RequestError:
+        return
+    half = {"half_partition": 2**15 - 1, "half_offset": 2**46, "born_timestamp": NOW, "check_times": 2**31 - 1}
+    asked = MessageExt._with_fields(sent.__dict__, transaction_id="0" * 32, **half)
+    question = ClientCheck(group, mapping.uniq_key_of(asked) or "", "F" * 12, asked)
+    door = SimpleNamespace(_door=SimpleNamespace(setting=SimpleNamespace(addresses=["a:1"])))
+    command = decode(Remoting.check_frame(door, question, (IPv6Address(1), 65_535), 1)[4:])  # type: ignore[arg-type]
+    assert command.fields["msgId"] == uniq_key
+    for text in (uniq_key, value, given["TIMER_DELIVER_MS"]):
+        assert f"\1{text}\2".encode() in command.body
+    told = orphan_of(question).recover_orphaned_transaction_command.message
+    assert told.system_properties.delivery_timestamp.ToMilliseconds() == NOW * 100

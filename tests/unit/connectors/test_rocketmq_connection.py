@@ -25,7 +25,7 @@ from txbridge_rocketmq.topics import LookUps, NoAnswerError
 
 from tests.property.test_rocketmq_frames import SMALL, Handler, Wire, frame
 from tests.support.rocketmq_door import frame as request_frame
-from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, TxBridgeError
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka.admin import UnwantedError
 
 
@@ -275,10 +275,10 @@ async def test_a_group_of_plain_producers_is_not_joined_until_it_sends_a_transac
     groups.set_groups(connection, frozenset({"plain"}))
     await asyncio.sleep(0.05)
     assert cluster.joined == []
-    groups.note_transactional("plain")
+    assert await groups.note_transactional("plain") == ""
     await until(lambda: cluster.joined == ["plain"])
     # It has sent before its first heartbeat.
-    groups.note_transactional("early")
+    await groups.note_transactional("early")
     groups.set_groups(connection, frozenset({"plain", "early"}))
     await until(lambda: cluster.joined == ["plain", "early"])
     await groups.close()
@@ -305,6 +305,29 @@ async def test_checks_go_to_the_members_in_turn_and_wait_while_there_is_none() -
         cluster.takers[0](number, lambda number=number: settled.append(number))
     await until(lambda: settled == [0, 1])
     assert [members for _, _, members in cluster.asked] == [[first, second], [second, first]]
+    await groups.close()
+
+
+async def test_what_fails_unexpectedly_takes_no_place_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that cannot be joined, and a check that cannot be written. Each took one of a few places."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+    cluster, connection, settled = Cluster("one", "two"), member(), []
+    groups, left = cluster.groups(most=1), member()
+
+    def fail(*_: object) -> None:
+        settled.append("tried")
+        raise ValueError("a defect")
+
+    groups._join = groups._ask = fail
+    groups.set_groups(left, frozenset({"one"}))
+    await until(lambda: len(settled) > 2)
+    groups.drop_member(left)
+    groups._join = cluster.join
+    groups.set_groups(connection, frozenset({"two"}))
+    await until(lambda: cluster.joined == ["two"])
+    settled.clear()
+    cluster.takers[0](1, lambda: settled.append("settled"))
+    await until(lambda: settled == ["tried", "settled"])
     await groups.close()
 
 
@@ -342,7 +365,7 @@ async def test_the_groups_of_a_door_are_bounded_and_those_with_transactions_are_
     cluster, first, second = Cluster(), member(), member()
     groups = cluster.groups()
     groups.set_groups(first, frozenset(f"plain-{number}" for number in range(20)))
-    groups.note_transactional("orders")
+    await groups.note_transactional("orders")
     groups.set_groups(second, frozenset({"orders", "plain-1", "more"}))
     assert len(first.groups) == 10
     assert "orders" in second.groups
@@ -375,7 +398,7 @@ class Maker:
     def __init__(self) -> None:
         self.made: list[str] = []
         self.exist = {"old"}
-        self.fails: list[TxBridgeError] = []
+        self.fails: list[Exception] = []
 
     def __call__(self, group: str, _is_unwanted: object) -> bool:
         if self.fails:
@@ -397,18 +420,33 @@ async def test_the_first_half_message_of_a_group_makes_its_check_topic_once_and_
     topics.close()
 
 
-async def test_a_check_topic_that_kafka_refuses_stops_no_message_and_without_an_answer_it_is_made_later(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [EnvironmentProblemError("missing right CREATE"), ValueError("a defect")])
+async def test_a_group_that_can_get_no_checks_is_refused_as_long_as_that_is_so(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
+    monkeypatch.setattr(check_topics, "_REFUSED_S", 0.1)
+    maker, cluster = Maker(), Cluster()
+    topics = CheckTopics(maker, most=1)
+    groups = Groups(LookUps(cluster.look, 1), str, topics, cluster.join, cluster.ask, DoorMetrics(), 5)
+    groups.set_groups(member(), frozenset({"orders"}))
+    maker.fails = [error]
+    assert str(error) in await groups.note_transactional("orders")
+    assert not topics.knows_group("orders")
+    await until(lambda: topics.ensure_topic("orders").done() and topics.knows_group("orders"))
+    assert await groups.note_transactional("orders") == ""
+    assert maker.made == ["orders"], "and the refusal has taken no room"
+    await until(lambda: cluster.joined == ["orders"])
+    await groups.close()
+    topics.close()
+
+
+async def test_without_an_answer_of_kafka_a_check_topic_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_topics, "_WAIT_S", 0.01)
     monkeypatch.setattr(check_topics, "_RETRY_S", 0.1)
     maker = Maker()
     topics = CheckTopics(maker, most=2)
-    maker.fails = [EnvironmentProblemError("missing right CREATE")]
-    await topics.ensure_topic("refused")
-    await until(lambda: not maker.fails)
     maker.fails = [KafkaUnreachableError("no answer")]
-    await topics.ensure_topic("late")
+    assert await topics.ensure_topic("late") == ""
     assert maker.made == []
     await until(lambda: maker.made == ["late"])
     topics.close()

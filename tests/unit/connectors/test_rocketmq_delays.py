@@ -1,28 +1,31 @@
-"""A delayed message through the door: its due time, and the record in Kafka."""
+"""Messages through the door: what it refuses, as txbridge's client does, when they are due, and their records."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 from collections.abc import Mapping
-from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from txbridge_rocketmq import identity, mapping, sends
+from txbridge_rocketmq import identity, sends
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.delays import refuse_in_batch, time_of_delivery
 from txbridge_rocketmq.door_metrics import DoorMetrics
-from txbridge_rocketmq.groups import ClientCheck
-from txbridge_rocketmq.grpc_messages import orphan_of
+from txbridge_rocketmq.grpc_messages import Code, status_of
 from txbridge_rocketmq.requests import SendRequest
 from txbridge_rocketmq.sends import Sends, StoredRecord
 from txbridge_rocketmq.setting import DoorSetting
 
-from txbridge.client.message import Message, MessageExt, MessageLimits
+from txbridge.client import message as rules
+from txbridge.client.message import Message, MessageLimits
+from txbridge.client.options import ClientOptions, _require_group
 from txbridge.core.names import Names
+from txbridge.errors import UsageError
 
 NOW, HOUR = 1_700_000_000_000, 3_600_000
 SECRET = b"x" * 32
@@ -102,14 +105,18 @@ class Topics:
         return 4
 
 
+LIMITS = MessageLimits(1_000, 1_000)
+PLACE = {"group": "plain", "topic": "orders", "queue_id": 3, "born": 1}
+
+
 class Way:
     """Sends of a door, with their records in Kafka and their answers to the client."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "") -> None:
         setting = DoorSetting(
-            names=Names(),
+            names=Names(namespace),
             partitions=2,
-            limits=MessageLimits(1_000, 1_000),
+            limits=LIMITS,
             secret=SECRET,
             addresses=(),
             access=AccessKeys(),
@@ -127,20 +134,21 @@ class Way:
             self.note_group,
         )
 
-    def note_group(self, group: str) -> asyncio.Task[None]:
+    async def note_group(self, group: str) -> str:
         self.groups.append(group)
-        return asyncio.create_task(asyncio.sleep(0))
+        return ""
 
-    async def submit(self, **properties: str) -> None:
+    async def submit(self, **properties: Any) -> None:
         """Begin to send a message."""
         self.sending = asyncio.create_task(self.send(**properties))
         await asyncio.sleep(0)
 
-    async def send(self, **properties: str) -> None:
-        given = {"UNIQ_KEY": "01AB", **properties}
-        send = SendRequest("plain", "orders", 3, 0, 1, 0, given, is_batch=False)
+    async def send(self, body: bytes = b"body", where: Mapping[str, Any] = PLACE, **properties: str) -> None:
+        send = SendRequest(
+            **PLACE | where, sys_flag=0, flag=0, properties={"UNIQ_KEY": "01AB"} | properties, is_batch=False
+        )
         try:
-            self.told.append(await self.sends.send_message(send, b"body", "1.2.3.4:5"))
+            self.told.append(await self.sends.send_message(send, body, "1.2.3.4:5"))
         except RequestError as error:
             self.told.append(error)
 
@@ -212,19 +220,60 @@ async def test_a_transaction_waits_for_its_decision_and_its_time() -> None:
     assert [one.transaction != "" for one in way.told[0]] == [True]
 
 
-@pytest.mark.parametrize("more", [{}, {"TRAN_MSG": "true", "PGROUP": "plain"}])
-async def test_a_longer_delay_than_the_worker_allows_is_refused(more: dict[str, str]) -> None:
-    way = Way()
-    await way.send(TIMER_DELIVER_MS=str(NOW + 72 * HOUR + 1), **more)
+# --- rules of txbridge's own client -----------------------------------------------------------------------------------
+
+_29, _13, _17 = ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST
+LONG, IN_SECONDS, FAR = "x" * 17_000, NOW // 1_000, NOW + 73 * HOUR
+Row = tuple[dict[str, Any], str, dict[str, Any], Any]
+#: What the client refuses and its words, the same at the door, and the door's code or what it makes of it in HALF.
+RULES: list[Row] = [
+    ({"group": "a|b"}, "cannot be a producer group", {"group": "a|b"}, _29),
+    ({"group": "x" * 200, "namespace": "n" * 60}, "longer than 249", {"group": "x" * 200, "namespace": "n" * 60}, _29),
+    ({"topic": ""}, "the topic is empty", {"topic": ""}, _17),
+    ({"topic": "a b"}, "cannot be a topic", {"topic": "a b"}, _17),
+    ({"topic": "__x"}, "is forbidden", {"topic": "__x"}, ResponseCode.NO_PERMISSION),
+    ({"partition": 2**31}, "partition must be", {"queue_id": 2**31}, _29),
+    ({"value": bytes(1_001)}, "1001 bytes, more than", {"body": bytes(1_001)}, _13),
+    ({"headers": {"a\0": "b"}}, "a NUL character", {"a\0": "b"}, _13),
+    ({"key": LONG, "headers": {"KEYS": LONG}}, "key and headers take", {"KEYS": LONG}, _13),
+    ({"check_immunity_time": 1_001}, "check_immunity_time", {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1001"}, _13),
+    ({"deliver_at": FAR}, "longest delay is 3d", {"TIMER_DELIVER_MS": str(FAR)}, _13),
+    ({"deliver_at": IN_SECONDS}, "a time in seconds", {"TIMER_DELIVER_MS": str(IN_SECONDS)}, _13),
+    ({"deliver_at": -1}, "deliver_at must be", {"TIMER_DELIVER_MS": "-1"}, _13),
+    # The door translates these.
+    ({"headers": {"TXB_V": "x"}}, "is reserved", {"TXB_V": "x"}, {"ROCKETMQ_TXB_V": b"x"}),
+    ({"timestamp": 0}, "timestamp must be", {"born": 0}, {"TXB_TIMESTAMP": None}),
+]
+
+
+def send_by_the_client(*, group: str = "g", namespace: str = "", topic: str = "orders", **fields: Any) -> None:
+    ClientOptions(group, {"bootstrap.servers": "kafka:9092"}, namespace, 1.0, 1)
+    message = Message(topic, fields.pop("value", b"body"), **fields)
+    rules.check_message(message, Names())
+    rules.check_limits(message, LIMITS)
+
+
+@pytest.mark.parametrize(("client", "words", "door", "outcome"), RULES, ids=[row[1] for row in RULES])
+async def test_what_the_client_refuses_the_door_refuses_or_translates(
+    client: dict[str, Any], words: str, door: dict[str, Any], outcome: Any
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        send_by_the_client(**client)
+    given, way = dict(door), Way(door.get("namespace", ""))
+    given.pop("namespace", None)
+    where = {name: given.pop(name) for name in PLACE if name in given}
+    await way.submit(where=where, TRAN_MSG="true", **given)
+    if isinstance(outcome, dict):
+        [(_, _, headers, _)] = way.messages.records
+        assert {name: headers.get(name) for name in outcome} == outcome
+        return
     [refused] = way.told
-    assert refused.code is ResponseCode.MESSAGE_ILLEGAL
-    assert "longest delay is 3d" in refused.remark
+    assert (refused.code, way.messages.records, way.groups) == (outcome, [], [])
+    assert status_of(refused).code >= Code.BAD_REQUEST
 
 
-def test_a_check_says_when_it_is_to_be_delivered() -> None:
-    message = Message("orders", b"body", headers={"ROCKETMQ_UNIQ_KEY": "01AB"}, deliver_at=NOW + 5)
-    asked = MessageExt.for_execution(message, "0" * 32, 1, 7, 1_000)
-    stored = mapping.checked(asked, "plain", (IPv4Address("1.2.3.4"), 5))
-    assert stored.properties["TIMER_DELIVER_MS"] == str(NOW + 5)
-    orphan = orphan_of(ClientCheck("plain", "01AB", "0" * 12, asked)).recover_orphaned_transaction_command
-    assert orphan.message.system_properties.delivery_timestamp.ToMilliseconds() == NOW + 5
+def test_every_rule_of_the_client_is_among_them() -> None:
+    """All but the one about a Message that is none, which no protocol can send."""
+    functions = (_require_group, rules.check_content, rules.check_units, rules.check_limits)
+    refusals = [re.findall(r"raise UsageError|_within\(", inspect.getsource(one)) for one in functions]
+    assert len(RULES) == sum(map(len, refusals)) - 1
