@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from tests.support import own_threads, schedule
+from tests.support import mariadb, own_threads, schedule
 from tests.support.apis import APIS
 from tests.support.class_data import make_class_data, use_class_data
 from tests.support.harness import Bridge
@@ -183,3 +183,12 @@ def postgres_url() -> Iterator[str]:
         return
     with Postgres() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[str]:
+    """SQLAlchemy URL of a database in a MariaDB that all tests share."""
+    if not mariadb.IS_THERE:
+        pytest.skip("no MariaDB: Debian has it in mariadb-server-core and mariadb-client-core")
+    with mariadb.running_mariadb() as url:
+        yield url

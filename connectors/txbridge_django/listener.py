@@ -17,6 +17,7 @@ from txbridge.client.barrier import (
     PURGED_ROW,
     ROLLED_BACK,
     creation_time,
+    is_in_transaction,
     new_barrier_id,
     refuse_purged,
 )
@@ -26,9 +27,6 @@ from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_django.conf import refuse_autocommit_off, require_sendable
 from txbridge_django.models import Transaction
-
-#: psycopg and psycopg2: the server has said that no transaction is open.
-_IDLE = 0
 
 
 class DjangoTransactionListener(BarrierListener):
@@ -178,12 +176,7 @@ class DjangoTransactionListener(BarrierListener):
 
 def _refuse_after_the_end(execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
     """Execute nothing after the end of the transaction: on SQLite, or with another COMMIT, it would be committed."""
-    connection, is_over = context["connection"], False
-    if connection.vendor == "sqlite":
-        is_over = not connection.connection.in_transaction
-    elif connection.vendor == "postgresql":
-        is_over = connection.connection.info.transaction_status == _IDLE
-    if is_over:
+    if is_in_transaction(context["connection"].connection) is False:
         raise transaction.TransactionManagementError(
             "an error or a statement has ended the transaction of the message: nothing more can be executed in it"
         )

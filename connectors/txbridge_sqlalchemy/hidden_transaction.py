@@ -14,35 +14,40 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import NullPool, QueuePool
 
+from txbridge.client.barrier import is_in_transaction
 from txbridge.client.base.log import report
+from txbridge.errors import UsageError
 
 #: In the pool's memory of a connection: it has been handed out before.
 _USED = "txbridge_used"
-#: psycopg and psycopg2: in a transaction, or in one that has failed.
-_IN_TRANSACTION = (2, 3)
+_AUTOCOMMIT = (
+    "the connection commits every statement by itself (AUTOCOMMIT), so nothing can be rolled back. Give an engine "
+    "without it. If you set autocommit by the driver, set it back before the connection returns to its pool"
+)
 
 
-def is_in_transaction(driver: Any) -> bool | None:
-    """Whether a driver's connection is in a transaction, as the server has last said.
+def refuse_autocommit(connection: Connection) -> None:
+    """Raise UsageError if the next statement would be committed by itself.
 
-    asyncpg, psycopg, psycopg2, sqlite3 and aiosqlite report it. None for a driver that does not.
+    Before a row is written: it would stay, and decide. A pool may have one such connection among others.
     """
-    # psycopg. Its `info` says the same, but is made anew each time, which takes ten times as long.
-    if (libpq := getattr(driver, "pgconn", None)) is not None:
-        return libpq.transaction_status in _IN_TRANSACTION
-    if hasattr(driver, "is_in_transaction"):
-        return bool(driver.is_in_transaction())
-    if hasattr(driver, "in_transaction"):
-        return bool(driver.in_transaction)
-    status = getattr(getattr(driver, "info", None), "transaction_status", None)
-    return None if status is None else status in _IN_TRANSACTION
+    pooled = connection.connection
+    given: Any = pooled.dbapi_connection
+    is_on = getattr(given, "autocommit", None) is True
+    if hasattr(given, "get_autocommit"):
+        # MySQL's drivers, whose `autocommit` is a method that sets it.
+        is_on = given.get_autocommit()
+    elif connection.dialect.name == "sqlite":
+        is_on = is_on or given.isolation_level is None
+    # The application may have begun a transaction by itself.
+    if is_on and not is_in_transaction(pooled.driver_connection):
+        raise UsageError(_AUTOCOMMIT)
 
 
 def outlives_commit(connection: Connection) -> bool:
     """Whether the connection is still in a transaction. Asked after COMMIT: then nothing is committed."""
-    # Other pools share a connection, and another user's transaction may have begun.
-    has_one_user = isinstance(connection.engine.pool, QueuePool | NullPool)
-    if connection.closed or connection.invalidated or not has_one_user:
+    # Elsewhere COMMIT commits whatever is open, and the next transaction may begin with it.
+    if connection.closed or connection.invalidated or connection.dialect.name != "postgresql":
         return False
     return bool(is_in_transaction(connection.connection.driver_connection))
 
@@ -50,11 +55,21 @@ def outlives_commit(connection: Connection) -> bool:
 def guard_pool(connection: Connection) -> None:
     """Have the pool of this connection close connections in a transaction, instead of handing them out.
 
-    Without it the state after COMMIT is noticed all the same, but costs the send its transaction.
+    Without it the state after COMMIT is noticed all the same, but costs the send its transaction. Raises UsageError for
+    a pool that may give one connection to several users: one would commit half of another's work.
     """
-    if isinstance(connection.engine.pool, QueuePool):
+    if connection.dialect.name == "sqlite":
+        # In memory its users share one, and with `autocommit=False` there always is a transaction.
+        return
+    pool = connection.engine.pool
+    if isinstance(pool, QueuePool):
         # First, before hooks of the application begin a transaction. Called again, this changes nothing.
         event.listen(connection.engine, "checkout", _refuse_in_transaction, insert=True)
+    elif not isinstance(pool, NullPool):
+        raise UsageError(
+            f"the engine's pool, a {type(pool).__name__}, may give one connection to several users, and then one "
+            "commits half of another's work: leave `poolclass` out, or give a QueuePool or a NullPool"
+        )
 
 
 def _refuse_in_transaction(_: Any, record: Any, __: Any) -> None:

@@ -10,9 +10,8 @@ from sqlalchemy.orm import Session
 from txbridge import Message
 from txbridge.client.outbox_values import row_of_message
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.hidden_transaction import is_in_transaction
+from txbridge_sqlalchemy.hidden_transaction import refuse_autocommit
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
-from txbridge_sqlalchemy.work import AUTOCOMMIT
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -69,8 +68,7 @@ class Outbox:
 
     def write_rows(self, connection: Connection, rows: list[dict[str, object]]) -> None:
         """Insert the rows of messages. Raises as `add`."""
-        if _commits_statements(connection):
-            raise UsageError(AUTOCOMMIT)
+        refuse_autocommit(connection)
         connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
         if self._notify is not None and connection.dialect.name == "postgresql":
             connection.execute(self._notify)
@@ -80,13 +78,3 @@ class Outbox:
         if not hasattr(given, "run_sync"):
             raise UsageError(f"an AsyncConnection or an AsyncSession is needed, not {type(given).__name__}")
         await given.run_sync(self.add, *messages)
-
-
-def _commits_statements(connection: Connection) -> bool:
-    """Whether the driver commits each statement by itself."""
-    pooled = connection.connection
-    if connection.dialect.name != "sqlite":
-        return getattr(pooled.dbapi_connection, "autocommit", None) is True
-    # sqlite3 begins one by itself unless its isolation_level is None. Then the application may have done it.
-    begins = getattr(pooled.driver_connection, "isolation_level", "") is not None
-    return not begins and is_in_transaction(pooled.driver_connection) is False

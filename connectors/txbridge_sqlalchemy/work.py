@@ -19,9 +19,10 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransactio
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
+from txbridge.client.barrier import is_in_transaction
 from txbridge.client.barrier_listener import LostTransactionError, RowDecidesError
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.hidden_transaction import is_in_transaction, outlives_commit
+from txbridge_sqlalchemy.hidden_transaction import outlives_commit, refuse_autocommit
 from txbridge_sqlalchemy.row import Row
 
 #: The source of the transactions of a listener or an inbox.
@@ -36,10 +37,6 @@ BIND_IT = (
 TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome can stay open for days: leave it out"
 
 
-AUTOCOMMIT = (
-    "the connection commits every statement by itself (AUTOCOMMIT), so nothing can be rolled back. Give an engine "
-    "without it. If you set autocommit by the driver, set it back before the connection returns to its pool"
-)
 OVER = (
     "the transaction has ended while the function ran, by COMMIT or ROLLBACK as text or by an error that was caught: "
     "nothing more can be executed in it. Leave both to txbridge, and put a statement that may fail into a savepoint "
@@ -78,11 +75,9 @@ class Work:
     def write_row(self, row: Row) -> None:
         """Insert the row; from now on COMMIT is sent only if it commits this row.
 
-        Raises RowDecidesError if the row is there already. Raises UsageError if the connection commits every statement
-        by itself. A pool may have one such among others, when an application has set it so by the driver.
+        Raises RowDecidesError if the row is there already. Raises UsageError as refuse_autocommit.
         """
-        if getattr(self._pooled.dbapi_connection, "autocommit", None) is True:
-            raise UsageError(AUTOCOMMIT)
+        refuse_autocommit(self.connection)
         try:
             if self.connection.dialect.name == "postgresql":
                 self._xid = row.insert_for_xid(self.connection)

@@ -34,6 +34,7 @@ from txbridge_sqlalchemy import Rollback, create_table
 
 from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
 from tests.support.listeners import answer_of
+from tests.support.mariadb import in_new_database
 from tests.support.sql_application import COMMIT, ROLLBACK, in_new_schema, message
 from tests.support.sql_service import SqlService
 
@@ -182,6 +183,12 @@ def engine(request, tmp_path_factory):
     if request.param == "sqlite":
         made = create_engine(f"sqlite:///{tmp_path_factory.mktemp('scripts')}/app.db?timeout=0.2")
         event.listen(made, "connect", check_foreign_keys)
+    elif request.param == "mariadb":
+        made = create_engine(in_new_database(request.getfixturevalue("mariadb_server"), "scripts"))
+        with made.begin() as connection:  # it has no constraints that wait for COMMIT
+            rows.create(connection)
+            line = "id INTEGER PRIMARY KEY AUTO_INCREMENT, `row` INTEGER REFERENCES `rows` (id)"
+            connection.exec_driver_sql(f"CREATE TABLE `lines` ({line})")
     else:
         made = create_engine(in_new_schema(request.getfixturevalue("postgres_url"), "scripts"))
     create_table(made)
@@ -221,7 +228,7 @@ def check_foreign_keys(dbapi, _):
 
 #: The database, and the way in which the transaction is opened. Asynchronous drivers share most code.
 CASES = [
-    *itertools.product(("sqlite", "postgresql"), ("connection", "session", "django")),
+    *itertools.product(("sqlite", "postgresql", "mariadb"), ("connection", "session", "django")),
     ("postgresql", "asyncpg-session"),
     *(
         pytest.param(database, f"{driver}-{opens}", marks=pytest.mark.long)
@@ -231,6 +238,7 @@ CASES = [
             ("postgresql", "psycopg", "session"),
             ("sqlite", "aiosqlite", "connection"),
             ("sqlite", "aiosqlite", "session"),
+            ("mariadb", "asyncmy", "connection"),
         )
     ),
 ]
@@ -258,8 +266,8 @@ def test_the_answer_is_commit_exactly_when_the_rows_are_there(engine, listener, 
     with engine.connect() as connection:
         found = set(connection.execute(select(rows.c.id).where(rows.c.owner == name)).scalars())
     assert answer in (None, COMMIT if script.marker in found else ROLLBACK)
-    if not {"text_commit", "commit"} & set(steps):
-        # All rows or none are there, unless the application itself committed some.
+    if not {"text_commit", "commit", *(["text_begin"] if engine.dialect.name == "mysql" else [])} & set(steps):
+        # All rows or none are there, unless the application itself committed some; on MySQL, BEGIN does.
         assert script.marker in found or not found
     # No transaction runs any more, so a check gets a definite answer.
     assert listener.check_local_transaction(message(name)) is (COMMIT if script.marker in found else ROLLBACK)

@@ -8,7 +8,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 #: The drivers of each database.
-DRIVERS = {"sqlite": ("aiosqlite",), "postgresql": ("psycopg", "asyncpg")}
+DRIVERS = {"sqlite": ("aiosqlite",), "postgresql": ("psycopg", "asyncpg"), "mysql": ("asyncmy",)}
 
 
 def async_twin(url: str, driver: str = "", **options: Any) -> AsyncEngine:

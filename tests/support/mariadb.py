@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url
 
 _PROGRAMS = ("mariadbd", "mariadb-install-db")
 _START_TIMEOUT_S = 60.0
@@ -59,3 +59,13 @@ def running_mariadb() -> Iterator[str]:
         process.send_signal(signal.SIGKILL)
         process.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_new_database(url: str, name: str) -> str:
+    """The URL of another database of the server, which is made. Statements wait for locks for a second."""
+    admin = create_engine(url)
+    with admin.begin() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    admin.dispose()
+    made = make_url(url).set(database=name)
+    return made.update_query_dict({"init_command": "SET innodb_lock_wait_timeout = 1"}).render_as_string()

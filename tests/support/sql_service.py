@@ -7,16 +7,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 from txbridge_sqlalchemy import AsyncSqlTransactionListener, SqlTransactionListener
 
-from tests.support.async_engine import async_twin
+from tests.support.async_engine import DRIVERS, async_twin
 from tests.support.sql_application import place
 from txbridge import LocalTransactionState, MessageExt
 
-#: The forms of the listener. Those for asyncio take the driver asyncpg, aiosqlite with SQLite.
+#: The forms of the listener. Those for asyncio take the last driver of the database.
 FORMS = ("connection", "session", "asyncio", "asyncio-session")
 
 
@@ -40,7 +40,7 @@ class SqlService:
             database = sessionmaker(self.engine) if form == "session" else self.engine
             self.listener = SqlTransactionListener(database, function, **options)
         else:
-            driver = driver or ("aiosqlite" if url.startswith("sqlite") else "asyncpg")
+            driver = driver or DRIVERS[make_url(url).get_backend_name()][-1]
             more = {} if isolation_level is None else {"isolation_level": isolation_level}
             self._runner, self.engine = asyncio.Runner(), async_twin(url, driver, **more)
 

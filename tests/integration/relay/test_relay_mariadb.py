@@ -14,7 +14,7 @@ from txbridge_sqlalchemy import Outbox, OutboxTable, SqlTransactionListener, cre
 from txbridge_sqlalchemy.outbox_table import outbox_metadata
 from txbridge_sqlalchemy.table import metadata
 
-from tests.support import http, mariadb, sql_application
+from tests.support import http, sql_application
 from tests.support.harness import eventually
 from tests.support.relays import add_rows, end_gently, make_outbox, relaying, require_exact, rows_left, wait_relayed
 from tests.support.sql_application import order_ids, place
@@ -22,15 +22,10 @@ from tests.support.stopped import wait_stopped
 from txbridge import Message, SendStatus, TransactionProducer
 from txbridge.embedded.ports import free_port
 
-pytestmark = pytest.mark.skipif(
-    not mariadb.IS_THERE, reason="no MariaDB: Debian has it in mariadb-server, and its driver in python3-pymysql"
-)
 
-
-@pytest.fixture(scope="module")
-def url():
-    with mariadb.running_mariadb() as made:
-        yield made
+@pytest.fixture
+def url(mariadb_server):
+    return mariadb_server
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine
 from txbridge_sqlalchemy import create_outbox
 
-from tests.support import sql_application
+from tests.support import mariadb, sql_application
 
 _schemas = count(1)
 
@@ -38,6 +38,12 @@ def engine(url):
 def postgresql_url(postgres_url):
     """A new schema."""
     return sql_application.in_new_schema(postgres_url, f"t{next(_schemas)}_{time.time_ns()}")
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server):
+    """A new database."""
+    return mariadb.in_new_database(mariadb_server, f"t{next(_schemas)}")
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from txbridge_sqlalchemy import (
     SqlTransactionListener,
     create_table,
 )
-from txbridge_sqlalchemy.hidden_transaction import is_in_transaction
 
 from tests.support import sql_application
 from tests.support.async_engine import async_twin
@@ -32,7 +31,8 @@ from tests.support.cancel_at import cancelled_everywhere
 from tests.support.consumed import Record
 from tests.support.sql_application import COMMIT, ROLLBACK, message, order_ids, orders
 from tests.support.sql_application import place_async as place
-from txbridge import Rollback, UsageError
+from txbridge import Rollback
+from txbridge.client.barrier import is_in_transaction
 
 SET_TENANT = "SET LOCAL app.tenant = 'one'"
 
@@ -318,48 +318,6 @@ def test_a_connection_that_several_share_is_left_alone():
     assert listener.execute_local_transaction(message("A" * 32), 1) is COMMIT
     assert ids(shared) == {1, 7}
     shared.dispose()
-
-
-def test_a_connection_that_commits_every_statement_is_refused_also_if_it_is_the_only_one(engine, postgresql_url):
-    """An application has set autocommit by the driver, after the start, and has not set it back."""
-    single = create_engine(postgresql_url, pool_size=1, max_overflow=0)
-    listener = SqlTransactionListener(single, sql_application.place)
-    listener.verify()
-    raw = single.raw_connection()
-    raw.dbapi_connection.autocommit = True
-    raw.close()
-    with pytest.raises(UsageError, match=r"commits every statement by itself \(AUTOCOMMIT\)"):
-        listener.execute_local_transaction(message("A" * 32), 1)
-    assert ids(engine) == set()
-    single.dispose()
-
-
-@pytest.mark.parametrize("opens", ["connection", "session"])
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"], indirect=True)
-def test_the_asynchronous_listener_and_inbox_refuse_it_too(engine, run, opens):
-    def hook(twin, _):
-        def checkout(dbapi_connection, *_):
-            dbapi_connection.autocommit = dbapi_connection.autocommit or bool(leaks)
-
-        event.listen(twin.sync_engine, "checkout", checkout)
-
-    leaks = []
-
-    async def bill(connection, record):
-        await connection.execute(insert(orders).values(id=record.offset()))
-
-    async def program(database):
-        listener, inbox = AsyncSqlTransactionListener(database, place), AsyncInbox(database, "billing")
-        await listener.verify()
-        await inbox.verify()
-        leaks.append(True)
-        with pytest.raises(UsageError, match="commits every statement by itself"):
-            await listener.execute_local_transaction(message("A" * 32), 1)
-        with pytest.raises(UsageError, match="commits every statement by itself"):
-            await inbox.process(Record(offset=2), bill)
-
-    run(hook, opens, program)
-    assert ids(engine) == set()
 
 
 def test_the_drivers_know_whether_they_are_in_a_transaction(postgresql_url, sqlite_url):

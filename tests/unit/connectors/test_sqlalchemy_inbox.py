@@ -348,23 +348,6 @@ def test_the_wrong_kind_of_engine(sqlite_url):
         AsyncInbox(create_engine(sqlite_url), "billing")
 
 
-def test_connections_that_commit_by_themselves_are_refused(url, engine):
-    autocommit = create_engine(url, isolation_level="AUTOCOMMIT")
-    with pytest.raises(UsageError, match="AUTOCOMMIT"):
-        Inbox(autocommit, "billing").process(delivered(), add_effect)
-    autocommit.dispose()
-    assert (what(engine), noted(engine)) == ([], [])
-
-    async def refused():
-        twin = async_twin(url, isolation_level="AUTOCOMMIT")
-        with pytest.raises(UsageError, match="AUTOCOMMIT"):
-            await AsyncInbox(twin, "billing").verify()
-        await twin.dispose()
-
-    asyncio.run(refused())
-    assert noted(engine) == []
-
-
 def test_a_missing_table_is_an_error_of_the_database(url):
     engine = create_engine(url)
     with pytest.raises(DBAPIError, match="txbridge_inbox"):

@@ -777,23 +777,6 @@ def test_a_missing_table_is_named(url):
     engine.dispose()
 
 
-def test_autocommit_is_refused(engine, make):
-    service = make(isolation_level="AUTOCOMMIT")
-    with pytest.raises(UsageError, match="AUTOCOMMIT"):
-        service.verify()
-    with pytest.raises(UsageError, match="AUTOCOMMIT"):
-        service.execute_local_transaction(MESSAGE, 1)
-    with pytest.raises(UsageError, match="AUTOCOMMIT"):
-        service.check_local_transaction(MESSAGE)
-    assert rows(engine) == []
-    assert rows(engine, transactions) == []
-
-
-def test_autocommit_of_an_option_is_refused(engine):
-    with pytest.raises(UsageError, match="AUTOCOMMIT"):
-        SqlTransactionListener(engine.execution_options(isolation_level="AUTOCOMMIT"), place).verify()
-
-
 def test_dirty_reads_are_refused(url, engine):
     dirty = create_engine(url, isolation_level="READ UNCOMMITTED")
     with pytest.raises(UsageError, match="READ UNCOMMITTED"):

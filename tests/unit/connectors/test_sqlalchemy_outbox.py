@@ -132,24 +132,6 @@ async def test_async_add_refuses_a_plain_connection(engine):
         await Outbox().async_add(connection, WHOLE)
 
 
-def test_a_connection_that_commits_every_statement_is_refused(url):
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
-    create_outbox(engine)
-    with engine.connect() as connection, pytest.raises(UsageError, match="AUTOCOMMIT"):
-        Outbox().add(connection, WHOLE)
-    assert waiting(engine) == []
-    engine.dispose()
-
-
-async def test_an_asynchronous_one_on_sqlite_is_refused_too(sqlite_url):
-    engine = async_twin(sqlite_url, "aiosqlite").execution_options(isolation_level="AUTOCOMMIT")
-    async with engine.begin() as connection:
-        await connection.run_sync(outbox_metadata.create_all)
-        with pytest.raises(UsageError, match="AUTOCOMMIT"):
-            await Outbox().async_add(connection, WHOLE)
-    await engine.dispose()
-
-
 def test_transactions_that_the_application_begins_on_sqlite_are_transactions(sqlite_url):
     engine = create_engine(sqlite_url)
     create_outbox(engine)
