@@ -435,7 +435,9 @@ class Simulation:
     def _mishap_rebalance(self) -> None:
         """Start another owner while the former still works. That one is told to stop, sooner or later."""
         if len(self._living()) > 3:
-            stale = [one for one in self._living() if self.assigned[one.partition] is not one]
+            # Those that have assumed a partition may still get it.
+            left = [one for one in self._living() if one not in self._assumed]
+            stale = [one for one in left if self.assigned[one.partition] is not one]
             if stale:
                 self.world.trace(f"{stale[0].name}: is told to stop")
                 stale[0].stop()
