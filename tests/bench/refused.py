@@ -1,4 +1,7 @@
-"""Time from a decision until its message is visible, beside records of other topics that Kafka refuses one by one."""
+"""Time from a decision until its message is visible, beside what has to be refused one by one.
+
+That is records of other topics, which Kafka refuses, and another client's ENDs for half messages beyond HALF's end.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,16 @@ from txbridge.embedded import EmbeddedKafka
 
 #: Goal: a commit takes at most so much longer beside refused records than without (ms).
 _LONGER_MS = 1_000
+#: Goal: a commit takes at most so many times as long beside ENDs for absent half messages as without.
+_TIMES = 1.5
+_P90 = "ms, p90"
 #: Long enough that nothing is checked (ms).
 _NO_CHECKS = 3_600_000
 #: Kafka takes an hour. The worker knows this limit beforehand, and why a compacted topic takes no record without a key.
 #: It does not know whether a record is small enough once it is compressed.
 _TWO_HOURS_MS = 7_200_000
+#: Sources of ENDs, with what they decide.
+_ABSENT = (("client", COMMIT), ("find", 0), ("abandon", 0))
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,8 @@ class _Refused:
     at_once: int = 0
     per_second: int = 0
     topics: int = 1
+    #: ENDs for absent half messages a second.
+    absent: int = 0
 
 
 OPTIONS = {
@@ -46,6 +56,7 @@ OPTIONS = {
     "at_once": (300, "refused records at once"),
     "per_second": (15, "refused records a second"),
     "topics": (10, "topics that refuse records, of the last one"),
+    "absent": (10, "ENDs a second for half messages beyond HALF's end"),
     "rounds": (3, ROUNDS[1]),
 }
 
@@ -59,6 +70,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             per_second=options.per_second, topics=options.topics
         ),
     }
+    absent = f"{options.absent} absent a second"
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         standing(kafka, check_after=_NO_CHECKS) as stand,
@@ -66,7 +78,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ):
         measures = {
             name: partial(_measured, client, stand.bridge, load, options.rate, options.seconds)
-            for name, load in loads.items()
+            for name, load in {**loads, absent: _Refused(absent=options.absent)}.items()
         }
         found = by_turns(options.rounds, measures)
     ratios = {
@@ -76,6 +88,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for name in loads
         if name != "without"
         for what, figure in (("median", P50), ("p99", P99))
+    } | {
+        f"commit beside ENDs for absent half messages, {what}, times as long": found.ratio(
+            lambda of, figure=figure: of(absent, figure) / of("without", figure), _TIMES, at_most=True
+        )
+        for what, figure in (("median", P50), ("p90", _P90))
     }
     return {"figures": found.report(), "ratios": ratios}
 
@@ -83,7 +100,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def _measured(client: PacedClient, bridge: Bridge, load: _Refused, rate: int, seconds: int) -> Found:
     with _refused(bridge, load, seconds):
         sent = client.send(rate * seconds, rate, 100)
-    return percentiles([at - since for since, at in zip(sent.called, sent.seen.times, strict=True)])
+    seconds = sorted(at - since for since, at in zip(sent.called, sent.seen.times, strict=True))
+    return percentiles(seconds) | {_P90: seconds[int(len(seconds) * 0.9)] * 1e3}
 
 
 @contextmanager
@@ -96,6 +114,9 @@ def _refused(bridge: Bridge, load: _Refused, seconds: int) -> Iterator[None]:
     ]
 
     def send(_: threading.Event) -> None:
+        for number in paced(load.absent * seconds, load.absent or 1):
+            source, decision = _ABSENT[number % len(_ABSENT)]
+            bridge.end([f"{10**12 + number},{'F' * 32},{decision}"], 0, source=source)
         paces = [0] * load.at_once, paced(load.per_second * seconds, load.per_second or 1)
         for number, _ in enumerate(place for pace in paces for place in pace):
             topic, config = topics[number % len(topics)]
