@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,7 +50,7 @@ from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.each_broker import each_broker
+from txbridge.kafka.each_broker import KeptConnections
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.proven_end import proven_end
@@ -369,13 +369,14 @@ def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
         return AdminClient({**kafka, "logger": logging.getLogger("txbridge.librdkafka")})
 
     policy = CheckPolicy(transaction_timeout=500, transaction_check_interval=500)
+    brokers = KeptConnections(kafka)
     context = PartitionContext(
         kafka=kafka,
         admin=connect(),
         requests=ControllerRequests(connect),
         membership=GroupMembership(connect),
-        each_broker=each_broker(kafka),
-        ends=LogEnds.of_a_process(kafka),
+        brokers=brokers,
+        ends=LogEnds(brokers),
         names=bridge.names,
         policy=policy,
         commit_timeout_ms=10_000,
@@ -392,7 +393,7 @@ def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
 def test_a_worker_proves_where_a_log_ends(scene: Scene) -> None:
     kafka = {"bootstrap.servers": scene.secure.secure, **scene.user("worker").settings}
     scene.bridge.prepare(scene.real, b"one", partition=1)
-    with each_broker(kafka)() as brokers:
+    with closing(KeptConnections(kafka)) as brokers:
         ends = [proven_end(brokers, scene.bridge.names.half, partition) for partition in (0, 1)]
         assert ends == [0, 1]
         assert proven_end(brokers, scene.bridge.names.end, 0) == 0

@@ -47,7 +47,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.proven_end import EachBroker
+from txbridge.kafka.proven_end import LATEST, EachBroker
 from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
@@ -371,10 +371,9 @@ def a_check_answers_for_any_database() -> None:
 
 
 def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
-    for node in brokers.list_nodes():
-        view = brokers.view_of(node, topic, partition)
-        if view is not None and view.leader == node:
-            return brokers.end_of(node, topic, partition)
+    for node, view in brokers.views_of(topic, partition):
+        if view.leader == node:
+            return (brokers.offsets_of(node, topic, [partition], LATEST) or {}).get(partition)
     return None
 
 

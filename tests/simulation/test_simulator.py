@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import structlog
 
 from tests.simulation.mutants import MUTANTS
+from tests.simulator.process import Process
 from tests.simulator.records import end_headers, half_headers
 from tests.simulator.runner import run_range
 from tests.simulator.simulation import Simulation
@@ -86,49 +89,82 @@ def test_a_take_over_that_was_overtaken_is_fenced_and_not_refused():
     # the first one told the operator to restore OFFSET from a backup, and took the fence again without asking the
     # group.
     for calls in range(1, 25):
-        logged = [name for name, _ in _overtaken_after(calls)]
+        logged = _overtaken_after(calls)
         assert "refused" not in logged
         # The owner that takes the fence last serves; the other one notices it.
         assert "partition_taken_over" in logged
         assert "fenced" in logged or calls == 1
 
 
-def _overtaken_after(calls: int) -> list[tuple[object, object]]:
+def _overtaken_after(calls: int) -> list[str]:
     """Events that owners log when the first is paused after so many I/O calls, and a second one starts and commits."""
-    simulation, logged = Simulation(0), []
-    world, names = simulation.world, simulation.names
-    world.faults.clear()
-
-    def note(_logger, _method, event):
-        logged.append((event["event"], event.get("error")))
-        raise structlog.DropEvent
-
-    def run(process, until):
-        for _ in range(500):
-            if until():
-                return
-            take_turn(world, process, 20)
-
-    structlog.configure(processors=[note], cache_logger_on_first_use=False)
-    try:
+    simulation = Simulation(0)
+    names = simulation.names
+    with _events_of(simulation) as logged:
         simulation.start_owner(0)
         first = simulation.processes[-1]
         first.actor.run(calls)
         first.actor.is_paused = True
         simulation.start_owner(0)
-        headers = half_headers("orders", "group0", "A" * 32)
-        world.cluster.append_plain((names.half, 0), (b"key", b"value", headers, 0))
-        world.cluster.append_plain((names.end, 0), (None, b"0," + b"A" * 32 + b",8", end_headers("group0"), 0))
-        op = world.cluster.logs[names.op, 0]
-        run(simulation.processes[-1], lambda: op.entries and not op.open)
+        _commit_one(simulation)
+        op = simulation.world.cluster.logs[names.op, 0]
+        _run(simulation, lambda: op.entries and not op.open)
         assert op.entries
         first.actor.is_paused = False
-        run(first, lambda: len(logged) > 2)
-        return logged
+        _run(simulation, lambda: len(logged) > 2, first)
+    return logged
+
+
+@pytest.mark.parametrize("fault", ["metadata not answered", "offsets not answered"])
+def test_p8_a_question_that_is_not_answered_ends_no_ownership(fault):
+    """Such a question used to end it, with a take-over that asks many more. Under load that went on for ever."""
+    simulation = Simulation(0)
+    world, names = simulation.world, simulation.names
+    with _events_of(simulation) as logged:
+        simulation.start_owner(0)
+        _run(simulation, lambda: "partition_taken_over" in logged)
+        world.faults[fault] = 1.0
+        _commit_one(simulation)
+        until = world.now + 60_000
+        _run(simulation, lambda: world.now > until)
+        assert logged == ["partition_taken_over", "kafka_unavailable"]
+        del world.faults[fault]
+        _run(simulation, lambda: world.cluster.logs[names.op, 0].entries)
+    assert logged == ["partition_taken_over", "kafka_unavailable"]
+
+
+@contextmanager
+def _events_of(simulation: Simulation) -> Iterator[list[str]]:
+    """The events that owners log meanwhile, without other faults than those of the test."""
+    logged: list[str] = []
+
+    def note(_logger, _method, event):
+        logged.append(event["event"])
+        raise structlog.DropEvent
+
+    simulation.world.faults.clear()
+    structlog.configure(processors=[note], cache_logger_on_first_use=False)
+    try:
+        yield logged
     finally:
         for process in simulation.processes:
             process.actor.crash()
         structlog.reset_defaults()
+
+
+def _commit_one(simulation: Simulation) -> None:
+    logs, names = simulation.world.cluster, simulation.names
+    headers = half_headers("orders", "group0", "A" * 32)
+    logs.append_plain((names.half, 0), (b"key", b"value", headers, 0))
+    logs.append_plain((names.end, 0), (None, b"0," + b"A" * 32 + b",8", end_headers("group0"), 0))
+
+
+def _run(simulation: Simulation, until: Callable[[], object], process: Process | None = None) -> None:
+    """Let this owner, or the last one, go on until then, but not for ever."""
+    for _ in range(5_000):
+        if until():
+            return
+        take_turn(simulation.world, process or simulation.processes[-1], 20)
 
 
 #: Found within thirty seeds. They show that the simulator finds defects at all; the other mutants test each of its

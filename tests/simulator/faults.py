@@ -10,7 +10,6 @@ from tests.simulator.world import World
 #: Chance per occasion. Mishaps of the scheduler have weights of their own: here they only have to be listed.
 CHANCES = {
     "offsets not answered": 0.02,
-    "offsets answered late": 0.06,
     "fetch slow": 0.05,
     "fetch small": 0.3,
     "fetch failed": 0.01,

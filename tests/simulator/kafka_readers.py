@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from confluent_kafka import (
-    OFFSET_END,
     TIMESTAMP_LOG_APPEND_TIME,
     KafkaError,
     KafkaException,
@@ -26,7 +25,7 @@ from tests.simulator.partition_log import Stored
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.names import Headers
-from txbridge.kafka.proven_end import View
+from txbridge.kafka.proven_end import LATEST, View
 
 
 def kafka_exception(code: int, text: str, *, fatal: bool = False, abort: bool = False) -> KafkaException:
@@ -104,30 +103,10 @@ class SimulatedConsumer:
         self._place = None
         self._positions.pop(self._number, None)
 
-    def get_watermark_offsets(
-        self, place: TopicPartition, timeout: float = 0.0, *, cached: bool = False
-    ) -> tuple[int, int]:
-        if cached:
-            # The result of an earlier fetch: no I/O, and only for the metrics.
-            return 0, self._world.cluster.logs[place.topic, place.partition].high_watermark
-        self._actor.io(place.topic)
-        if self._world.strikes("offsets not answered"):
-            self._actor.wait(int(timeout * 1000))
-            raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for offsets")
-        end = self._end_of((place.topic, place.partition))
-        if not self._world.has_lost_tail(place.partition) and self._world.strikes("offsets answered late"):
-            # The leader hung, lost its leadership before it was asked, and then goes on: it answers with its old state.
-            end = max(0, end - self._world.random.randint(0, 3))
-            self._actor.wait(self._world.random.randint(2_500, int(timeout * 1000)))
-        self._world.saw(self._actor.name, "offsets", place.topic, end)
-        return 0, end
-
-    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        """The ends of logs. An owner has one partition here, and asks for nothing else."""
-        [place] = places
-        assert place.offset == OFFSET_END
-        _, end = self.get_watermark_offsets(place, timeout)
-        return [TopicPartition(place.topic, place.partition, end)]
+    def get_watermark_offsets(self, place: TopicPartition, *, cached: bool) -> tuple[int, int]:
+        """The result of an earlier fetch: no I/O, and only for the metrics."""
+        assert cached
+        return 0, self._world.cluster.logs[place.topic, place.partition].high_watermark
 
     def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
         self._actor.io()
@@ -193,51 +172,57 @@ class SimulatedConsumer:
         return self._offset < end or self._told_end != self._offset
 
 
+class HasActor(Protocol):
+    """A process, which gets its actor after its clients."""
+
+    actor: Actor
+    witness: Witness
+
+
 class SimulatedBrokers:
-    """Three brokers, asked one by one.
+    """Three brokers, asked at the same time.
 
     A former leader takes itself for the leader; the others know better. An acknowledged record is on two of them: the
     leader, and a follower that knows the leader. The third may know less than both.
     """
 
     _NODES = (1, 2, 3)
+    _TIMEOUT_MS = 2_000
 
-    def __init__(self, world: World, actor: Actor) -> None:
-        self._world, self._actor = world, actor
+    def __init__(self, world: World, process: HasActor) -> None:
+        self._world, self._process = world, process
 
-    def __enter__(self) -> Self:
-        self._actor.io()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Nothing to close."""
 
-    def list_nodes(self) -> Collection[int]:
-        return self._NODES
+    def views_of(self, topic: str, partition: int) -> Iterator[tuple[int, View]]:
+        world, actor = self._world, self._process.actor
+        actor.io(topic)
+        # The former leader is the fastest.
+        for node in () if world.strikes("metadata not answered") else self._roles(topic, partition):
+            if not world.strikes("broker not answering"):
+                former, leader, _ = self._roles(topic, partition)
+                says = former if node == former and self._has_former(topic, partition) else leader
+                world.saw(actor.name, "view", node, topic, says)
+                yield node, View(says, frozenset(self._NODES), frozenset(self._NODES))
+        actor.wait(self._TIMEOUT_MS)
 
-    def view_of(self, node: int, topic: str, partition: int) -> View | None:
-        self._actor.io(topic)
-        if self._world.strikes("broker not answering"):
-            self._actor.wait(2_000)
+    def offsets_of(self, node: int, topic: str, partitions: Iterable[int], at: int) -> Mapping[int, int] | None:
+        """Log starts or ends. An owner has one partition here, and asks for nothing else."""
+        world, actor = self._world, self._process.actor
+        [partition] = partitions
+        actor.io(topic)
+        if world.strikes("broker not answering") or world.strikes("offsets not answered"):
+            actor.wait(self._TIMEOUT_MS)
             return None
         former, leader, _ = self._roles(topic, partition)
-        says = former if node == former and self._has_former(topic, partition) else leader
-        self._world.saw(self._actor.name, "view", node, topic, says)
-        return View(says, frozenset(self._NODES))
-
-    def end_of(self, node: int, topic: str, partition: int) -> int | None:
-        self._actor.io(topic)
-        if self._world.strikes("broker not answering"):
-            self._actor.wait(2_000)
-            return None
-        former, leader, _ = self._roles(topic, partition)
-        end = self._world.cluster.logs[topic, partition].high_watermark
+        end = world.cluster.logs[topic, partition].high_watermark
         if node == former and self._has_former(topic, partition):
-            end = self._world.seen_end((topic, partition), end)
+            end = world.seen_end((topic, partition), end)
         elif node != leader:
-            return None
-        self._world.saw(self._actor.name, "end of", node, topic, end)
-        return end
+            return {}
+        world.saw(actor.name, "offsets of", node, topic, end)
+        return {partition: end if at == LATEST else 0}
 
     def _has_former(self, topic: str, partition: int) -> bool:
         return self._world.has_former_leader((topic, partition))
@@ -256,13 +241,6 @@ class _Description:
     partitions: tuple[int, ...] = ()
     authorized_operations: None = None
     members: tuple[int, ...] = ()
-
-
-class HasActor(Protocol):
-    """A process, which gets its actor after its clients."""
-
-    actor: Actor
-    witness: Witness
 
 
 class SimulatedAdmin:

@@ -145,13 +145,14 @@ class Process:
         outside = _SimulatedOutside(world, self)
         # The actor's clients need the actor. None of them runs before the scheduler starts it.
         admin = cast(AdminClient, SimulatedAdmin(world, self))
+        brokers = SimulatedBrokers(world, self)
         context = PartitionContext(
             kafka=_KAFKA,
             admin=admin,
             requests=ControllerRequests(lambda: cast(AdminClient, SimulatedAdmin(world, self))),
             membership=GroupMembership(lambda: cast(AdminClient, SimulatedAdmin(world, self)), outside),
-            each_broker=self._each_broker,
-            ends=LogEnds.of_a_process(_KAFKA, outside),
+            brokers=brokers,
+            ends=LogEnds(brokers, outside),
             names=names,
             policy=policy,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
@@ -195,9 +196,6 @@ class Process:
         """Tell it to end after the current Kafka transaction."""
         self.owner.stop()
         self.poke()
-
-    def _each_broker(self) -> SimulatedBrokers:
-        return SimulatedBrokers(self._world, self.actor)
 
     def _confirm(self) -> bool:
         self.actor.io()

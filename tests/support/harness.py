@@ -44,7 +44,7 @@ from txbridge.core.names import Headers, Names
 from txbridge.core.transaction_size import Limits
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.each_broker import each_broker
+from txbridge.kafka.each_broker import KeptConnections
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
@@ -226,6 +226,7 @@ class LocalOwner:
     """The owner of one partition in this process. Without Faust, END events come only from `offer`."""
 
     def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
+        self._brokers = context.brokers
         self.owner = PartitionOwner(context, partition, confirm)
         self.owner.start()
 
@@ -246,6 +247,7 @@ class LocalOwner:
         self.owner.stop()
         self.owner.join(120)
         assert not self.owner.is_alive()
+        self._brokers.close()
 
     def __enter__(self) -> Self:
         return self.wait_serving()
@@ -392,13 +394,14 @@ class Bridge:
         transaction. `kafka` are librdkafka's properties besides the servers.
         """
         settings = {name: value for name, value in FAST.items() if name != "session_timeout"} | options
+        brokers = KeptConnections({"bootstrap.servers": self.bootstrap_servers, **kafka})
         context = PartitionContext(
             kafka={"bootstrap.servers": self.bootstrap_servers, **kafka},
             admin=self.admin,
             requests=ControllerRequests(lambda: AdminClient(quiet(self.bootstrap_servers))),
             membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
-            each_broker=each_broker({"bootstrap.servers": self.bootstrap_servers}),
-            ends=LogEnds.of_a_process({"bootstrap.servers": self.bootstrap_servers, **kafka}, outside),
+            brokers=brokers,
+            ends=LogEnds(brokers, outside),
             names=self.names,
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),

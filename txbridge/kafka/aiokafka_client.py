@@ -48,24 +48,28 @@ def aiokafka_runner() -> Iterator[asyncio.Runner]:
 
 
 class _RequestLoop(asyncio.SelectorEventLoop):
-    """An event loop that knows the connections which were opened in it, also when their opening was cancelled."""
+    """An event loop that knows the connections which are open in it, also when their opening was cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened: list[asyncio.Transport] = []
+        self._opened: dict[Any, asyncio.Transport] = {}
 
     async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **keywords: Any) -> Any:
         def make_protocol() -> Any:
             protocol = protocol_factory()
-            on_connection = protocol.connection_made
+            on_connection, on_end = protocol.connection_made, protocol.connection_lost
 
             def connection_made(transport: asyncio.Transport) -> None:
-                self._opened.append(transport)
+                self._opened[protocol] = transport
                 on_connection(transport)
+
+            def connection_lost(error: Exception | None) -> None:
+                self._opened.pop(protocol, None)
+                on_end(error)
 
             # Noting what `create_connection` returns is not enough. A caller that is cancelled right after the TLS
             # handshake gets no transport, and asyncio then waits for the broker to close its side.
-            protocol.connection_made = connection_made
+            protocol.connection_made, protocol.connection_lost = connection_made, connection_lost
             return protocol
 
         return await super().create_connection(make_protocol, *arguments, **keywords)
@@ -76,7 +80,7 @@ class _RequestLoop(asyncio.SelectorEventLoop):
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        for transport in self._opened:
+        for transport in list(self._opened.values()):
             transport.abort()
         # One turn ends the connections, the next one tells their readers.
         for _ in range(2):

@@ -33,7 +33,10 @@ Request = Callable[[AdminClient, float], Mapping[_K, Future[Any]]]
 
 
 class ControllerRequests:
-    """Makes requests that any broker answers, with a client that is made when it is first needed. Thread-safe."""
+    """Makes requests that any broker answers, with a client that is made when it is first needed.
+
+    Thread-safe: an AdminClient serves its callers at the same time, while those of a Consumer wait for each other.
+    """
 
     def __init__(self, connect: Callable[[], AdminClient]) -> None:
         self._connect = connect

@@ -24,6 +24,10 @@ class LogGoneError(TxBridgeError):
     """The log was cut, recreated or emptied below the position of a reader."""
 
 
+class UnansweredError(TxBridgeError):
+    """Kafka has not answered a question. It can be asked again: nothing was decided or written."""
+
+
 class HangingTransactionError(TxBridgeError):
     """A Kafka transaction was left open in an internal topic and hides the records behind it."""
 

@@ -32,7 +32,7 @@ def _why_lost(reader: PartitionReader, names: Names, mark: Mark) -> str | None:
         f"it, or acknowledge the loss with `txbridge acknowledge {reader.partition}`"
     )
     try:
-        reader.ends.wait_for_end(reader.topic, reader.partition, mark.offset + 1)
+        reader.wait_for_end(mark.offset + 1)
         messages = list(read_back(reader, [mark.offset]))
     except LogGoneError:
         return f"{where} ends below offset {mark.offset}, which was read already. {advice}"

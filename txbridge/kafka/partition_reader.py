@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from txbridge.core.names import READER_GROUP
 from txbridge.deadline import Deadline
 from txbridge.kafka.config import reader_config
+from txbridge.kafka.denied import named
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import (
     ALL_BROKERS_DOWN,
@@ -23,10 +24,14 @@ from txbridge.kafka.errors import (
     TIMED_OUT,
     TRANSPORT,
 )
-from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError
+from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError, UnansweredError
 from txbridge.kafka.log import librdkafka_logger
-from txbridge.kafka.log_ends import FETCH_AGAIN_S, REQUEST_TIMEOUT_S, LogEnds, cut_agreement, reading_right_named
+from txbridge.kafka.log_ends import LogEnds, cut_agreement
 
+#: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
+_REQUEST_TIMEOUT_S = 5.0
+#: Pause (s) before the next attempt, when a broker does not have a position yet.
+_FETCH_AGAIN_S = 0.5
 #: Most records that a read to the end takes at a time.
 _READ_AT_ONCE = 5_000
 #: Time (s) for which the last stable offset may stay behind. The coordinator aborts the transaction of a dead owner
@@ -95,7 +100,7 @@ class PartitionReader:
             config["fetch.wait.max.ms"] = _END_WAIT_MS
         self._config = config
         self._client: Consumer | None = None
-        self.ends = ends or LogEnds(self._connect, outside)
+        self._ends = ends
         #: Offset of the next record to read.
         self.position = -1
         #: Monotonic time (s) of the last stop; None while it is started or not connected.
@@ -124,7 +129,6 @@ class PartitionReader:
         """Give up the connection, and read no more until the next start."""
         if self._client is not None:
             self._client.close()
-            self.ends.forget_client(self._client)
             self._client = self._stopped_at = None
 
     def close_if_unused(self, seconds: float) -> None:
@@ -133,11 +137,32 @@ class PartitionReader:
             self.close()
 
     def watermarks(self, topic: str | None = None) -> tuple[int, int]:
-        """Log start and end of this partition, or of the one with its number in another topic. Raises KafkaException.
+        """Log start and end of this partition, or of the one with its number in another topic.
 
-        Without `ends`, only a reader of uncommitted records sees the true end.
+        Without `ends`, only a reader of uncommitted records sees the true end. Raises TimeoutError, KafkaException.
         """
-        return self.ends.bounds(topic or self.topic, self.partition)
+        topic = topic or self.topic
+        try:
+            if self._ends is not None:
+                return self._ends.bounds(topic, self.partition)
+            place = TopicPartition(topic, self.partition)
+            return self._connect().get_watermark_offsets(place, timeout=_REQUEST_TIMEOUT_S)
+        except UnansweredError as error:
+            # What is being read is not read. The caller may be in the middle of a draft, and cannot just ask again.
+            raise TimeoutError(str(error)) from error
+        except KafkaException as error:
+            raise KafkaException(_reading_right_named(error.args[0], topic)) from error
+
+    def wait_for_end(self, reached: int) -> None:
+        """Wait until the log ends at this offset or above. Raises LogGoneError when it does not for CUT_AFTER_S.
+
+        Raises TimeoutError, KafkaException.
+        """
+        is_short = cut_agreement()
+        while (end := self.watermarks()[1]) < reached:
+            if is_short.note(self._outside.monotonic()):
+                raise LogGoneError(f"{self.topic}[{self.partition}] ends at offset {end}, below {reached}")
+            self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
 
     def ask_who_leads(self) -> None:
         """Have librdkafka refresh the metadata, to learn who leads, without waiting for it.
@@ -188,7 +213,7 @@ class PartitionReader:
             elif error.code() == LOG_TRUNCATION:
                 raise LogGoneError(f"{self.topic}[{self.partition}] was cut below {self.position}: {error.str()}")
             elif not error.retriable() and error.code() not in _PASSING:
-                raise KafkaException(reading_right_named(error, self.topic))
+                raise KafkaException(_reading_right_named(error, self.topic))
         return records
 
     def _fetch_again(self, error: KafkaError) -> None:
@@ -200,9 +225,9 @@ class PartitionReader:
         low, _ = self.watermarks()
         if self.position < low or is_short:
             raise LogGoneError(f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}")
-        self._outside.wait(threading.Event(), FETCH_AGAIN_S)
+        self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
         # Of this client, which has to fetch from the leader.
-        self._connect().list_topics(self.topic, timeout=REQUEST_TIMEOUT_S)
+        self._connect().list_topics(self.topic, timeout=_REQUEST_TIMEOUT_S)
         self.start(self.position)
 
     def read_to(self, end: int, stopping: Callable[[], bool]) -> Iterator[Message]:
@@ -247,3 +272,10 @@ _PASSING = frozenset(
         MAX_POLL_EXCEEDED,
     },
 )
+
+
+def _reading_right_named(error: KafkaError, topic: str) -> KafkaError:
+    """The error with the missing right. librdkafka looks up the coordinator of its group, though it never joins."""
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return named(error, "DESCRIBE", f"group {READER_GROUP}")
+    return named(error, "READ", f"topic {topic}")

@@ -15,9 +15,11 @@ that it once was. In general a majority is enough where min.insync.replicas is a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
+
+#: ListOffsets: the timestamps that ask for the log end and the log start.
+LATEST, EARLIEST = -1, -2
 
 
 class View(NamedTuple):
@@ -26,46 +28,37 @@ class View(NamedTuple):
     #: -1 if there is no leader.
     leader: int
     replicas: frozenset[int]
+    #: The brokers that it takes for alive.
+    alive: frozenset[int]
 
 
 class EachBroker(Protocol):
-    """Brokers that are asked one by one. None means that a broker does not answer in time, or does not know."""
+    """Brokers that are asked at the same time, each alone. One that does not answer in time is left out."""
 
-    def list_nodes(self) -> Collection[int]:
-        """The brokers that are alive according to one of them."""
+    def views_of(self, topic: str, partition: int) -> Iterator[tuple[int, View]]:
+        """Answers of the brokers that hold the partition, as they come, each with its node id."""
 
-    def view_of(self, node: int, topic: str, partition: int) -> View | None:
-        """The answer of this broker about a partition."""
+    def offsets_of(self, node: int, topic: str, partitions: Iterable[int], at: int) -> Mapping[int, int] | None:
+        """Log ends or starts (read uncommitted) of the partitions of which this broker takes itself for the leader."""
 
-    def end_of(self, node: int, topic: str, partition: int) -> int | None:
-        """The log end of this broker, if it takes itself for the leader (read uncommitted)."""
-
-
-#: Opens connections of its own to each broker, for as long as the context lasts.
-AskEachBroker = Callable[[], AbstractContextManager[EachBroker]]
+    def close(self) -> None:
+        """Close the connections."""
 
 
 def proven_end(brokers: EachBroker, topic: str, partition: int) -> int | None:
     """The end of the log, as of some moment after the call began; None when it cannot be proven now."""
-    nodes = brokers.list_nodes()
-    first = next((view for node in sorted(nodes) if (view := brokers.view_of(node, topic, partition))), None)
-    if first is None:
-        return None
-    votes: Counter[View] = Counter()
-    # A dead broker would keep the others waiting: only those that are alive are asked.
-    for node in sorted(first.replicas.intersection(nodes)):
-        view = brokers.view_of(node, topic, partition)
-        if view is None or view.leader < 0 or node not in view.replicas:
+    votes: Counter[tuple[int, frozenset[int]]] = Counter()
+    for node, view in brokers.views_of(topic, partition):
+        if view.leader < 0 or node not in view.replicas:
             continue
-        votes[view] += 1
-        if 2 * votes[view] > len(view.replicas):
-            return brokers.end_of(view.leader, topic, partition)
+        vote = (view.leader, view.replicas)
+        votes[vote] += 1
+        if 2 * votes[vote] > len(view.replicas):
+            return (brokers.offsets_of(view.leader, topic, [partition], LATEST) or {}).get(partition)
     return None
 
 
 def can_be_proven(brokers: EachBroker, topic: str, partition: int) -> bool:
     """Whether enough replicas are alive to prove an end, sooner or later; also true when no broker answers now."""
-    nodes = frozenset(brokers.list_nodes())
-    views = (brokers.view_of(node, topic, partition) for node in sorted(nodes))
-    view = next((view for view in views if view), None)
-    return view is None or 2 * len(view.replicas & nodes) > len(view.replicas)
+    _, view = next(brokers.views_of(topic, partition), (-1, None))
+    return view is None or 2 * len(view.replicas & view.alive) > len(view.replicas)

@@ -28,7 +28,7 @@ from txbridge.interrupts import CTRL_C, end_on_signal, if_interrupted
 from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.each_broker import each_broker
+from txbridge.kafka.each_broker import KeptConnections
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log import librdkafka_logger
@@ -139,13 +139,14 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         layout = _wait_for_layout(admin, names, settings)
         membership = GroupMembership(connect)
         require_rights(admin, membership, names, settings.app_id)
+        brokers = KeptConnections(settings.librdkafka)
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,
             requests=ControllerRequests(connect),
             membership=membership,
-            each_broker=each_broker(settings.librdkafka),
-            ends=LogEnds.of_a_process(settings.librdkafka, self.outside),
+            brokers=brokers,
+            ends=LogEnds(brokers, self.outside),
             names=names,
             policy=settings.check_policy,
             commit_timeout_ms=settings.commit_timeout,

@@ -15,7 +15,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
-from txbridge.kafka.proven_end import AskEachBroker
+from txbridge.kafka.proven_end import EachBroker
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.observe.no_longer_held import NoLongerHeld
 from txbridge.worker.slots import PartitionSlots
@@ -30,8 +30,8 @@ class PartitionContext:
     #: Requests about topics while the worker runs.
     requests: ControllerRequests
     membership: GroupMembership
-    #: Connections to each broker, to prove the end of a log.
-    each_broker: AskEachBroker
+    #: Connections to each broker, to learn and to prove where logs end.
+    brokers: EachBroker
     #: Says where the logs of all partitions end.
     ends: LogEnds
     names: Names

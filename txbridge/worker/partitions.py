@@ -23,6 +23,7 @@ from txbridge.kafka.failures import (
     LogGoneError,
     ReadStoppedError,
     TakeOverRefusedError,
+    UnansweredError,
 )
 from txbridge.log import get_logger
 from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
@@ -258,8 +259,16 @@ class PartitionOwner(threading.Thread):
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue
                 decision_log.gather_events(commit_loop.rest)
-                decision_log.take_in_events(commit_loop.idle)
-                commit_loop.run()
+                try:
+                    decision_log.take_in_events(commit_loop.idle)
+                    commit_loop.run()
+                except UnansweredError as error:
+                    # The state is as before. A take-over would have to ask more, with new clients.
+                    self._outside.wait(self._stopping, self._explain_failure(error))
+                else:
+                    if self._error is not None:
+                        self._error = None
+                        self._backoff.reset()
         finally:
             if self._outside.monotonic() - began > _SERVED_WELL_S:
                 self._backoff.reset()
@@ -414,3 +423,4 @@ class Worker:
         deadline = Deadline(STOP_TIMEOUT_S)
         for owner in owners:
             owner.join(deadline.left)
+        self._context.brokers.close()

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.unit.kafka.test_aiokafka_security import CERTIFICATE, KEY
 from txbridge.doctor import admin_requests
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import aiokafka_client, broker_features, each_broker
+from txbridge.kafka.proven_end import LATEST
 
 LIMIT_S = 0.1
 API_VERSIONS, METADATA = 18, 3
@@ -66,9 +67,9 @@ class SilentBroker:
 
 
 def ask_each_broker(kafka: dict[str, object]) -> None:
-    with each_broker.each_broker(kafka)() as brokers:
-        if brokers.list_nodes():
-            assert brokers.end_of(1, "orders", 0) is None
+    with closing(each_broker.KeptConnections(kafka)) as brokers:
+        assert list(brokers.views_of("orders", 0)) == []
+        assert brokers.offsets_of(1, "orders", [0], LATEST) is None
 
 
 def ask_as_doctor(kafka: dict[str, object]) -> None:

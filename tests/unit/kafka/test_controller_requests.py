@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import socket
 import time
 import weakref
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -139,6 +141,23 @@ def test_nor_do_clients_of_confluent_kafka_that_no_broker_answers() -> None:
         assert [client() for client in made] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_questions_of_several_threads_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one Consumer do: confluent-kafka serves them one after the other. Those of an AdminClient do not."""
+    monkeypatch.setattr(controller_requests, "_ATTEMPTS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0}
+        shared = ControllerRequests(lambda: AdminClient({**settings, "logger": logging.getLogger("silent")}))
+        questions: list[Callable[[], object]] = [
+            lambda: shared.describe_topics(["orders"], 3.0),
+            lambda: shared.lend_client(lambda client: client.list_topics(timeout=3.0)),
+        ] * 3
+        began = time.monotonic()
+        with ThreadPoolExecutor(len(questions)) as threads:
+            errors = [asked.exception() for asked in [threads.submit(question) for question in questions]]
+        assert all(isinstance(error, KafkaException | TimeoutError) for error in errors)
+        assert time.monotonic() - began < 2 * 3.0
 
 
 def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:

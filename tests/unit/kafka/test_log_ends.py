@@ -1,18 +1,17 @@
-"""Questions about log ends: one for all partitions of a leader, none out of date, and a new client after a failure."""
+"""Questions about log ends: one for all partitions of a leader, and none that another broker's silence delays."""
 
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import LogGoneError
+from txbridge.kafka.failures import LogGoneError, UnansweredError
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.proven_end import EARLIEST, View
 
 
 class Kafka(Outside):
@@ -21,11 +20,10 @@ class Kafka(Outside):
     def __init__(self) -> None:
         self.time = 1_000.0
         self.ends = {0: 10, 1: 20, 2: 30}
+        self.leaders = {0: 1, 1: 1, 2: 2}
         #: Partitions of each request for ends.
         self.asked: list[list[int]] = []
-        self.fails = False
-        self.delay = 0.0
-        self.clients = self.closed = 0
+        self.silent: set[int] = set()
 
     def monotonic(self) -> float:
         return self.time
@@ -33,32 +31,19 @@ class Kafka(Outside):
     def wait(self, event: threading.Event, seconds: float) -> None:
         self.time += seconds
 
-    def consumer(self, config: Any) -> Consumer:
-        return self.connect()
+    def views_of(self, _topic: str, partition: int) -> Iterator[tuple[int, View]]:
+        for node in {1, 2} - self.silent:
+            yield node, View(self.leaders[partition], frozenset({1, 2}), frozenset({1, 2}))
 
-    def connect(self) -> Consumer:
-        self.clients += 1
-        made = SimpleNamespace(
-            list_topics=self.list_topics,
-            offsets_for_times=self.offsets_for_times,
-            assign=lambda _places: None,
-            close=self.note_closed,
-        )
-        return cast(Consumer, made)
+    def offsets_of(self, node: int, _topic: str, partitions: Iterable[int], at: int) -> Mapping[int, int] | None:
+        self.asked.append(list(partitions))
+        if node in self.silent:
+            self.time += 2
+            return None
+        return {one: 3 if at == EARLIEST else self.ends[one] for one in partitions if self.leaders[one] == node}
 
-    def note_closed(self) -> None:
-        self.closed += 1
-
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        partitions = {number: SimpleNamespace(id=number, leader=2 if number == 2 else 1) for number in self.ends}
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions)})
-
-    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        self.asked.append([place.partition for place in places])
-        self.time += self.delay
-        if self.fails:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return [TopicPartition(place.topic, place.partition, self.ends[place.partition]) for place in places]
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 @pytest.fixture
@@ -68,7 +53,7 @@ def kafka() -> Kafka:
 
 @pytest.fixture
 def ends(kafka: Kafka) -> LogEnds:
-    return LogEnds(kafka.connect, kafka)
+    return LogEnds(kafka, kafka)
 
 
 def test_partitions_of_one_leader_share_a_request(kafka: Kafka, ends: LogEnds) -> None:
@@ -100,33 +85,13 @@ def test_a_log_that_was_cut_is_gone_after_ten_seconds_of_such_answers(kafka: Kaf
         ends.end_from("END", 0, 11, 0.5)
 
 
-def test_a_late_answer_is_not_believed(kafka: Kafka, ends: LogEnds) -> None:
-    kafka.delay = 2.5
-    with pytest.raises(KafkaException, match="3 answers about the end of END came late"):
+def test_a_leader_that_is_silent_is_given_up_once_another_one_is_named(kafka: Kafka, ends: LogEnds) -> None:
+    assert ends.bounds("END", 0) == (3, 10)
+    kafka.silent = {1}
+    with pytest.raises(UnansweredError, match=r"no leader of END\[0\] says"):
         ends.end_from("END", 0, 10)
-
-
-def test_after_a_failure_the_next_question_has_a_new_client(kafka: Kafka, ends: LogEnds) -> None:
-    kafka.fails = True
-    with pytest.raises(KafkaException):
-        ends.end_from("END", 0, 10)
-    kafka.fails = False
+    reader = PartitionReader({"bootstrap.servers": "127.0.0.1:1"}, "END", 0, committed=False, ends=ends, outside=kafka)
+    with pytest.raises(TimeoutError, match=r"no leader of END\[0\] says"):
+        reader.watermarks()
+    kafka.leaders[0] = 2
     assert ends.end_from("END", 0, 10) == 10
-    assert kafka.clients == 2
-
-
-def test_a_reader_that_was_closed_asks_with_its_next_client(kafka: Kafka) -> None:
-    reader = PartitionReader({"bootstrap.servers": "127.0.0.1:1"}, "END", 1, committed=False, outside=kafka)
-    for clients in (1, 2):
-        assert reader.ends.end_from("END", 1, 20) == 20
-        assert (kafka.clients, kafka.closed) == (clients, clients - 1)
-        reader.close()
-
-
-def test_a_reader_that_is_closed_leaves_the_client_of_the_process_in_use(kafka: Kafka, ends: LogEnds) -> None:
-    ends.end_from("END", 1, 20)
-    reader = PartitionReader({"bootstrap.servers": "127.0.0.1:1"}, "END", 1, committed=False, ends=ends, outside=kafka)
-    reader.start(0)
-    reader.close()
-    ends.end_from("END", 1, 20)
-    assert (kafka.clients, kafka.closed) == (2, 1)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import pytest
 
-from txbridge.kafka.proven_end import View, can_be_proven, proven_end
+from txbridge.kafka.proven_end import LATEST, View, can_be_proven, proven_end
 
 
 class Brokers:
     """The answer of each broker. A broker without one does not respond."""
 
     def __init__(self, leaders: dict[int, int], ends: dict[int, int], alive: Collection[int] = (1, 2, 3)) -> None:
-        self._leaders, self._ends, self._alive = leaders, ends, alive
+        self._leaders, self._ends, self._alive = leaders, ends, frozenset(alive)
         self.replicas = dict.fromkeys(leaders, frozenset({1, 2, 3}))
 
-    def list_nodes(self) -> Collection[int]:
-        return self._alive
-
-    def view_of(self, node: int, topic: str, partition: int) -> View | None:
+    def views_of(self, topic: str, partition: int) -> Iterator[tuple[int, View]]:
         assert (topic, partition) == ("HALF", 7)
-        return View(self._leaders[node], self.replicas[node]) if node in self._leaders else None
+        for node in self._alive & self._leaders.keys():
+            yield node, View(self._leaders[node], self.replicas[node], self._alive)
 
-    def end_of(self, node: int, topic: str, partition: int) -> int | None:
-        assert (topic, partition) == ("HALF", 7)
-        return self._ends.get(node)
+    def offsets_of(self, node: int, topic: str, partitions: Iterable[int], at: int) -> Mapping[int, int] | None:
+        assert (topic, list(partitions), at) == ("HALF", [7], LATEST)
+        return {7: self._ends[node]} if node in self._ends else {}
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 ALL = frozenset({1, 2, 3})

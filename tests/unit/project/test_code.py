@@ -13,10 +13,18 @@ NAMED = {
     "txbridge/client/kafka/producer.py": "HALF or END",
     "txbridge/kafka/admin.py": "HALF, in a command",
     "txbridge/kafka/fence.py": "HALF",
-    "txbridge/kafka/log_ends.py": "HALF, END or OP",
     "txbridge/kafka/partition_reader.py": "the reader's own topic",
     "txbridge/operations/history.py": "in a client of one look, which ends after it",
     "txbridge/testing/sandbox.py": "a topic that a test names",
+}
+#: Each makes a consumer for one thread.
+CONSUMERS = {
+    "connectors/txbridge_rocketmq/door_process.py",
+    "txbridge/client/checks/consumer.py",
+    "txbridge/client/checks/reply_reader.py",
+    "txbridge/client/runtime.py",
+    "txbridge/kafka/environment.py",
+    "txbridge/kafka/partition_reader.py",
 }
 #: Without arguments these follow Unicode, in which 25 characters count as spaces.
 BY_UNICODE = {"split", "rsplit", "strip", "lstrip", "rstrip", "splitlines", "isspace", "isdecimal", "isnumeric"}
@@ -37,6 +45,20 @@ def test_list_topics_names_only_topics_of_ours() -> None:
         and (call.args or any(keyword.arg == "topic" for keyword in call.keywords))
     }
     assert found == set(NAMED)
+
+
+def test_each_consumer_belongs_to_one_thread() -> None:
+    """Calls of one Consumer wait for each other (confluent-kafka 2.16), those of an AdminClient or a Producer do not.
+
+    So what several threads ask is asked by another client: a frozen broker would delay all of them.
+    """
+    found = {
+        path
+        for path, call in calls_in("txbridge", "connectors")
+        if ast.unparse(call.func).endswith((".consumer", "Consumer"))
+        or any(ast.unparse(argument) == "Consumer" for argument in call.args)
+    }
+    assert found == CONSUMERS
 
 
 def test_an_admin_client_has_a_name_until_its_answers_are_there() -> None:

@@ -52,6 +52,7 @@ class Group:
             names=Names(),
             metrics=SimpleNamespace(partitions_found=2),
             requests=None,
+            brokers=SimpleNamespace(close=lambda: None),
             outside=SimpleNamespace(wait=lambda *_: self.meanwhile()),
         )
         self.worker = Worker(context, "workers", ME)

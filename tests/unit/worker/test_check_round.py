@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,9 +29,10 @@ class Round:
         #: The proven end of END. None: no majority of the brokers answers.
         self.proven: int | None = 0
         brokers = SimpleNamespace(
-            list_nodes=lambda: [1], view_of=lambda *_: View(1, frozenset({1})), end_of=lambda *_: self.proven
+            views_of=lambda *_: iter([(1, View(1, frozenset({1}), frozenset({1})))]),
+            offsets_of=lambda *_: None if self.proven is None else {0: self.proven},
         )
-        context.each_broker = lambda: nullcontext(brokers)
+        context.brokers = brokers
         ends = SimpleNamespace(end_from=lambda _topic, _partition, reached: reached)
         state: Any = SimpleNamespace(partition=0, queue=self.queue, ends=ends)
         #: By topic, why nothing can be written to it.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,7 +12,7 @@ import pytest
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.proven_end import EachBroker, View
+from txbridge.kafka.proven_end import View
 from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.restored import Restored
 
@@ -23,8 +22,8 @@ class Kafka(Outside):
 
     def __init__(self) -> None:
         self.time = 0.0
-        #: The end of a fetch, and the end that the asked broker reports.
-        self.readable, self.reported = 5, 5
+        #: The end of a fetch.
+        self.readable = 5
         self.position = 5
         self.topic, self.partition = "HALF", 0
         #: The end that a majority of the brokers proves, and the number of requests to them.
@@ -44,21 +43,16 @@ class Kafka(Outside):
             self.time += timeout
         return came
 
-    @contextmanager
-    def each_broker(self) -> Iterator[EachBroker]:
+    def views_of(self, _topic: str, _partition: int) -> Iterator[tuple[int, View]]:
         self.asked += 1
-        leader = View(1, frozenset({1}))
-        yield cast(
-            EachBroker,
-            SimpleNamespace(
-                list_nodes=lambda: [1],
-                view_of=lambda *_: None if self.proven is None else leader,
-                end_of=lambda *_: self.proven,
-            ),
-        )
+        if self.proven is not None:
+            yield 1, View(1, frozenset({1}), frozenset({1}))
 
-    def end_from(self, _topic: str, _partition: int, reached: int) -> int | None:
-        return self.reported if self.reported >= reached else None
+    def offsets_of(self, _node: int, _topic: str, partitions: Iterable[int], _at: int) -> Mapping[int, int] | None:
+        return None if self.proven is None else dict.fromkeys(partitions, self.proven)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def end(offset: int, *half_offsets: int) -> DecisionRecord:
@@ -73,7 +67,7 @@ class Log:
         queue = SimpleNamespace(read_position=5, must_park=False, entry=lambda _offset: None)
         checkpoint = SimpleNamespace(read=9, marks={})
         self.state = SimpleNamespace(half_reader=self.kafka, ends=self.kafka, queue=queue, checkpoint=checkpoint)
-        self.log = HalfLog(cast(Restored, self.state), self.kafka, self.kafka.each_broker, BrokerClock(0, self.kafka))
+        self.log = HalfLog(cast(Restored, self.state), self.kafka, self.kafka, BrokerClock(0, self.kafka))
         self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
     def ready(self, *batch: DecisionRecord) -> int:
@@ -102,7 +96,7 @@ def test_what_stands_before_goes_first(log: Log) -> None:
 
 
 def test_what_is_on_its_way_is_waited_for(log: Log) -> None:
-    log.kafka.reported = 10
+    log.kafka.proven = 10
     assert log.ready(end(0, 9)) == 0
     log.kafka.readable = 10
     assert log.ready(end(0, 9)) == 1
@@ -113,11 +107,12 @@ def test_what_is_proven_to_be_absent_is_judged_at_once_and_one_proof_is_enough(l
     assert log.kafka.asked == 1
 
 
-def test_nobody_is_asked_one_by_one_while_it_is_on_its_way(log: Log) -> None:
-    log.kafka.reported = 10
+def test_nobody_is_asked_again_while_it_is_on_its_way(log: Log) -> None:
+    log.kafka.proven = 10
     for _ in range(5):
+        log.kafka.time += 0.05
         assert log.ready(end(0, 9)) == 0
-    assert log.kafka.asked == 0
+    assert log.kafka.asked == 1
 
 
 def test_p2_what_a_broker_does_not_know_that_leads_no_more_is_not_absent(log: Log) -> None:
@@ -133,13 +128,13 @@ def test_without_a_majority_nothing_is_absent(log: Log) -> None:
 
 
 def test_answers_below_what_was_read_say_nothing(log: Log) -> None:
-    log.kafka.reported = 4
+    log.kafka.proven = 4
     with pytest.raises(TimeoutError, match="did not come up to offset 10"):
         log.seconds_until(1, end(0, 9))
 
 
 def test_standstills_do_not_add_up_to_a_time_out(log: Log) -> None:
-    log.kafka.reported = 10
+    log.kafka.proven = 10
     for _ in range(3):
         assert log.ready(end(0, 9)) == 0
         log.kafka.time += 70
@@ -154,7 +149,7 @@ def test_a_proof_from_before_the_end_was_read_proves_nothing_about_it(log: Log) 
     assert log.ready(forged) == 1
     log.kafka.proven = None
     assert log.ready(honest) == 0
-    log.kafka.readable = log.kafka.reported = 10
+    log.kafka.readable = 10
     assert log.ready(honest) == 1
 
 

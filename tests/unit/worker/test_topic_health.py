@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
+from txbridge.kafka.failures import UnansweredError
 from txbridge.worker.gates import topic_health
 from txbridge.worker.gates.topic_health import TopicHealth
 
@@ -33,6 +35,8 @@ class Kafka(Outside):
         self.partitions = partitions
         self.seconds = 1_000.0
         self.asked: list[str] = []
+        #: The number of topics after which questions are not answered.
+        self.fails_after = sys.maxsize
         #: Topics to which this user may not write.
         self.denied: set[str] = set()
         #: The configuration of every topic.
@@ -47,6 +51,8 @@ class Kafka(Outside):
     def describe_topics(self, topics: Any, **_options: object) -> dict[str, Future[Any]]:
         answers = dict.fromkeys(topics.topic_names, MISSING)
         self.asked += answers
+        if len(self.asked) > self.fails_after:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         for topic in answers.keys() & self.partitions:
             allowed = AclOperation.READ if topic in self.denied else AclOperation.ALL
             described = {"partitions": [None] * self.partitions[topic], "authorized_operations": [allowed]}
@@ -106,6 +112,20 @@ def test_p8_a_topic_that_has_refused_something_is_judged_by_its_rules_for_twenty
     assert not health.are_clear({"bad"})
     turn(kafka, health, 1.2)
     assert health.are_clear({"bad"})
+
+
+def test_p8_a_look_up_of_many_topics_goes_on_where_kafka_has_not_answered(kafka: Kafka, health: TopicHealth):
+    kafka.partitions = {f"topic{number:03}": 1 for number in range(1_000)}
+    kafka.asked.clear()
+    kafka.fails_after = 500
+    with pytest.raises(UnansweredError):
+        health.look_up(kafka.partitions)
+    answered = [topic for topic in kafka.partitions if health.is_open(topic)]
+    assert len(answered) == 400
+    kafka.asked.clear()
+    kafka.fails_after = sys.maxsize
+    health.look_up(kafka.partitions)
+    assert sorted([*answered, *kafka.asked]) == [*kafka.partitions]
 
 
 def test_p8_rules_that_go_on_explaining_refusals_stay_known_and_are_asked_for_again(kafka: Kafka, health: TopicHealth):

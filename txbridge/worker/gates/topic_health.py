@@ -15,6 +15,7 @@ from txbridge.core.states import TransactionState
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.failures import UnansweredError
 from txbridge.kafka.topic_rules import TOO_LARGE, TopicRules, partition_problem
 from txbridge.log import get_logger
 from txbridge.worker.gates.quarantine import Quarantine
@@ -31,6 +32,8 @@ _STRICT_S = 20.0
 _STRICT_GOOD_FOR_S = 10.0
 #: Bytes of a batch beyond its records, rounded up.
 _BATCH_ROOM = 100
+#: Most topics in one request: clients can name thousands at once, of which a busy broker must answer some in time.
+_MOST_ASKED = 200
 #: Most flushes that topics with a small max.message.bytes may cost one Kafka transaction: 500 take about a second.
 _MOST_FLUSHES = 500.0
 #: A logged right is forgotten when the topic was not tried for this long (s). Checks are tried again within a minute.
@@ -89,18 +92,20 @@ class TopicHealth:
     # --- asking Kafka -----------------------------------------------------------------------------------------------
 
     def look_up(self, topics: Iterable[str]) -> None:
-        """Ask Kafka about topics whose answer is old. Never creates a topic. Raises KafkaException, TimeoutError."""
+        """Ask Kafka about topics whose answer is old. Never creates a topic. Raises UnansweredError.
+
+        What Kafka has answered by then is remembered, so that the next call asks about the rest.
+        """
         now = self._outside.monotonic()
         if now >= self._next_drop:
             self._drop_old(now)
-        unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now}
-        if not unknown:
-            return
-        for topic, found in look_up_topics(self._requests, sorted(unknown)).items():
-            self._log_denied(topic, found.problem, now)
-            good_for = _STRICT_GOOD_FOR_S if topic in self._strict else _GOOD_FOR_S
-            self._topics[topic] = _TopicAnswer(now + (good_for if found.problem is None else _BAD_FOR_S), *found)
-        self._find_limits()
+        unknown = sorted({topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now})
+        for first in range(0, len(unknown), _MOST_ASKED):
+            for topic, found in look_up_topics(self._requests, unknown[first : first + _MOST_ASKED]).items():
+                self._log_denied(topic, found.problem, now)
+                good_for = _STRICT_GOOD_FOR_S if topic in self._strict else _GOOD_FOR_S
+                self._topics[topic] = _TopicAnswer(now + (good_for if found.problem is None else _BAD_FOR_S), *found)
+            self._find_limits()
 
     def _drop_old(self, now: float) -> None:
         """Drop entries that say nothing any more: clients can name any number of topics, and topics come and go."""
@@ -250,7 +255,10 @@ class TopicHealth:
         """
         known = self._topics.pop(topic, None)
         self._strict[topic] = self._outside.monotonic() + _STRICT_S
-        self.look_up([topic])
+        try:
+            self.look_up([topic])
+        except UnansweredError:
+            return False
         rules = self._topics[topic].rules
         if known is not None and known.rules != rules:
             return True

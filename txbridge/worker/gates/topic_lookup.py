@@ -11,6 +11,7 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.errors import UNKNOWN_TOPIC
+from txbridge.kafka.failures import UnansweredError
 from txbridge.kafka.topic_rules import TopicRules
 
 _REQUEST_TIMEOUT_S = 5.0
@@ -30,9 +31,13 @@ class LookedUpTopic(NamedTuple):
 
 
 def look_up_topics(requests: ControllerRequests, topics: Sequence[str]) -> dict[str, LookedUpTopic]:
-    """Ask Kafka about these topics. Never creates one. Raises KafkaException, TimeoutError."""
-    answers, configs = requests.describe_topics_and_configs(topics, _REQUEST_TIMEOUT_S)
-    return {topic: _found(topic, answer, _rules_in(configs[topic])) for topic, answer in answers.items()}
+    """Ask Kafka about these topics. Never creates one. Raises UnansweredError."""
+    try:
+        answers, configs = requests.describe_topics_and_configs(topics, _REQUEST_TIMEOUT_S)
+        return {topic: _found(topic, answer, _rules_in(configs[topic])) for topic, answer in answers.items()}
+    except (KafkaException, TimeoutError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
+        raise UnansweredError(f"looking up topics, {topics[0]} among them: {reason}") from None
 
 
 def _found(topic: str, answer: Future[Any], rules: TopicRules) -> LookedUpTopic:

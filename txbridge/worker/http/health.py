@@ -231,7 +231,7 @@ class Health:
             owner = status.get(partition)
             if owner is None:
                 reasons.append(f"partition {partition}: assigned, not begun yet")
-            elif not owner.serving:
+            elif not owner.serving or owner.error is not None:
                 reasons.append(f"partition {partition}: {owner.error or 'being taken over'}")
             elif owner.clock is not None:
                 reasons.append(f"partition {partition}: {owner.clock}")

@@ -235,7 +235,7 @@ class DecisionLog:
     def take_in_events(self, timeout: float) -> None:
         """Take in what has arrived. Waits at most `timeout` seconds, and only if no record waits already.
 
-        Raises LogGoneError, KafkaException.
+        Raises LogGoneError, UnansweredError, KafkaException.
         """
         room = _WAITING - len(self._waiting)
         if room <= 0 or self._bytes >= _WAITING_BYTES:

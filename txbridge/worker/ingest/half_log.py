@@ -22,21 +22,21 @@ from txbridge.kafka.body_cache import mark_of, offset_of, to_half
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.headers import copyable_headers, headers_of_all
-from txbridge.kafka.proven_end import AskEachBroker, proven_end
+from txbridge.kafka.proven_end import EachBroker, proven_end
 from txbridge.worker.restored import Restored
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
 HALF_BATCH = 10_000
 #: Time for reading HALF up to an offset that END names: a fetch takes milliseconds. After it, Kafka is asked whether
-#: HALF reaches that offset at all.
-_HALF_SOON_S = 0.05
+#: HALF reaches that offset at all. A client that names offsets which are not there delays the others by it.
+_HALF_SOON_S = 0.01
 #: Longest time without a record and without a proof of absence, while HALF is read up to an offset that END names. Then
 #: something is wrong.
 _HALF_TIMEOUT_S = 10.0
-#: Pause between two questions to Kafka about an END record that waits. Each opens connections to some brokers, and the
-#: partition waits for their answers, usually 0.1 s.
-_ASK_EVERY_S = 0.25
-#: If more time than this lies between two questions, this process stood still, and only this much of it counts.
+#: Least time between two proofs of HALF's end. One proof serves all END records that were read by then. It takes
+#: milliseconds, and the partition waits for it.
+_PROVE_EVERY_S = 0.05
+#: If more time than this lies between two looks, this process stood still, and only this much of it counts.
 _MOST_APART_S = 3.0
 #: How often the end of HALF is compared with the position that was read. A reader at the end does not notice that the
 #: log was cut and grows again.
@@ -57,7 +57,7 @@ class _Proof(NamedTuple):
 
     end: int
     #: END offset up to which records had been read before the question. The half messages that they name were stored
-    #: earlier.
+    #: earlier. So one at or above `end` is absent, and one below it is on its way.
     known: int
 
 
@@ -73,17 +73,17 @@ class _Unread:
 class HalfLog:
     """Reads HALF of one partition: as far as decisions name it, and ahead of them."""
 
-    def __init__(self, state: Restored, outside: Outside, each_broker: AskEachBroker, clock: BrokerClock) -> None:
+    def __init__(self, state: Restored, outside: Outside, brokers: EachBroker, clock: BrokerClock) -> None:
         self._state = state
         self._outside = outside
         self._clock = clock
-        self._each_broker = each_broker
+        self._brokers = brokers
         #: END offset of the record that waits for a half message. Then the seconds for which neither a record of HALF
         #: nor a proof of absence has come. Time in which this process stood still does not count.
         self._waits: int | None = None
         self._vain = 0.0
         self._counted_at = 0.0
-        self._asked_at = float("-inf")
+        self._proven_at = float("-inf")
         self._proof = _Proof(0, 0)
         #: END offset below which all records are judged. A record may be applied in several Kafka transactions.
         self._judged_to = 0
@@ -256,7 +256,7 @@ class HalfLog:
     # --- for decisions ----------------------------------------------------------------------------------------------
 
     def look_at_end(self) -> None:
-        """Check from time to time that HALF still reaches what was read of it. Raises LogGoneError, KafkaException."""
+        """Check from time to time that HALF still reaches what was read of it. Raises LogGoneError, UnansweredError."""
         now = self._outside.monotonic()
         if now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
@@ -318,10 +318,8 @@ class HalfLog:
         now, first = self._outside.monotonic(), records[0]
         if self._waits != first.offset:
             self._waits, self._vain, self._counted_at = first.offset, 0.0, now
-        if now - self._asked_at >= _ASK_EVERY_S:
-            lowest = self._lowest_unread(first)
-            assert lowest is not None
-            self._ask_end(lowest, end_position)
+        if first.offset >= self._proof.known and now - self._proven_at >= _PROVE_EVERY_S:
+            self._prove_end(end_position)
         judged = 0
         for record in records:
             unread = self._lowest_unread(record)
@@ -329,30 +327,28 @@ class HalfLog:
                 break
             judged += 1
             self._judged_to = record.offset + 1
+        if not judged:
+            self._count_in_vain(first)
         return judged
 
-    def _ask_end(self, lowest: int, end_position: int) -> None:
-        """Ask where HALF ends. Raises TimeoutError when `lowest` neither comes nor is proven to be absent.
-
-        A decision is refused for an absent message only if the absence is certain. So the end that the supposed leader
-        reports has to be proven.
-        """
+    def _prove_end(self, end_position: int) -> None:
+        """Prove where HALF ends: a decision is refused for an absent message only if the absence is certain."""
         reader = self._state.half_reader
-        end = self._state.ends.end_from(reader.topic, reader.partition, reader.position)
-        if end is not None and end <= lowest:
-            with self._each_broker() as brokers:
-                proven = proven_end(brokers, reader.topic, reader.partition)
-            if proven is not None:
-                self._proof = _Proof(proven, end_position)
-        now = self._asked_at = self._outside.monotonic()
+        end = proven_end(self._brokers, reader.topic, reader.partition)
+        self._proven_at = self._outside.monotonic()
+        # An end below what was read shows that the log was cut, which is found out elsewhere.
+        if end is not None and end >= reader.position:
+            self._proof = _Proof(end, end_position)
+
+    def _count_in_vain(self, record: DecisionRecord | MalformedRecord) -> None:
+        """Raise TimeoutError when what this record of END names neither comes for long nor is proven to be absent."""
+        now, reader = self._outside.monotonic(), self._state.half_reader
         self._vain += min(now - self._counted_at, _MOST_APART_S)
         self._counted_at = now
-        if self._proof.known == end_position and self._proof.end <= lowest:
-            self._vain = 0.0
-        elif self._vain > _HALF_TIMEOUT_S:
+        if self._vain > _HALF_TIMEOUT_S:
             raise TimeoutError(
-                f"{reader.topic}[{reader.partition}] did not come up to offset {lowest + 1}, nor does a majority of "
-                f"its brokers say who leads it, and that leader that it ends before",
+                f"{reader.topic}[{reader.partition}] did not come up to offset {_highest(record) + 1}, nor does a "
+                f"majority of its brokers say who leads it, and that leader that it ends before",
             )
 
     def _is_absent(self, offset: int, half_offset: int) -> bool:

@@ -73,7 +73,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     """Become the owner and restore the state.
 
     Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, ReadStoppedError, TimeoutError,
-    KafkaException.
+    UnansweredError, KafkaException.
     """
     return _TakeOver(context, partition, stopping).restore_state()
 

@@ -90,17 +90,15 @@ class StateReader:
         While too many replicas are down for a proof, it is the end that the leader reports. With two replicas that is
         so when one is down. With three and min.insync.replicas 2, nothing can be written then.
 
-        Raises TimeoutError, ReadStoppedError, KafkaException.
+        Raises TimeoutError, UnansweredError, ReadStoppedError, KafkaException.
         """
         outside = self._context.outside
         until = outside.monotonic() + _PROVE_S
         while True:
-            with self._context.each_broker() as brokers:
-                end = proven_end(brokers, topic, self._partition)
-                gone = end is None and not can_be_proven(brokers, topic, self._partition)
+            end = proven_end(self._context.brokers, topic, self._partition)
             if end is not None:
                 return end
-            if gone:
+            if not can_be_proven(self._context.brokers, topic, self._partition):
                 return self._context.ends.bounds(topic, self._partition)[1]
             if outside.monotonic() > until:
                 raise TimeoutError(f"no majority of the brokers of {topic}[{self._partition}] says who leads it")

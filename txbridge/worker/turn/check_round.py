@@ -31,8 +31,7 @@ ROUND_S = 0.05
 _VAIN_ROUND_S = 0.25
 #: Before a discard the end of END is proven. The broker that says where END ends may no longer lead END, and may not
 #: know the last decisions. A check does no harm then: its answer repeats the decision. A discard does harm: the
-#: decision would be refused as late. One proof serves all messages that are due by then. It costs a few connections to
-#: Kafka.
+#: decision would be refused as late. One proof serves all messages that are due by then.
 _PROVE_EVERY_S = 1.0
 #: A majority of the brokers of END answers, except for a moment around an election. A longer absence is logged.
 _UNPROVEN_S = 30.0
@@ -75,7 +74,7 @@ class CheckRound:
         self._next_round = 0.0
         self._due: Horizon | None = None
         # The same for discards, with a proven end of END.
-        self._each_broker = context.each_broker
+        self._brokers = context.brokers
         self._proven: Horizon | None = None
         self._discard_as_of: int | None = None
         self._next_proof = 0.0
@@ -125,8 +124,7 @@ class CheckRound:
             return
         if self._proven is not None and due <= self._proven.due:
             return
-        with self._each_broker() as brokers:
-            end = proven_end(brokers, self._names.end, self._state.partition)
+        end = proven_end(self._brokers, self._names.end, self._state.partition)
         self._next_proof = self._outside.monotonic() + _PROVE_EVERY_S
         if end is not None:
             self._proven, self._unproven_since = Horizon(now, end), None

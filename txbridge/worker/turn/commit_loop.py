@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.plan.choice import first_entries, lacks_the_rest
+from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.config import BATCH_BYTES
-from txbridge.kafka.failures import AbortedError, LogGoneError
+from txbridge.kafka.failures import AbortedError, LogGoneError, UnansweredError
+from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
@@ -50,7 +55,7 @@ class CommitLoop:
         self.clock = BrokerClock(state.partition, context.outside)
         refused_checks = RefusedChecks(context.outside)
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
-        self._half = HalfLog(state, context.outside, context.each_broker, self.clock)
+        self._half = HalfLog(state, context.outside, context.brokers, self.clock)
         self._decisions = decision_log
         self._committer = Committer(
             context, state, self._half, decision_log, self._topics, refused_checks, self._size, self.clock
@@ -117,7 +122,8 @@ class CommitLoop:
     def run(self) -> None:
         """Run one turn: at most one Kafka transaction, with waiting decisions and due work.
 
-        Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
+        Raises UnansweredError when Kafka has not answered a question: the turn can be run again. Raises FencedError,
+        LogGoneError, TimeoutError, KafkaException.
         """
         state, planner, clock, decision_log = self._state, self._planner, self.clock, self._decisions
         # Look.
@@ -148,8 +154,10 @@ class CommitLoop:
         if as_of is None and self._round.is_waiting:
             decision_log.compare_soon()
         due_round = None if as_of is None else self._round.prepare(as_of)
-        check_topics = map(self._context.names.check, choice.groups_to_reply)
-        self._look_up(choice.topics.union(check_topics, () if due_round is None else due_round.topics))
+        self._look_up(choice.topics.union(() if due_round is None else due_round.topics))
+        with suppress(UnansweredError):
+            # Replies to topics that Kafka has not described are left out. No decision waits for them.
+            self._topics.look_up(map(self._context.names.check, choice.groups_to_reply))
         draft = planner.plan(
             choice,
             clock.now(),
@@ -172,7 +180,7 @@ class CommitLoop:
         # Write, and apply.
         began = self._outside.monotonic()
         malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
-        if self._committer.commit_draft(draft, malformed):
+        if self._commit(draft, malformed):
             self._written_at = self._outside.monotonic()
             self._next_begin = began + self._context.commit_interval_ms / 1000
             self._round.note_sent(draft)
@@ -191,7 +199,7 @@ class CommitLoop:
         if draft.is_empty:
             draft.abandon()
             return False
-        if self._committer.commit_draft(draft, []):
+        if self._commit(draft):
             self._written_at, self._more = self._outside.monotonic(), True
         return True
 
@@ -208,7 +216,7 @@ class CommitLoop:
         if not offsets:
             topics.quarantine.leave_waiting(probe.offsets)
             return False
-        if self._committer.commit_draft(draft, [], probe._replace(offsets=offsets)):
+        if self._commit(draft, probe=probe._replace(offsets=offsets)):
             self._written_at = self._outside.monotonic()
         self._more = True
         return True
@@ -287,4 +295,11 @@ class CommitLoop:
         self._commit_checkpoint(end_position)
 
     def _commit_checkpoint(self, end: int = 0) -> bool:
-        return self._committer.commit_draft(self._planner.plan_checkpoint(self.clock.now(), self.clock.due(), end), [])
+        return self._commit(self._planner.plan_checkpoint(self.clock.now(), self.clock.due(), end))
+
+    def _commit(self, draft: Draft, malformed: Sequence[MalformedRecord] = (), probe: Probe | None = None) -> bool:
+        try:
+            return self._committer.commit_draft(draft, malformed, probe)
+        except UnansweredError as error:
+            # It may be unknown whether the draft is committed: this turn cannot be run again.
+            raise TimeoutError(str(error)) from error
