@@ -39,3 +39,7 @@ class KafkaUnreachableError(EnvironmentProblemError):
 
 class LocalProblemError(EnvironmentProblemError):
     """Something that this machine lacks. No cluster was asked, so the cause is not there."""
+
+
+class DatabaseUnreachableError(LocalProblemError):
+    """A database gives no connection. Trying again later may help."""

@@ -20,6 +20,9 @@ from typing import TypeVar
 #: The exit code that shells report for a command that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
 CTRL_C: Mapping[int, int] = {signal.SIGINT: EXIT_INTERRUPTED}
+#: Exit codes of a service that has nothing to finish yet. Process 1 of a container would ignore a SIGTERM without a
+#: handler.
+AT_START = {**CTRL_C, signal.SIGTERM: 0}
 #: Bytes per read, one for each signal: more than the signals that arrive between two reads.
 _READ = 64
 #: Seconds for the last acts, which print a line, kill a process and delete its files. One that needs a lock that the
@@ -63,13 +66,14 @@ def end_on_signal(codes: Mapping[int, int]) -> Iterator[None]:
 
 
 def hand_over(handler: Callable[..., object]) -> None:
-    """Leave Ctrl-C to a handler from now on, for a command that has something to finish or processes to stop.
+    """Leave Ctrl-C and SIGTERM to a handler from now on: the command has something to finish, or processes to stop.
 
     An event loop with signal handlers does so by itself: it replaces the wake-up file descriptor of `end_on_signal`.
     """
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def end_at_hangup() -> None:

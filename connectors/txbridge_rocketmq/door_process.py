@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from txbridge.backoff import keep_trying
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.kafka.connection import KafkaConnection
@@ -23,7 +24,8 @@ from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
-from txbridge.errors import KafkaUnreachableError, UsageError
+from txbridge.errors import UsageError
+from txbridge.interrupts import AT_START, end_on_signal
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -53,8 +55,6 @@ from txbridge_rocketmq.topics import LookUps, Topics, look_up
 _LINGER_MS = 0.5
 #: Time-out of a look at HALF (s). It takes milliseconds if Kafka answers.
 _LOOK_S = 2.0
-#: Pause (s) between attempts to reach Kafka at the start. An attempt itself waits for a connection.
-_START_PAUSE_S = 2.0
 #: Time (s) for the answers to open requests at the end. A SEND waits for Kafka for three seconds.
 _PATIENCE_S = 5.0
 #: Seconds between two signs of life of the event loop.
@@ -79,18 +79,10 @@ def run(settings: WorkerSettings, options: DoorOptions) -> None:
             "error_cb": kafka.on_error,
         },
     )
-    layout = _layout(settings, admin)
+    with end_on_signal(AT_START):
+        look = partial(check_layout, admin, Names(settings.namespace), client=True)
+        layout = keep_trying(look, _log, settings.bootstrap_servers)
     asyncio.run(_serve(settings, options, kafka, admin, layout))
-
-
-def _layout(settings: WorkerSettings, admin: AdminClient) -> Layout:
-    """Layout of the topics. It waits while Kafka cannot be reached: a restart of the container would not be faster."""
-    while True:
-        try:
-            return check_layout(admin, Names(settings.namespace), client=True)
-        except KafkaUnreachableError as error:
-            _log.warning("kafka_not_reached", reason=str(error), next="trying again")
-            time.sleep(_START_PAUSE_S)
 
 
 async def _serve(

@@ -12,6 +12,7 @@ from txbridge.client.outbox_values import row_of_message
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.hidden_transaction import refuse_autocommit
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
+from txbridge_sqlalchemy.row import ask
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -69,7 +70,7 @@ class Outbox:
     def write_rows(self, connection: Connection, rows: list[dict[str, object]]) -> None:
         """Insert the rows of messages. Raises as `add`."""
         refuse_autocommit(connection)
-        connection.execute(self._insert, rows if len(rows) > 1 else rows[0])
+        ask(connection, self._insert, rows if len(rows) > 1 else rows[0])
         if self._notify is not None and connection.dialect.name == "postgresql":
             connection.execute(self._notify)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -50,6 +51,19 @@ def _statements(table: Table) -> _Statements:
     )
 
 
+#: What to do about a table of txbridge that is not there.
+CREATE_IT = (
+    "`create_table`, `create_outbox` and `create_inbox_table` of txbridge_sqlalchemy create its tables, and `txbridge "
+    "relay --ddl` prints the statements; or this is another database, or schema"
+)
+#: How PostgreSQL, MySQL and SQLite say that there is no such table.
+_MISSING = re.compile(r"42P01|\(1146,|42S02|no such table")
+_RIGHTS = (
+    "give this user the right; if row-level security hides rows from it, the right is BYPASSRLS, or that of the owner "
+    "of a table without FORCE"
+)
+
+
 def ask(
     connection: Connection, statement: Executable, values: dict[str, Any] | list[dict[str, Any]] | None = None
 ) -> Result[Any]:
@@ -58,9 +72,16 @@ def ask(
         return connection.execute(statement, values)
     except StatementError as error:
         error.hide_parameters = True
+        orig = error.orig
+        said = f"{getattr(orig, 'sqlstate', None) or getattr(orig, 'pgcode', None)} {orig}"
+        if _MISSING.search(said):
+            error.add_detail(CREATE_IT)
+        elif said.startswith("42501"):
+            error.add_detail(_RIGHTS)
         raise
 
 
 def first_line(error: Exception) -> str:
-    """What the driver says of an error, without the statement and its parameters."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    """What the driver says of an error, and what to do, without the statement and its parameters."""
+    said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    return "; ".join([said, *getattr(error, "detail", ())])

@@ -14,7 +14,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from txbridge.client.barrier import NEVER_PURGED, PURGED_ROW, creation_time
 from txbridge.client.barrier_purge import PURGE_AFTER, PURGE_BATCH, PurgedBarrierTable, mark_of, require_least_age
-from txbridge_sqlalchemy.row import Row
+from txbridge_sqlalchemy.row import Row, ask
 from txbridge_sqlalchemy.upkeep import SqlPurgedTable, ddl_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class OutcomeTable(SqlPurgedTable, PurgedBarrierTable):
     def find_newest(self) -> int | None:
         newest = func.max(transactions.c.created_at)
         with self.engine.connect() as connection:
-            return connection.execute(select(newest).where(transactions.c.created_at < NEVER_PURGED)).scalar()
+            return ask(connection, select(newest).where(transactions.c.created_at < NEVER_PURGED)).scalar()
 
     def raise_mark(self, mark: int) -> None:
         new, ours = mark_of(mark), transactions.c.id == PURGED_ROW

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from txbridge.client.barrier_purge import PurgedTable
+from txbridge_sqlalchemy.row import ask
 
 
 def ddl_of(table: Table, dialect: Dialect) -> str:
@@ -29,7 +30,7 @@ class SqlPurgedTable(PurgedTable):
         created_at = self.table.c.created_at
         times = select(created_at).where(*self._range(start, before, None)).order_by(created_at)
         with self.engine.connect() as connection:
-            found: int | None = connection.execute(times.offset(skipped).limit(1)).scalar()
+            found: int | None = ask(connection, times.offset(skipped).limit(1)).scalar()
         return found
 
     def delete_rows(self, start: int, before: int, state: str | None) -> int:
@@ -39,7 +40,7 @@ class SqlPurgedTable(PurgedTable):
     def count_rows(self, start: int, before: int, state: str | None) -> int:
         counted = select(func.count()).select_from(self.table).where(*self._range(start, before, state))
         with self.engine.connect() as connection:
-            return int(connection.execute(counted).scalar_one())
+            return int(ask(connection, counted).scalar_one())
 
     def _range(self, start: int, before: int, state: str | None) -> list[ColumnElement[Any]]:
         columns = self.table.c

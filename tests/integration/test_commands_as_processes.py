@@ -65,7 +65,7 @@ COMMANDS = {
 OFF_CLUSTER = {"demo", "dev", "kafka", "purge", "topics acls"}
 ON_CLUSTER = [one for one in COMMANDS if OFF_CLUSTER.isdisjoint({one, one.partition(" ")[0]})]
 #: Commands that wait for the cluster without a limit.
-PATIENT = {"worker", "rocketmq"}
+PATIENT = {"worker", "rocketmq", "answer-checks", "relay"}
 #: Commands that serve until Ctrl-C ends them with exit code 0.
 SERVING = {"worker", "rocketmq", "answer-checks", "relay", "dev", "kafka start"}
 #: One command for each way to wait for Kafka: serving, by requests, by the audit's requests, as an operator.

@@ -1,27 +1,18 @@
-"""Signals that tell a worker to end, while it waits for Kafka and while it works."""
+"""Signals that tell a worker to end while it works. test_services_start.py has those before."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from tests.support.harness import COMMIT, Bridge, WorkerProcess, eventually
+from tests.support.harness import COMMIT, Bridge, eventually
 
 #: Ten minutes: a test that had to wait for another worker's session time-out would fail.
 _PATIENT_MS = 600_000
-
-
-def test_sigterm_ends_a_worker_that_waits_for_kafka_and_it_is_no_failure(tmp_path: Path):
-    """The worker has a signal handler for this wait. Without it process 1 of a container ignores the signal."""
-    worker = WorkerProcess(["--bootstrap-servers=127.0.0.1:1", "--log-format=json"], tmp_path / "log", {})
-    worker.wait_logged("kafka_unreachable", 60)
-    assert worker.stop() == 0
-    assert worker.events("kafka_unreachable")[0]["level"] == "warning"
 
 
 def test_sigterm_under_load_ends_the_kafka_transactions_at_hand_and_leaves_the_group(bridge: Bridge) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -143,7 +142,6 @@ def _follow(
 
     def on_ready() -> None:
         hand_over(lambda *_: stop.set())
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
     def on_step(step: AuditStep) -> None:
         _write_files(options, step.report)

@@ -1,17 +1,32 @@
-"""The database that a command is given by its URL."""
+"""The database that a command is given by its URL, and the frame of a process that works with it and Kafka."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
+from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from txbridge_sqlalchemy import SqlTransactionListener, transactions
-from txbridge_sqlalchemy.row import first_line
+from txbridge_sqlalchemy.row import ask, first_line
 
-from txbridge.errors import LocalProblemError, UsageError
+from txbridge.backoff import keep_trying
+from txbridge.config.worker import WorkerSettings
+from txbridge.errors import DatabaseUnreachableError, LocalProblemError, UsageError
+from txbridge.interrupts import AT_START, end_on_signal
 from txbridge.proof import PROOF_EVERY_S, ProofOfLife
+from txbridge.web.web_server import WebServer
 
+#: Seconds that the end waits for lookups, ENDs and answers. docs/operations.md asks for 25 s between SIGTERM and
+#: SIGKILL.
+CLOSE_S = 15.0
+#: Seconds of an attempt to start a client, which takes one if Kafka answers.
+START_S = 10.0
 _EXAMPLE = "it is written like postgresql+psycopg://user:password@host/database or sqlite:////path/to/file"
 
 
@@ -31,22 +46,38 @@ def make_engine(url: str, size: int) -> Engine:
 
 
 def verify_table(listener: SqlTransactionListener, engine: Engine) -> None:
-    """Raise LocalProblemError unless the table of transactions can be used, UsageError as the listener does."""
-    try:
+    """Raise an error as `asking` unless the table of transactions can be used, UsageError as the listener does."""
+    with asking(engine, "the table txbridge_transactions in {} cannot be used"):
         listener.verify()
+
+
+@contextmanager
+def asking(engine: Engine, problem: str) -> Iterator[None]:
+    """Raise DatabaseUnreachableError for an error of a database that gives no connection, or LocalProblemError.
+
+    `problem` says what cannot be done, with braces for the database.
+    """
+    try:
+        yield
     except SQLAlchemyError as error:
-        raise LocalProblemError(
-            f"the table txbridge_transactions in {engine.url.render_as_string()} cannot be used: "
-            f"{first_line(error)}. It must be there, with the rights to SELECT, INSERT and DELETE"
-        ) from None
+        kind = LocalProblemError if _answers(engine) else DatabaseUnreachableError
+        raise kind(f"{problem.format(engine.url.render_as_string())}: {first_line(error)}") from None
+
+
+def _answers(engine: Engine) -> bool:
+    try:
+        with engine.connect() as connection:
+            connection.execute(select(1))
+    except SQLAlchemyError:
+        return False
+    return True
 
 
 class DatabaseWatch:
     """Whether the table can be read, asked in a thread of its own: a database that hangs must not hold up an answer."""
 
-    def __init__(self, engine: Engine, ended: threading.Event) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._ended = ended
         self._answered = ProofOfLife()
         self._error = ""
 
@@ -59,13 +90,45 @@ class DatabaseWatch:
         return [f"the database does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]
 
     def _watch_table(self) -> None:
-        while not self._ended.is_set():
+        while True:
             try:
                 with self._engine.connect() as connection:
-                    connection.execute(select(transactions.c.state).where(transactions.c.id == "")).first()
+                    ask(connection, select(transactions.c.state).where(transactions.c.id == "")).first()
             except SQLAlchemyError as error:
                 self._error = first_line(error)
             else:
                 self._error = ""
                 self._answered.renew()
-            self._ended.wait(PROOF_EVERY_S)
+            time.sleep(PROOF_EVERY_S)
+
+
+@contextmanager
+def service(
+    settings: WorkerSettings,
+    engine: Engine,
+    listener: SqlTransactionListener[Any],
+    registry: CollectorRegistry,
+    obstacles: Callable[[], list[str]],
+    log: Any,
+) -> Iterator[tuple[ExitStack, Callable[[], list[str]]]]:
+    """Wait for the database. Gives what is closed at the end, and a function that says why the process is not ready.
+
+    `obstacles` says the same of its work. A signal ends the process at once, until the block hands over.
+
+    Raises UsageError and LocalProblemError.
+    """
+    database = DatabaseWatch(engine)
+
+    def why_not_ready() -> list[str]:
+        return obstacles() + database.list_problems()
+
+    with end_on_signal(AT_START), ExitStack() as at_last:
+        at_last.callback(engine.dispose)
+        database.start()
+        if settings.metrics_port:
+            questions = {"/livez": list[str], "/readyz": why_not_ready}
+            web = WebServer(settings.metrics_host, settings.metrics_port, registry, questions)
+            web.start()
+            at_last.callback(web.close)
+        keep_trying(partial(verify_table, listener, engine), log, engine.url.render_as_string())
+        yield at_last, why_not_ready

@@ -53,7 +53,6 @@ def demo(
 
         # SIGTERM ends the demo as Ctrl-C does: with every process that it started.
         hand_over(signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         screen = console()
         try:
             report = demonstration.run_demo(folder, flights, screen, bootstrap_servers)

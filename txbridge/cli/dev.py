@@ -64,7 +64,6 @@ def dev(
         )
     kafka = EmbeddedKafka(port=port or None, data_dir=folder, secure_port=secure_port)
     hand_over(signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     end_at_hangup()
     must_run = threading.Event()
     try:

@@ -89,8 +89,7 @@ def start(
         JarCache(version=locked_version(kafka_version)).ensure_jars(refetch=True)
     # A closed terminal and `kill` stop the broker as cleanly as Ctrl-C does.
     hand_over(signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         kafka.start(timeout, may_detach=detach)
         if secure_port is not None:

@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, inspect
-from sqlalchemy.exc import SQLAlchemyError
 from txbridge_sqlalchemy.inbox_table import inbox
-from txbridge_sqlalchemy.row import first_line
+from txbridge_sqlalchemy.row import CREATE_IT
 from txbridge_sqlalchemy.table import OutcomeTable
 from txbridge_sqlalchemy.upkeep import SqlPurgedTable
 
-from txbridge.cli.database import make_engine
+from txbridge.cli.database import asking, make_engine
 from txbridge.errors import LocalProblemError
 from txbridge.text import iso_time
 
@@ -24,19 +23,15 @@ def run(database_url: str, ages: dict[str, timedelta], batch: int, *, dry_run: b
     """
     engine = make_engine(database_url, 1)
     try:
-        return [
-            {
-                "table": table.table.name,
-                "before": iso_time(table.time_before(ages[table.table.name])),
-                "rows": table.purge_rows(ages[table.table.name], batch, dry_run=dry_run),
-            }
-            for table in _tables(engine, ages)
-        ]
-    except SQLAlchemyError as error:
-        raise LocalProblemError(
-            f"{engine.url.render_as_string()} could not be purged: {first_line(error)}. What was deleted is no "
-            "longer needed; run it again"
-        ) from None
+        with asking(engine, "run it again, as what was deleted is no longer needed: {} could not be purged"):
+            return [
+                {
+                    "table": table.table.name,
+                    "before": iso_time(table.time_before(ages[table.table.name])),
+                    "rows": table.purge_rows(ages[table.table.name], batch, dry_run=dry_run),
+                }
+                for table in _tables(engine, ages)
+            ]
     finally:
         engine.dispose()
 
@@ -49,8 +44,5 @@ def _tables(engine: Engine, ages: dict[str, timedelta]) -> list[SqlPurgedTable]:
     missing = [one.table.name for one in tables if one not in found]
     # A consumer has the inbox alone, and nobody has named the other table.
     if not found or inbox.name in missing:
-        raise LocalProblemError(
-            f"{engine.url.render_as_string()} has no table {missing[-1]}: is this the right database, and the right "
-            "schema?"
-        )
+        raise LocalProblemError(f"{engine.url.render_as_string()} has no table {missing[-1]}: {CREATE_IT}")
     return found

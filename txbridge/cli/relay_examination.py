@@ -11,18 +11,16 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Text, bindparam, func, select, text
-from sqlalchemy.exc import SQLAlchemyError
 from txbridge_sqlalchemy.outbox_dialects import dialect_of
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import OutboxRows, WaitingRows
 from txbridge_sqlalchemy.relay_sessions import limit_transactions
-from txbridge_sqlalchemy.row import first_line
 
-from txbridge.cli.database import make_engine
+from txbridge.cli.database import asking, make_engine
 from txbridge.cli.relay_program import table_of
 from txbridge.client.message import MessageLimits
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown, warning
-from txbridge.errors import UsageError
+from txbridge.errors import DatabaseUnreachableError, LocalProblemError, UsageError
 from txbridge.kafka.admin import FoundTopic
 from txbridge.text import counted, duration
 from txbridge.topics.spec import HALF_ROOM
@@ -100,18 +98,16 @@ class OutboxExamination:
             # A relay sets no immunity time.
             self._limits = MessageLimits(int(half.config["max.message.bytes"]) - HALF_ROOM, 0, longest_delay)
         try:
-            self._rows.verify()
-            first = now = self._look()
-            if first.free_lanes or first.waiting.rows > len(self._refused):
-                time.sleep(_LOOK_AGAIN_S)
-                now = self._look()
-        except UsageError as error:
-            yield problem(Check.RELAY, str(error), "`txbridge relay --ddl` prints the statements that create them")
-        except SQLAlchemyError as error:
-            yield unknown(
-                Check.RELAY,
-                f"the outbox in {self._engine.url.render_as_string()} cannot be examined: {first_line(error)}",
-                "give the relays' --database-url and --table, or repair what the text names",
+            with asking(self._engine, "the outbox in {} cannot be used"):
+                self._rows.verify()
+                first = now = self._look()
+                if first.free_lanes or first.waiting.rows > len(self._refused):
+                    time.sleep(_LOOK_AGAIN_S)
+                    now = self._look()
+        except (UsageError, LocalProblemError) as error:
+            found = unknown if isinstance(error, DatabaseUnreachableError) else problem
+            yield found(
+                Check.RELAY, str(error), "give the relays' --database-url and --table, or repair what the text names"
             )
         else:
             yield from self._about_lanes(first.free_lanes & now.free_lanes)

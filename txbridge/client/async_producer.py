@@ -18,7 +18,7 @@ from txbridge.client.cancel_result import CancelResult
 from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.decide.decision_batcher import settled_ticket
-from txbridge.client.errors import PrepareError, barrier_failed, closed, started_before_a_fork
+from txbridge.client.errors import PrepareError, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
@@ -352,12 +352,9 @@ class AsyncTransactionProducer(Generic[G]):
         if isinstance(listener, TransactionListener) and not is_coroutine_function(listener.barrier_id):
             await asyncio.to_thread(sends.ask_barrier, listener)
             return
-        try:
-            found = listener.barrier_id()
-            if isinstance(found, Awaitable):
-                found = await found
-        except Exception as error:
-            raise barrier_failed(error) from error
+        found = listener.barrier_id()
+        if isinstance(found, Awaitable):
+            found = await found
         sends.note_barrier(found)
 
     async def _prepare_half(

@@ -47,16 +47,6 @@ _LASTING = {
 }
 
 
-def barrier_failed(error: Exception) -> TxBridgeError:
-    """Return the error of a send whose listener cannot say which barrier table it writes to."""
-    if isinstance(error, UsageError):
-        return error
-    return PrepareError(
-        f"nothing was sent, because the listener cannot read the identity of its barrier table "
-        f"({type(error).__name__}: {error}); check its database, then send again"
-    )
-
-
 class EndTransactionError(TxBridgeError):
     """Kafka did not acknowledge the END. The transaction is not lost: the worker will ask `check_local_transaction`."""
 

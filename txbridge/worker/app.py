@@ -9,7 +9,6 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import threading
 import time
 from typing import Any, NoReturn
@@ -19,12 +18,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from faust.types import TP
 
-from txbridge.backoff import Backoff
+from txbridge.backoff import Backoff, keep_trying
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.names import Names
 from txbridge.errors import KafkaUnreachableError, TxBridgeError
-from txbridge.interrupts import CTRL_C, end_on_signal, if_interrupted
+from txbridge.interrupts import AT_START, end_on_signal, if_interrupted
 from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -44,7 +43,7 @@ from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
 from txbridge.worker.startup import log_end, log_start, require_rights, slots_for
 
-#: Back-off while Kafka cannot be reached at start, and after a crash of Faust.
+#: Back-off after a crash of Faust.
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 10.0
 #: After this long without a crash, the back-off starts again.
@@ -58,10 +57,6 @@ _PROBE_TIMEOUT_S = 5.0
 #: Kafka transaction are some 130,000 objects, which should need no search. Cycles that Faust leaves behind may wait for
 #: 200,000 objects, some forty megabytes.
 COLLECT_SELDOM = 200_000, 20, 20
-
-#: Exit codes of signals while Faust, which otherwise handles them, is not running. Nothing is owned then, so there is
-#: nothing to finish. Process 1 of a container would ignore a SIGTERM without a handler.
-_BEFORE_FAUST = {**CTRL_C, signal.SIGTERM: 0}
 
 _log = get_logger("txbridge.worker")
 
@@ -247,29 +242,18 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
     return app
 
 
-#: For a worker that waits for Kafka.
-_NEXT = "it keeps trying; if Kafka runs, check the address (--bootstrap-servers) and the security settings"
-
-
 def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings) -> Layout:
     """Wait until Kafka answers, then check the topics. Raises LayoutError, EnvironmentProblemError."""
-    backoff, told = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S), False
-    while True:
+
+    def ask() -> Layout:
         try:
             admin.list_topics(timeout=_PROBE_TIMEOUT_S)
             require_features(settings.librdkafka)
-            layout = check_layout(admin, names, longest_wait_ms=settings.longest_wait)
-        except (KafkaException, KafkaUnreachableError) as error:
-            if not told:
-                text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-                servers = settings.bootstrap_servers
-                _log.warning("kafka_unreachable", servers=servers, error=text, next=_NEXT)
-                told = True
-            time.sleep(backoff.next())
-        else:
-            if told:
-                _log.info("kafka_reachable", servers=settings.bootstrap_servers)
-            return layout
+            return check_layout(admin, names, longest_wait_ms=settings.longest_wait)
+        except KafkaException as error:
+            raise KafkaUnreachableError(error.args[0].str()) from None
+
+    return keep_trying(ask, _log, settings.bootstrap_servers)
 
 
 def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
@@ -301,7 +285,8 @@ def _serve(settings: WorkerSettings, monitor: Monitor, outside: Outside) -> NoRe
     monitor.start()
     backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
     while True:
-        with end_on_signal(_BEFORE_FAUST):
+        # While Faust, which otherwise handles signals, does not run, nothing is owned.
+        with end_on_signal(AT_START):
             asyncio.set_event_loop(asyncio.new_event_loop())
             app = create_app(settings, monitor, outside)
             app.prepare()
@@ -326,5 +311,5 @@ def _serve(settings: WorkerSettings, monitor: Monitor, outside: Outside) -> NoRe
         monitor.metrics.count_failure("faust_crashed")
         error = repr(worker.crash_reason or "Faust has ended by itself")
         _log.error("faust_crashed", error=error, retry_seconds=backoff.pause)
-        with end_on_signal(_BEFORE_FAUST):
+        with end_on_signal(AT_START):
             time.sleep(backoff.next())

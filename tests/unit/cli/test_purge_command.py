@@ -107,7 +107,10 @@ def test_a_consumer_has_an_inbox_alone(tmp_path):
         (["--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
         (["--database-url", "mysql+pymysql://u:s3cret@h/d"], "driver is not installed: pymysql"),
         (["--database-url", "sqlite+aiosqlite:///x"], "names aiosqlite, an asynchronous driver"),
-        (["--database-url", "sqlite:///{empty}"], "has no table txbridge_transactions: is this the right database"),
+        (
+            ["--database-url", "sqlite:///{empty}"],
+            "has no table txbridge_transactions: `create_table`",
+        ),
         (["--database-url", "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"], "could not be purged: "),
         (["--database-url", "sqlite:///{empty}", "--older-than", "8"], "--older-than takes a number and a unit"),
         (["--database-url", "sqlite:///{empty}", "--older-than", "0d"], "--older-than must be longer than 0d"),

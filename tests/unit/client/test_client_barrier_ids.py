@@ -7,7 +7,7 @@ import pytest
 from tests.support.apis import APIS, AsyncioPlain
 from tests.support.client_fakes import working_kafka
 from tests.support.listeners import Commits
-from txbridge import Message, PrepareError, TransactionProducer, UsageError
+from txbridge import Message, TransactionProducer, UsageError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 MESSAGE = Message("orders", b"v", b"k", [("trace", b"1")])
@@ -65,9 +65,8 @@ def test_a_listener_without_a_table_names_none(kafka, producer):
 def test_nothing_is_sent_while_the_table_can_not_be_asked(kafka, producer):
     listener = Listener(ConnectionError("the database is away"))
     sends = producer(listener)
-    with pytest.raises(PrepareError, match=r"nothing was sent.*ConnectionError: the database is away") as raised:
+    with pytest.raises(ConnectionError, match="the database is away"):
         sends.send(MESSAGE)
-    assert isinstance(raised.value.__cause__, ConnectionError)
     assert named(kafka) == []
     listener.name = "00000000000000aa"
     sends.send(MESSAGE)

@@ -43,6 +43,11 @@ def test_the_images_are_those_that_make_builds_and_the_tests_use():
         assert images[other] == WORKER_IMAGE.replace("worker", other)
 
 
+def test_every_service_that_runs_on_is_started_again():
+    ends = {"kafka", "topics", "demo", "prometheus", "grafana"}
+    assert {name for name, one in services().items() if one.get("restart") != "unless-stopped"} == ends
+
+
 def test_every_published_port_is_on_localhost():
     ports = [port for service in services().values() for port in service.get("ports", ())]
     assert len(ports) == 5

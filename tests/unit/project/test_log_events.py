@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.support.source import ROOT, calls_in
+from txbridge.backoff import EVENTS
 
 LEVELS = {"debug", "info", "warning", "error"}
 
@@ -33,6 +34,8 @@ def logged_by_the_worker() -> dict[str, str]:
             case ast.Attribute(value=ast.Name("self"), attr="_back_off"):
                 if (event := text(call.args[0])) is not None:
                     found[event] = "warning"
+    for away, there in EVENTS.values():
+        found |= {away: "warning", there: "info"}
     return found
 
 

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 
 from txbridge.client.base import process
 from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
-from txbridge.client.errors import PrepareError, barrier_failed, started_before_a_fork
+from txbridge.client.errors import PrepareError, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.kafka.producer import BY_KEY
@@ -124,16 +124,12 @@ class SendPath:
     def ask_barrier(self, listener: TransactionListener) -> None:
         """Ask the listener for the barrier table that half messages name. The first time it may read its database.
 
-        Raises PrepareError if it cannot tell, and UsageError for a listener that cannot work.
+        Raises what the listener raises: nothing was sent. Raises UsageError for a listener that cannot work.
         """
         if type(listener).barrier_id is TransactionListener.barrier_id:
             # Most listeners have none. An exception of a signal handler must not count as one of theirs.
             return
-        try:
-            found = listener.barrier_id()
-        except Exception as error:
-            raise barrier_failed(error) from error
-        self.note_barrier(found)
+        self.note_barrier(listener.barrier_id())
 
     def note_barrier(self, found: str | None) -> None:
         """Name this barrier table in half messages from now on. Raises UsageError if that is no identity."""

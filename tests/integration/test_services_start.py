@@ -1,0 +1,108 @@
+"""`txbridge relay`, `answer-checks` and the front door that start while what they need is away: they wait for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support import http
+from tests.support.command_line import PROGRAM
+from tests.support.harness import Bridge, eventually
+from tests.support.postgres import Postgres
+from tests.support.relays import add_rows, make_outbox, require_exact, wait_relayed
+from txbridge.embedded.ports import free_port
+
+#: Where nobody listens.
+NOWHERE = "127.0.0.1:1"
+PROGRAMS = {"worker": [], "relay": [], "answer-checks": ["--group", "orders"], "rocketmq": []}
+WAITS = ["database_unreachable", "database_reachable", "kafka_unreachable", "kafka_reachable"]
+
+
+class Service:
+    def __init__(self, name, servers, url, log, *more):
+        self._log = log
+        where = ("--bootstrap-servers", servers, "--kafka", "session.timeout.ms=6000", *PROGRAMS[name], *more)
+        environment = {
+            "TXBRIDGE_DATABASE_URL": url,
+            "TXBRIDGE_ROCKETMQ_SECRET": "5" * 64,
+            "TXBRIDGE_LOG_FORMAT": "json",
+        }
+        with log.open("wb") as file:
+            self.process = subprocess.Popen([*PROGRAM, name, *where], env={**os.environ, **environment}, stderr=file)
+
+    def events(self):
+        """Those that say for what it waits."""
+        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [line["event"] for line in lines if line["event"] in WAITS]
+
+    def wait_for(self, event):
+        eventually(lambda: event in self.events() or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, self._log.read_text()
+
+
+@contextmanager
+def started(*given):
+    made = [Service(*one) for one in given]
+    try:
+        yield made
+    finally:
+        for one in made:
+            one.process.kill()
+            one.process.wait(60)
+
+
+def test_services_wait_for_their_database_and_for_kafka(own_kafka, tmp_path):
+    with (
+        Bridge(own_kafka.bootstrap_servers, "waits") as bridge,
+        Postgres(listen_addresses="127.0.0.1") as server,
+    ):
+        url, topic = f"postgresql+psycopg://postgres@127.0.0.1:{server.port}/postgres", bridge.create_topic("orders")
+        engine, port = make_outbox(url), free_port()
+        add_rows(engine, topic, range(10))
+        engine.dispose()
+        server.stop()
+        own_kafka.kill()
+        more = ("--namespace", bridge.namespace)
+        relay = ("relay", bridge.bootstrap_servers, url, tmp_path / "relay", *more, "--metrics-port", str(port))
+        answers = ("answer-checks", bridge.bootstrap_servers, url, tmp_path / "answers", *more)
+        with started(relay, answers) as services:
+            for service in services:
+                service.wait_for("database_unreachable")
+            page = http.ask_if_there(urllib.request.Request(f"http://127.0.0.1:{port}/readyz"))
+            assert page.status == 503
+            assert "the relay is starting" in page.text
+            server.start()
+            for service in services:
+                service.wait_for("kafka_unreachable")
+            own_kafka.restart()
+            for service in services:
+                service.wait_for("kafka_reachable")
+                # Once each, however often it was tried.
+                assert service.events() == WAITS
+            bridge.worker()
+            wait_relayed(bridge, topic, 10, services[0].process, 60)
+            for service in services:
+                service.process.send_signal(signal.SIGTERM)
+                assert service.process.wait(60) == 0
+        require_exact(bridge, topic, 10)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_signal_ends_a_service_that_waits_at_once_and_sigterm_is_no_failure(tmp_path, name, number, code):
+    """It has a signal handler for this wait. Without it process 1 of a container ignores SIGTERM."""
+    url = f"postgresql+psycopg://u:s3cret@{NOWHERE}/d"
+    with started((name, NOWHERE, url, tmp_path / "log")) as (service,):
+        service.wait_for("kafka_unreachable" if name in {"worker", "rocketmq"} else "database_unreachable")
+        service.process.send_signal(number)
+        # An attempt to reach Kafka takes longer.
+        assert service.process.wait(8) == code
+    said = (tmp_path / "log").read_text()
+    assert "Traceback" not in said
+    assert "s3cret" not in said
