@@ -46,18 +46,23 @@ processes that store. Transactions that overlap have no order.
 
 from __future__ import annotations
 
+import threading
+import time
+import zlib
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from typing import NamedTuple
 
-from sqlalchemy import Connection, LargeBinary, bindparam, case, func, literal, select
+from sqlalchemy import Connection, Executable, LargeBinary, bindparam, case, func, literal, select
 
 from txbridge import MessageExt
 from txbridge.client.forwarding import Forwarding, keys_of
 from txbridge.client.outbox_values import EarlierEnd, row_after
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.key_hash import hash_key
 from txbridge_sqlalchemy.outbox import Outbox
-from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_dialects import LOWEST, dialect_of
+from txbridge_sqlalchemy.outbox_gate import OutboxGate
+from txbridge_sqlalchemy.relay_sessions import refuse_policies
 from txbridge_sqlalchemy.row import ask
 
 #: Rows that the question looks at. While more wait, each message is stored: relays need seconds for them.
@@ -65,11 +70,25 @@ _MOST_ROWS = 1_000
 #: Seconds that a local transaction waits for an END that is sent again. Kafka takes some milliseconds; if it needs
 #: longer, it is about to be known as away.
 _SETTLE_S = 2.0
+#: Seconds between two looks at the writers of the outbox, each of 0.2 ms.
+_LOOK_EVERY_S = 1.0
+_HIGHEST = 2**63 - 1
+_32_BITS = 0xFFFFFFFF
+_31_BITS = 0x7FFFFFFF
 #: Keys whose hashes are compared with those of the database: shorter and longer than a block of the function.
 _SAMPLES = (b"", b"\x00\xff", b"txbridge", b"0123456789 abcdefghijklmnopqrstuvwxyz")
 
 #: Waits for futures, up to so many seconds.
 WaitFor = Callable[[Collection[Future[None]], float], object]
+
+
+class Known(NamedTuple):
+    """What transactions that begin later may rely on."""
+
+    #: The id before which the outbox has no row, and gets none any more.
+    first: int = LOWEST
+    #: The id up to which they see every row that there will ever be (outbox_gate.py); None if there is none.
+    bound: int | None = None
 
 
 class StoreInsteadError(Exception):
@@ -85,20 +104,34 @@ class SqlForwarding(Forwarding):
         self._wait_for = wait_for
         #: Name of the database's dialect, once `verify` has compared its hash.
         self._dialect = ""
+        #: Read before a transaction begins, and given to its question, which must not know more.
+        self.known = Known()
+        #: A look at the writers, if the database can say who they are.
+        self._look: Executable | None = None
+        self._gate = OutboxGate()
+        self._looking = threading.Lock()
+        self._look_at = 0.0
         rows, lanes = outbox.table.rows, outbox.table.lanes
-        # By the id: its index soon leaves out what relays have deleted, while the table keeps it until a VACUUM.
-        first = select(rows.c.key).order_by(rows.c.id).limit(_MOST_ROWS).subquery("first_ones")
+        # By the id: its index soon leaves out what relays have deleted, while the table keeps it until a VACUUM. The
+        # first one that may be there leaves out what an old snapshot keeps in the index. With an upper end, too,
+        # PostgreSQL takes the index also before its first ANALYZE.
+        are_waiting = rows.c.id.between(bindparam("first"), _HIGHEST)
+        waiting_ones = select(rows.c.id, rows.c.key).where(are_waiting)
+        first = waiting_ones.order_by(rows.c.id).limit(_MOST_ROWS).subquery("first_ones")
         of_key = func.max(case((first.c.key == bindparam("key"), 1), else_=0))
-        waiting = select(func.count().label("number"), func.coalesce(of_key, 0).label("of_key")).select_from(first)
-        found = waiting.subquery("waiting")
+        number, lowest = func.count().label("number"), func.min(first.c.id).label("lowest")
+        found = select(number, func.coalesce(of_key, 0).label("of_key"), lowest).select_from(first).subquery("waiting")
         self._question = select(
-            found.c.number, found.c.of_key, lanes.c.transaction_id, lanes.c.half_partition, lanes.c.half_offset
+            *found.c, lanes.c.transaction_id, lanes.c.half_partition, lanes.c.half_offset
         ).select_from(found.outerjoin(lanes, lanes.c.lane == bindparam("lane")))
 
     def verify(self, connection: Connection) -> None:
         """Make sure that both tables are there, and that this database hashes keys as it should."""
         dialect = dialect_of(connection.dialect)
-        ask(connection, self._question, {"key": b"", "lane": 0}).all()
+        refuse_policies(connection, "LOCAL")
+        ask(connection, self._question, {"key": b"", "lane": 0, "first": LOWEST}).all()
+        gate = dialect.gate(self._outbox.table.rows.c.id, self._outbox.table.lanes)
+        self._look = None if gate is None else gate.drawn
         name = "mysql" if connection.dialect.name == "mariadb" else connection.dialect.name
         for sample in _SAMPLES:
             found = connection.execute(select(dialect.hash_of(literal(sample, LargeBinary())))).scalar_one()
@@ -112,8 +145,11 @@ class SqlForwarding(Forwarding):
     def lane_of(self, key: bytes, lanes: int) -> int:
         return hash_key(self._dialect, key) % lanes
 
-    def require_direct(self, connection: Connection, message: MessageExt) -> None:
-        """Return once the message may go directly. Raises StoreInsteadError if it has to be stored."""
+    def require_direct(self, connection: Connection, message: MessageExt, known: Known) -> None:
+        """Return once the message may go directly. Raises StoreInsteadError if it has to be stored.
+
+        `known` is from before the transaction.
+        """
         if not self.group:
             raise UsageError(
                 "the producer does not know of this listener's outbox: a listener that wraps it has to pass its "
@@ -122,8 +158,9 @@ class SqlForwarding(Forwarding):
         if not keys_of(message):
             return
         lane = message.half_partition
-        row = ask(connection, self._question, {"key": message.key, "lane": lane}).one()
-        number, of_key, *last = tuple(row)
+        row = ask(connection, self._question, {"key": message.key, "lane": lane, "first": known.first}).one()
+        number, of_key, lowest, *last = tuple(row)
+        self._learn(connection, known, lowest)
         if of_key or number == _MOST_ROWS or (number and len(message.messages) > 1):
             raise StoreInsteadError
         ends = self.settle_ends(lane, None if last[0] is None else (last[0], last[1], last[2]))
@@ -132,6 +169,27 @@ class SqlForwarding(Forwarding):
             if not all(end.done() and end.exception() is None for end in ends):
                 raise StoreInsteadError
 
+    def _learn(self, connection: Connection, known: Known, lowest: int | None) -> None:
+        """Learn from a question that had `known`, and from a look at the writers if it is time for one."""
+        first, bound = known
+        if bound is not None:
+            first = bound + 1 if lowest is None else min(lowest, bound + 1)
+        if self._look is None or not self._looking.acquire(blocking=False):
+            return
+        try:
+            if self._look_at < (now := time.monotonic()):
+                self._look_at = now + _LOOK_EVERY_S
+                # Who comes later draws a higher id than the last one, which therefore stands for the newest row.
+                drawn, writers = connection.execute(self._look).first() or (None, ())
+                if drawn is None or drawn < first - 1:
+                    # Somebody has set the sequence back, or may.
+                    first, self._gate = LOWEST, OutboxGate()
+                else:
+                    self._gate.note_look(drawn, writers)
+            self.known = Known(first, self._gate.bound)
+        finally:
+            self._looking.release()
+
     def store_message(self, connection: Connection, message: MessageExt) -> None:
         """Add the message, or all of a transaction with several, to the outbox. It has no half message."""
         rows = []
@@ -139,3 +197,45 @@ class SqlForwarding(Forwarding):
             open_ends = [EarlierEnd(self.group, *half) for half in self.list_open(keys_of(one))]
             rows.append(row_after(one, open_ends))
         self._outbox.write_rows(connection, rows)
+
+
+def hash_key(dialect: str, key: bytes) -> int:
+    """What `OutboxDialect.hash_of` returns for this key in a column of bytes, on a database of this name.
+
+    A client that sends directly chooses the half partition of this number before it asks the database anything.
+    """
+    if dialect == "postgresql":
+        return hash_like_postgres(key.hex().encode()) & _31_BITS
+    return 0 if dialect == "sqlite" else zlib.crc32(key) & _31_BITS
+
+
+def hash_like_postgres(data: bytes) -> int:
+    """PostgreSQL's `hash_any`, which is `hashtext` without its sign: Bob Jenkins' lookup3, a little changed."""
+    a = b = c = (0x9E3779B9 + len(data) + 3923095) & _32_BITS
+    whole = len(data) // 12 * 12
+    for at in range(0, whole, 12):
+        a = (a + int.from_bytes(data[at : at + 4], "little")) & _32_BITS
+        b = (b + int.from_bytes(data[at + 4 : at + 8], "little")) & _32_BITS
+        c = (c + int.from_bytes(data[at + 8 : at + 12], "little")) & _32_BITS
+        a, c = (a - c ^ _turn(c, 4)) & _32_BITS, c + b & _32_BITS
+        b, a = (b - a ^ _turn(a, 6)) & _32_BITS, a + c & _32_BITS
+        c, b = (c - b ^ _turn(b, 8)) & _32_BITS, b + a & _32_BITS
+        a, c = (a - c ^ _turn(c, 16)) & _32_BITS, c + b & _32_BITS
+        b, a = (b - a ^ _turn(a, 19)) & _32_BITS, a + c & _32_BITS
+        c, b = (c - b ^ _turn(b, 4)) & _32_BITS, b + a & _32_BITS
+    rest = data[whole:]
+    a = a + int.from_bytes(rest[:4], "little") & _32_BITS
+    b = b + int.from_bytes(rest[4:8], "little") & _32_BITS
+    # The lowest byte of c is kept for the length.
+    c = c + (int.from_bytes(rest[8:], "little") << 8) & _32_BITS
+    c = (c ^ b) - _turn(b, 14) & _32_BITS
+    a = (a ^ c) - _turn(c, 11) & _32_BITS
+    b = (b ^ a) - _turn(a, 25) & _32_BITS
+    c = (c ^ b) - _turn(b, 16) & _32_BITS
+    a = (a ^ c) - _turn(c, 4) & _32_BITS
+    b = (b ^ a) - _turn(a, 14) & _32_BITS
+    return (c ^ b) - _turn(b, 24) & _32_BITS
+
+
+def _turn(number: int, bits: int) -> int:
+    return (number << bits | number >> 32 - bits) & _32_BITS

@@ -13,9 +13,8 @@ from txbridge.client.barrier_listener import LostTransactionError, RowDecidesErr
 from txbridge.client.base.log import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, inbox, inbox_row
+from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, RecordName, inbox, inbox_row, name_of
 from txbridge_sqlalchemy.probe import probe, probe_id
-from txbridge_sqlalchemy.record_name import RecordName, name_of
 from txbridge_sqlalchemy.work import Opener, begin, opener
 
 _S = TypeVar("_S", bound=Session)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -16,10 +16,12 @@ from sqlalchemy import (
     Executable,
     Integer,
     LargeBinary,
+    Select,
     Table,
     bindparam,
     case,
     cast,
+    column,
     delete,
     func,
     literal_column,
@@ -36,6 +38,18 @@ from txbridge_sqlalchemy.outbox_table import OutboxTable
 #: Above the keys that applications choose for advisory locks of their own: the letters "tx".
 _LOCK_SPACE = 0x7478 << 48
 _LANES_BITS = 16
+#: Below every id that a sequence draws.
+LOWEST = -(2**63)
+
+
+class GateStatements(NamedTuple):
+    """What a gate (outbox_gate.py) asks about a table whose rows have the order of one column."""
+
+    #: The highest value of the column, and who writes to the table. No row if the table is empty.
+    look: Select[Any]
+    #: The same with the last value of the sequence from which each INSERT draws the column, null if this user may not
+    #: read it. No row if the values may come in another order than that of the INSERTs.
+    drawn: Executable
 
 
 class OutboxDialect(ABC):
@@ -44,11 +58,8 @@ class OutboxDialect(ABC):
     #: Whether relays share the lanes. Where not, there is one lane.
     has_locks = True
 
-    def gate(self, _place: Column[Any], _lanes: Table) -> Executable | None:
-        """A look of outbox_gate.py: the highest value of the column that gives the order, and who writes to its table.
-
-        None if the database cannot say it.
-        """
+    def gate(self, _place: Column[Any], _lanes: Table) -> GateStatements | None:
+        """The statements of a gate for the column that gives the order. None if the database cannot say it."""
         return None
 
     def readable(self) -> list[ColumnElement[bool]]:
@@ -121,6 +132,12 @@ _WRITERS = """
             AND NOT bool_or(relation = CAST(:lanes AS regclass))
     )
 """
+# A session draws the values of a CACHE ahead, and the application those of a sequence that belongs to no column.
+_DRAWN = text(
+    "SELECT CASE WHEN has_sequence_privilege(seqrelid, 'USAGE, SELECT')"
+    " THEN coalesce(pg_sequence_last_value(seqrelid), seqstart - 1) END AS last_value FROM pg_sequence"
+    " WHERE seqrelid = CAST(pg_get_serial_sequence(:rows, :place) AS regclass) AND seqcache = 1 AND seqincrement > 0"
+)
 # In subqueries, which PostgreSQL evaluates once, and not for each row.
 _NOT_RUNNING: ColumnElement[bool] = literal_column(
     "NOT (age(xmin) <= (SELECT age(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)))"
@@ -132,13 +149,18 @@ _NOT_RUNNING: ColumnElement[bool] = literal_column(
 class _Postgres(OutboxDialect):
     """Reads rows up to a gate, in the order of a column that grows."""
 
-    def gate(self, place: Column[Any], lanes: Table) -> Executable | None:
+    def gate(self, place: Column[Any], lanes: Table) -> GateStatements | None:
         if place.nullable:  # no bound would hold for null
             return None
         name_of = postgresql.dialect().identifier_preparer.format_table  # type: ignore[no-untyped-call]
-        writers = text(_WRITERS).bindparams(rows=name_of(place.table), lanes=name_of(lanes))
+        rows = name_of(place.table)
+        writers = text(_WRITERS).bindparams(rows=rows, lanes=name_of(lanes))
+        # As a CTE, which is read before the locks.
+        drawn = _DRAWN.bindparams(rows=rows, place=place.name).columns(column("last_value")).cte("drawn")
         # Not max(), which some types lack.
-        return select(place, writers).order_by(place.desc()).limit(1)
+        return GateStatements(
+            select(place, writers).order_by(place.desc()).limit(1), select(drawn.c.last_value, writers)
+        )
 
     def readable(self) -> list[ColumnElement[bool]]:
         """A row waits until every transaction has ended that was running when the row's own one began to write.

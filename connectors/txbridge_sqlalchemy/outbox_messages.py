@@ -49,7 +49,7 @@ def row_reader(table: OutboxTable) -> Callable[[Sequence[Any]], OutboxRow]:
             if pairs and pairs[0][0] == AFTER:
                 after = decode_after(pairs.pop(0)[1])
             if names:
-                pairs = [*pairs, *zip(names, row[headers_at:], strict=True)]
+                pairs = [*pairs, *zip(names, row[headers_at:-1], strict=True)]
             message = Message(topic, value, key, pairs, ms_of(timestamp), partition, None, ms_of(deliver_at))
             check_for_outbox(message)
         except (UsageError, RecursionError) as error:  # of headers that are nested too deeply

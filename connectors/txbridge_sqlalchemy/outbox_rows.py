@@ -9,12 +9,24 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, Result, bindparam, func, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Engine,
+    Executable,
+    Result,
+    bindparam,
+    func,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from txbridge.client.message import now_ms
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_dialects import LOWEST, GateStatements, dialect_of
 from txbridge_sqlalchemy.outbox_gate import OutboxGate
 from txbridge_sqlalchemy.outbox_messages import OutboxRow, ms_of, row_reader
 from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
@@ -25,12 +37,17 @@ from txbridge_sqlalchemy.row import ask
 #: Seconds after which a row that could not be sent is looked at again: somebody may have repaired it. Its body is
 #: read, and its reason logged, no more often than that.
 _SKIPPED_FOR_S = 60.0
+#: Seconds after which all rows are looked at again, also those before a place that should be the first one: somebody
+#: may have set the sequence back, or drawn an id long before the INSERT. A hundred thousand dead rows take 20 ms.
+_ALL_AGAIN_S = 5.0
 #: Most rows of a lane that are skipped at a time, which a statement can name in every database. One more stops the
 #: lane: then it is not some rows that are wrong but the mapping, or the application that writes them.
 MOST_SKIPPED = 10_000
 
 #: A number beside those of lanes. Its lock is held by a relay that has no lane.
 _WAITING = -1
+#: The number of no lane.
+_NO_LANE = -2
 
 
 class LaneState(NamedTuple):
@@ -48,6 +65,19 @@ class WaitingRows(NamedTuple):
     #: Age of the oldest one in seconds, by the clock of this machine; None without a row or a column with its time, NaN
     #: for a time that cannot be read.
     oldest: float | None
+
+
+class _LaneRead(NamedTuple):
+    """The last read of a lane."""
+
+    #: Up to which place; None if there was none.
+    bound: Any = None
+    #: The number of rows that it found.
+    found: int = 0
+    #: The place before which the lane has no row, and gets none any more.
+    first: Any = LOWEST
+    #: Monotonic time (s) from which this is not believed any more.
+    until: float = 0.0
 
 
 class OutboxRows:
@@ -87,30 +117,29 @@ class OutboxRows:
         self._statements: OutboxStatements | None = None
         self._lanes = _LaneStatements(table, self._dialect)
         self._gate = OutboxGate()
-        #: The bound of the last read of each lane, and the number of rows that it found.
-        self._last_reads: dict[int, tuple[Any, int]] = {}
+        self._last_reads: dict[int, _LaneRead] = {}
         self._skipped: dict[int, dict[Any, float]] = {lane: {} for lane in range(self.lanes)}
 
     def verify(self) -> None:
-        """Make sure that both tables are there. The first statement does it otherwise, with the database's own error.
+        """Make sure that this user sees and may delete all rows, by statements that change nothing.
 
         Raises:
-            UsageError: one of them is missing, or one of its columns.
-            sqlalchemy.exc.SQLAlchemyError: the database does not answer.
+            UsageError: a column is missing, or the table is a view.
+            sqlalchemy.exc.SQLAlchemyError: a table or a right is missing, or row-level security hides rows. Or the
+                server takes no writes, or does not answer.
 
         """
         lane = next(iter(self._skipped))
-        try:
-            self._ask(self._made_statements().rows, self._values(lane, 1, 1)).all()
-            self._pass_gate(lane, 1)
-            self._ask(self._lanes.state, {"lane": lane}).all()
-        except (ProgrammingError, OperationalError) as error:
-            if error.connection_invalidated or not self._answers():
-                raise
-            raise UsageError(
-                f"the outbox cannot be read: {str(error.orig).splitlines()[0]}. `create_outbox` creates its tables "
-                "(docs/outbox.md)"
-            ) from None
+        self._ask(self._made_statements().rows, self._values(lane, 1, 1)).all()
+        self._pass_gate(lane, _LaneRead(), 1)
+        self._ask(self._lanes.state, {"lane": lane}).all()
+        if not self._dialect.has_locks:
+            return
+        with self._own_session() as session:
+            if self._table.name in inspect(session).get_view_names(self._table.schema):
+                raise UsageError(f"{self._table.name} is a view, which may hide rows, and who writes: give its table")
+            _hits(session, self._lanes.advance, {"of_lane": _NO_LANE, "old": "", **LaneState("", 0, 0)._asdict()})
+            _hits(session, self._made_statements().delete, self._dialect.list_parameters([None]))
 
     def take_lanes(self, wanted: int) -> set[int]:
         """Take up to so many more lanes that no other relay holds, and return those. Waits for nobody."""
@@ -168,19 +197,21 @@ class OutboxRows:
         """
         skipped = self._skipped_now(lane)
         statements = self._made_statements()
-        if not self._pass_gate(lane, limit):
+        last = self._last_reads.get(lane, _LaneRead())
+        if last.until < (now := time.monotonic()):
+            last = _LaneRead(until=now + _ALL_AGAIN_S)
+        if not self._pass_gate(lane, last, limit):
             return []
-        values = self._values(lane, limit, most_bytes)
-        statement = statements.rows
-        if skipped:
-            if len(skipped) > MOST_SKIPPED:
-                raise UsageError(
-                    f"more than {MOST_SKIPPED} rows of lane {lane} cannot be sent: correct the description of the "
-                    "table or the application that writes them, then repair or delete these rows"
-                )
-            statement, values["skipped"] = statements.rows_but_skipped, list(skipped)
-        rows = [self._read_row(found) for found in self._ask(statement, values).all()]
-        self._last_reads[lane] = self._gate.bound, len(rows)
+        if len(skipped) > MOST_SKIPPED:
+            raise UsageError(
+                f"more than {MOST_SKIPPED} rows of lane {lane} cannot be sent: correct the description of the "
+                "table or the application that writes them, then repair or delete these rows"
+            )
+        values = self._values(lane, limit, most_bytes) | {"skipped": list(skipped), "first": last.first}
+        found = self._ask(statements.rows, values).all()
+        rows = [self._read_row(row) for row in found]
+        bound = self._gate.bound
+        self._last_reads[lane] = _LaneRead(bound, len(rows), found[0][-1] if found else bound, last.until)
         self.skip_rows(lane, [row.id for row in rows if row.message is None])
         return rows
 
@@ -194,24 +225,33 @@ class OutboxRows:
         """Whether the newest rows wait for transactions that could still add one before them."""
         return self._gate.is_closed
 
-    def _pass_gate(self, lane: int, limit: int) -> bool:
+    def _pass_gate(self, lane: int, last: _LaneRead, limit: int) -> bool:
         """Whether rows of this lane could be read."""
-        gate = self._made_statements().gate
-        if gate is None:
+        statements = self._made_statements()
+        if statements.gate is None:
             return True
-        bound_before, found = self._last_reads.get(lane, (None, 0))
         # A backlog needs no other bound.
-        if self._gate.bound is None or found < limit:
-            self._gate.note_look(*(self._ask(gate).first() or (None, ())))
+        if self._gate.bound is None or last.found < limit:
+            self._look_at_gate(statements.gate, is_drawn=statements.is_drawn)
         bound = self._gate.bound
-        if bound is None or not self._gate.is_closed:
-            return bound is not None
-        if found:
+        if bound is None:
+            return False
+        if last.found and self._gate.is_closed:
             # Most transactions end soon, and then more rows can be read at once.
-            del self._last_reads[lane]
+            self._last_reads[lane] = last._replace(bound=None, found=0)
             return False
         # A condition of the application may also depend on the time.
-        return bool(bound != bound_before) or self._table.where is not None
+        may_change = self._table.where is not None or not (self._gate.is_closed or statements.is_drawn)
+        return bool(last.found or bound != last.bound or may_change)
+
+    def _look_at_gate(self, gate: GateStatements, *, is_drawn: bool) -> None:
+        bound = self._gate.bound
+        found: Sequence[Any] | None = self._ask(gate.look, {"bound": LOWEST if bound is None else bound}).first()
+        if found is None and is_drawn:
+            # Up to the bound no row comes any more: it stands for the newest one. A look without a bound has passed all
+            # dead rows by, and is the last of its kind.
+            found = self._ask(gate.drawn).first() if bound is None else (bound, ())
+        self._gate.note_look(*(found or (None, ())))
 
     def skip_rows(self, lane: int, ids: Collection[Any]) -> None:
         """Leave these rows out for a minute: they cannot be sent, and must not make the others wait."""
@@ -277,7 +317,7 @@ class OutboxRows:
             session.close()
 
     def _values(self, lane: int, limit: int, most_bytes: int) -> dict[str, Any]:
-        values = {"limit": limit, "most_bytes": most_bytes, "bound": self._gate.bound}
+        values = {"limit": limit, "most_bytes": most_bytes, "bound": self._gate.bound, "skipped": (), "first": LOWEST}
         return values | {"lane": lane} if self.lanes > 1 else values
 
     def _made_statements(self) -> OutboxStatements:
@@ -303,14 +343,6 @@ class OutboxRows:
             if error.connection_invalidated:
                 self._drop_session()
             raise
-
-    def _answers(self) -> bool:
-        """Whether the session still works after an error."""
-        try:
-            self._ask(select(1)).all()
-        except DBAPIError:
-            return False
-        return True
 
 
 def _hits(connection: Connection, statement: Executable, values: dict[str, Any] | list[dict[str, Any]]) -> int:

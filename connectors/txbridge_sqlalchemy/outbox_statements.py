@@ -36,8 +36,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import NoSuchTableError
 
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.outbox_dialects import OutboxDialect
+from txbridge_sqlalchemy.outbox_dialects import GateStatements, OutboxDialect
 from txbridge_sqlalchemy.outbox_table import OutboxTable
+from txbridge_sqlalchemy.row import ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,13 @@ class OutboxStatements:
     """Statements for one outbox."""
 
     #: The next rows, at most `:limit` with `:most_bytes`; of `:lane`, if there are several lanes. Their columns are id,
-    #: value, key, headers, timestamp, partition and deliver_at, then those of the topic and of further headers.
+    #: value, key, headers, timestamp, partition and deliver_at, those of the topic and of further headers, and the
+    #: row's place in the order. Rows with the ids in the list `:skipped` are left out.
     rows: Executable
-    #: The same without the ids in the list `:skipped`.
-    rows_but_skipped: Executable
-    #: The newest row's place in the order, and who writes. Then the rows are those up to `:bound`. None without a gate.
-    gate: Executable | None
+    #: With a gate the rows are those up to `:bound`.
+    gate: GateStatements | None
+    #: Whether no lower place comes later. Then the rows are those from `:first` on, and looks are above `:bound`.
+    is_drawn: bool
     #: The number of rows, and the time of the oldest.
     waiting: Executable
     #: Delete the rows with the ids in the list `:ids`.
@@ -67,7 +69,12 @@ def outbox_statements(
     order = _order(described, table, dialect)
     gate = dialect.gate(order[0], described.lanes) if isinstance(order[0], Column) else None
     is_readable = dialect.readable() if gate is None else [order[0] <= bindparam("bound", type_=order[0].type)]
-    conditions = [*is_readable, *are_sent]
+    # A condition of the application may hold for a row later than for the next one.
+    is_drawn = gate is not None and described.where is None and ask(connection, gate.drawn).first() is not None
+    if gate is not None and is_drawn:
+        is_readable.append(order[0] >= bindparam("first", type_=BigInteger()))
+        gate = gate._replace(look=gate.look.where(order[0] > bindparam("bound", type_=BigInteger())))
+    conditions = [*is_readable, *are_sent, row_id.not_in(bindparam("skipped", expanding=True))]
     if lanes > 1:
         # Rows without a key are spread by their id.
         keys = [row_id] if described.key is None else [table.c[described.key], row_id]
@@ -79,8 +86,8 @@ def outbox_statements(
     since = null() if described.created_at is None else dialect.time_of(func.min(table.c[described.created_at]))
     return OutboxStatements(
         _rows(described, table, dialect, order, conditions),
-        _rows(described, table, dialect, order, [*conditions, row_id.not_in(bindparam("skipped", expanding=True))]),
         gate,
+        is_drawn,
         select(func.count(), since).select_from(table).where(*are_sent),
         # A row that the application has marked as sent since it was read is not deleted, and so not sent.
         dialect.delete_rows(table, row_id).where(*are_sent),
@@ -115,7 +122,7 @@ def _rows(
     sorting = [one.c[key.name] for key in keys]
     summed = select(one, func.sum(one.c.size).over(order_by=sorting, rows=(None, 0)).label("bytes")).subquery("summed")
     return (
-        select(*(summed.c[column.name] for column in columns))
+        select(*(summed.c[column.name] for column in columns), summed.c[keys[0].name])
         .where(or_(summed.c.bytes <= bindparam("most_bytes"), summed.c.bytes == summed.c.size))
         .order_by(*(summed.c[key.name] for key in keys))
     )

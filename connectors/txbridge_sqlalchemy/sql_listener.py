@@ -26,7 +26,7 @@ from txbridge.client.coroutines import require_arguments, require_plain
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.forwarding import SqlForwarding, StoreInsteadError
+from txbridge_sqlalchemy.forwarding import Known, SqlForwarding, StoreInsteadError
 from txbridge_sqlalchemy.outbox import Outbox
 from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.row import ask
@@ -148,10 +148,11 @@ class SqlTransactionListener(BarrierListener[G]):
             return super()._run_function(function, message.without_half(), arg)
 
     def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
+        known = Known() if self.forwarding is None else self.forwarding.known
         with begin(self._open, transactions) as work:
             work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
             if self.forwarding is not None and message.has_half:
-                self.forwarding.require_direct(work.connection, message)
+                self.forwarding.require_direct(work.connection, message, known)
             answer = commit_of(function(work.given, message, arg))
             if work.is_over():
                 raise LostTransactionError(_ENDED, answer)

@@ -15,7 +15,9 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 from sqlalchemy import create_engine, insert
+from sqlalchemy.exc import DBAPIError
 from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
+from txbridge_sqlalchemy.forwarding import SqlForwarding
 from txbridge_sqlalchemy.outbox_table import outbox
 
 from tests.support.harness import eventually
@@ -183,6 +185,66 @@ def test_a_row_that_nobody_sends_is_found_while_transactions_follow_one_another(
     assert "; row 1 was not sent" in text
 
 
+@pytest.fixture
+def as_relay(postgres):
+    """The URL of a user with the rights that docs/relay.md names."""
+    user = f"r{time.time_ns()}"
+    with postgres.begin() as connection:
+        schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+        connection.exec_driver_sql(
+            f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {user};"
+            f"GRANT SELECT, DELETE ON txbridge_outbox TO {user};"
+            f"GRANT SELECT, INSERT, UPDATE ON txbridge_outbox_lanes TO {user}"
+        )
+    yield postgres.url.set(username=user)
+    with postgres.begin() as connection:
+        connection.exec_driver_sql(f"DROP OWNED BY {user}; DROP ROLE {user}")
+
+
+POLICY = "ALTER TABLE txbridge_outbox ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON txbridge_outbox USING (topic = 'x')"
+VIEW = (
+    "ALTER TABLE txbridge_outbox RENAME TO o; CREATE VIEW txbridge_outbox AS TABLE o;"
+    "GRANT ALL ON txbridge_outbox TO {user}"
+)
+#: What hides rows from a relay or keeps them, and what it says.
+BLIND = {
+    POLICY: "if row-level security hides rows from it, the right is BYPASSRLS",
+    VIEW: "txbridge_outbox is a view, which may hide rows",
+    "REVOKE SELECT ON txbridge_outbox FROM {user}": "permission denied for table txbridge_outbox; give this user",
+    "REVOKE DELETE ON txbridge_outbox FROM {user}": "permission denied for table txbridge_outbox; give this user",
+    "REVOKE UPDATE ON txbridge_outbox_lanes FROM {user}": "permission denied for table txbridge_outbox_lanes; give",
+    # As on a standby.
+    "ALTER ROLE {user} SET default_transaction_read_only = on": "in a read-only transaction",
+}
+
+
+@pytest.mark.parametrize(("cause", "said"), BLIND.items())
+def test_who_does_not_see_all_rows_or_cannot_delete_them_takes_no_outbox_for_empty(postgres, as_relay, cause, said):
+    add(postgres, *(Message("t", b"%d" % number) for number in range(5)))
+    *_, (_, text) = found(engine := create_engine(as_relay))
+    assert "rows that wait in txbridge_outbox: 5" in text
+    running = OutboxRows(engine)
+    assert len(running.read_rows(0)) == 5
+    with postgres.begin() as connection:
+        connection.exec_driver_sql(cause.format(user=as_relay.username))
+    if cause == POLICY:
+        # One that runs already does not overlook it, and neither does a service that stores and forwards.
+        with pytest.raises(DBAPIError, match="row-level security"):
+            running.read_rows(0)
+        with engine.connect() as connection, pytest.raises(DBAPIError, match="row-level security"):
+            SqlForwarding(Outbox(), None).verify(connection)
+    [(level, text)] = found(engine)
+    assert level == "problem"
+    assert said in text
+    running.close()
+    engine.dispose()
+    if cause == POLICY:
+        with postgres.begin() as connection:
+            connection.exec_driver_sql(f"ALTER ROLE {as_relay.username} BYPASSRLS")
+        *_, (_, text) = found(engine)
+        assert "rows that wait in txbridge_outbox: 5" in text
+
+
 def conninfo(url):
     return url.replace("+psycopg", "")
 
@@ -190,11 +252,12 @@ def conninfo(url):
 def test_what_is_missing_or_wrong_gets_a_sentence(url, tmp_path):
     [(level, text)] = found(url)
     assert level == "problem"
-    assert "the outbox cannot be read" in text
+    assert "txbridge_outbox" in text
+    assert "`txbridge relay --ddl` prints" in text
     nowhere = "postgresql+psycopg://me:s3cret@127.0.0.1:1/db"
     [(level, text)] = found(nowhere)
     assert level == "unknown"
-    assert text.startswith("the outbox in postgresql+psycopg://me:***@127.0.0.1:1/db cannot be examined: ")
+    assert text.startswith("the outbox in postgresql+psycopg://me:***@127.0.0.1:1/db cannot be used: ")
     with pytest.raises(UsageError, match="--database-url cannot be used"):
         OutboxExamination("no url", "txbridge_outbox")
     with pytest.raises(UsageError, match="is not found"):
