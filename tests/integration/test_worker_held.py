@@ -26,7 +26,7 @@ from txbridge.core.fresh_halves import Run
 from txbridge.core.plan.draft import Draft
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.topic_rules import TopicRules
-from txbridge.worker.gates import topic_health, topic_lookup
+from txbridge.worker.gates import topic_lookup
 
 
 def _held(worker: WorkerProcess, error: str) -> list[dict[str, object]]:
@@ -309,7 +309,7 @@ def guarded_kafka() -> Iterator[EmbeddedKafka]:
 def test_p8_a_forbidden_topic_holds_its_messages_alone(
     guarded_kafka: EmbeddedKafka, right: AclOperation, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_health, "_BAD_FOR_S", 0.1)
+    monkeypatch.setattr(topic_lookup, "BELIEVED_S", 60 if known else 0.1)
     with Bridge(guarded_kafka.bootstrap_servers, f"forbidden {right.name} {known}", partitions=1) as bridge:
         forbidden, other = bridge.create_topic("forbidden", 1), bridge.create_topic("other", 1)
 

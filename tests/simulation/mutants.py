@@ -48,6 +48,7 @@ from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import LATEST, EachBroker
+from txbridge.worker.gates import topic_lookup
 from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
@@ -421,6 +422,10 @@ MUTANTS |= {
     "disbelieve_an_indefinite_commit": put(
         Committer, "_was_committed", lambda self, _: self._state.writer.take_fence()
     ),
+    # What a topic takes is believed for a minute.
+    "believe_a_topic": put(topic_lookup, "BELIEVED_S", 60.0, {"no room for a marker": 1.0}),
+    # A plan asks what topics take, and a transaction does not ask about OP, OFFSET and the discard topic.
+    "trust_our_own_topics": put(Committer, "_require_room", lambda *_: None, {"no room for a marker": 1.0}),
     # The checkpoint names the next END record, but not the next entry in it.
     "checkpoint_without_the_entry": wrap(
         Committer, "_next_checkpoint", lambda was: lambda self, draft: replace(was(self, draft), entry=0)

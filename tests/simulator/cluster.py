@@ -84,6 +84,8 @@ class Cluster:
         #: Topics that permanently refuse a batch because of one of its records, and the reason (`TOO_SMALL`,
         #: `WANTS_KEYS`).
         self.picky: dict[str, str] = {}
+        #: Topics without room for a transaction marker, and the time (ms) since when.
+        self.endless: dict[str, int] = {}
         #: Whether workers may see the configuration of topics.
         self.shows_configs = True
         #: Number of members by consumer group, as the coordinator sees it.

@@ -57,6 +57,7 @@ RARE = {
     "sender waits before its row": 1.0,
     "two stores under one group": 1.0,
     "group without members": 1.0,
+    "no room for a marker": 1.0,
 }
 _RARE_SHARE = 0.1
 

@@ -26,6 +26,7 @@ from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.names import Headers
 from txbridge.kafka.proven_end import LATEST, View
+from txbridge.kafka.topic_rules import LARGEST_BATCH
 
 
 def kafka_exception(code: int, text: str, *, fatal: bool = False, abort: bool = False) -> KafkaException:
@@ -284,6 +285,8 @@ class SimulatedAdmin:
                     "cleanup.policy": "compact" if wants_keys else "delete",
                     "message.timestamp.after.max.ms": "3600000",
                 }
+                if resource.name in self._world.cluster.endless:
+                    config[LARGEST_BATCH] = "10"
                 answer.set_result({name: SimpleNamespace(value=value) for name, value in config.items()})
         return answers
 

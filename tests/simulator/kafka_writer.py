@@ -21,6 +21,8 @@ from txbridge.core.names import Headers
 POISON = b"poison"
 #: librdkafka's max.in.flight for an idempotent producer: batches on their way to one broker.
 _IN_FLIGHT = 5
+#: Time (ms) for which a worker may believe that a topic has room for a transaction marker.
+_NO_ROOM_MS = 1_000
 #: Time between two attempts of a request that the coordinator defers (ms).
 _RETRY_MS = 10
 
@@ -49,6 +51,8 @@ class SimulatedProducer:
         # Whether the first of them is a broker's about records.
         self._is_refused = False
         self._fatal: KafkaError | None = None
+        #: Time (ms) at which this transaction began.
+        self._began = 0
         #: Bytes of this transaction that the link has carried, and whether it was too slow for the rest.
         self._carried = 0
         self._was_too_slow = False
@@ -93,6 +97,7 @@ class SimulatedProducer:
     def begin_transaction(self) -> None:
         self._raise_fatal()
         self._carried, self._was_too_slow, self._is_refused = 0, False, False
+        self._began = self._world.now
 
     def produce(
         self,
@@ -226,6 +231,8 @@ class SimulatedProducer:
     def _add(self, place: Place) -> bool:
         if place in self._added:
             return True
+        if self._began - self._cluster.endless.get(place[0], self._began) > _NO_ROOM_MS:
+            raise AssertionError(f"writes to {place[0]}, which has had no room for a marker for more than a second")
         deadline = self._world.now + self._message_timeout
         while True:
             self._actor.io(EFFECT)

@@ -386,6 +386,7 @@ class Simulation:
             (1, "OFFSET lost its tail", partial(self._mishap_lost_tail, "OFFSET")),
             (1, "OP lost its tail", partial(self._mishap_lost_tail, "OP")),
             (1, "brokers' clock set", self._mishap_brokers_clock),
+            (2, "no room for a marker", self._mishap_no_room),
         ]
 
     def _living(self) -> list[Process]:
@@ -510,6 +511,17 @@ class Simulation:
             self.world.refused.add(FLAKY_TOPIC)
             self.world.count("fault topic gone")
 
+    def _mishap_no_room(self) -> None:
+        """Lower max.message.bytes of a topic below Kafka's transaction marker, or raise it again."""
+        cluster, names = self.world.cluster, self.names
+        if cluster.endless or not cluster.shows_configs:
+            cluster.endless.clear()
+            return
+        topic = self.world.random.choice((FLAKY_TOPIC, names.check("group0"), names.op, names.offset, names.discard))
+        cluster.endless[topic] = self.world.now
+        self.world.refused.add(topic)
+        self.world.count("fault no room for a marker")
+
     def _mishap_death(self) -> None:
         alive = [one for one in self.applications if one.is_alive]
         if alive:
@@ -577,6 +589,7 @@ class Simulation:
         self._is_resting = True
         world.faults.clear()
         world.cluster.hidden.clear()
+        world.cluster.endless.clear()
         world.former_leaders.clear()
         # NTP sets the brokers' clock right.
         world.brokers_ahead = 0

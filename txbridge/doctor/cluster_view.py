@@ -86,7 +86,7 @@ class ClusterView:
     seen: Mapping[str, Sight]
     #: Whether check topics can exist that this user does not see: Kafka leaves out topics without the right DESCRIBE.
     groups_hidden: bool
-    #: The real topics that were asked for.
+    #: The real topics that were asked for, and at last those of open messages.
     real: Mapping[str, Sight]
     described: Mapping[str, Described]
     names: Names = field(init=False)

@@ -61,6 +61,8 @@ def _findings(view: ClusterView, answers: Answers, groups: Mapping[str, Any], no
             Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
         )
     yield from transaction_checks.transactions(view)
+    if backlog is not None and backlog.topics:
+        view.real = {**view.cluster.read_topics(backlog.topics), **view.real}
     yield from topic_checks.real_topics(view)
 
 

@@ -75,6 +75,8 @@ class Backlog:
     #: By group, the birth of its oldest pending message, ms.
     oldest: dict[str, int] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
+    #: Real topics of all open messages.
+    topics: set[str] = field(default_factory=set)
     #: Scheduled messages whose time came more than a minute ago.
     undelivered: int = 0
     discarded: Counter[str] = field(default_factory=Counter)
@@ -118,6 +120,7 @@ def _note_barriers(found: Backlog, connection: Connection, view: PartitionView) 
 def _count(found: Backlog, view: PartitionView, now: int) -> None:
     found.odd += view.warnings
     for message in view.open_messages():
+        found.topics.update(topics_of(message.real_topic))
         match message.state:
             case TransactionState.PENDING:
                 found.pending[message.group] += 1

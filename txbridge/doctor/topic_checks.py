@@ -214,17 +214,18 @@ def _list(numbers: list[int]) -> str:
 
 
 def real_topics(view: ClusterView) -> Iterator[Finding]:
-    """Findings about real topics that were named: missing ones, and those that take no Kafka transaction."""
-    for name, sight in view.real.items():
+    """Findings about topics that take no Kafka transaction, and about real topics that were named and are missing."""
+    for name, sight in {**view.seen, **view.real}.items():
         if isinstance(sight, FoundTopic):
             why = marker_problem(int(sight.config.get(LARGEST_BATCH, MARKER_BATCH)))
             if why is not None:
                 yield problem(
                     Check.TOPICS,
-                    f"nothing can be delivered to the real topic {name}: {why}",
-                    f"raise {LARGEST_BATCH} of {name} (kafka-configs.sh --alter)",
+                    f"no Kafka transaction can write to {name}: {why}",
+                    f"raise {LARGEST_BATCH} of {name} (kafka-configs.sh --alter). If the log of a worker has "
+                    f"hanging_transaction, then restart the coordinator: see docs/incidents.md",
                 )
-        if sight is not None:
+        if sight is not None or name not in view.questions.real_topics:
             continue
         # No worker creates one, and a front door only if it was told to.
         if view.questions.creates_topics:

@@ -32,6 +32,10 @@ class HangingTransactionError(TxBridgeError):
     """A Kafka transaction was left open in an internal topic and hides the records behind it."""
 
 
+class UnendedTransactionError(HangingTransactionError):
+    """Kafka cannot end the partition's last transaction, so that there can be no other one."""
+
+
 class ReadStoppedError(TxBridgeError):
     """The owner was asked to stop while it waited for Kafka."""
 

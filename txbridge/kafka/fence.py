@@ -15,7 +15,7 @@ from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import FAIL
-from txbridge.kafka.failures import FencedError, TakeOverRefusedError
+from txbridge.kafka.failures import FencedError, TakeOverRefusedError, UnendedTransactionError
 
 #: Short, because the caller tries again when Kafka does not answer (s).
 _CONNECT_TIMEOUT_S = 5.0
@@ -75,7 +75,8 @@ def open_fence(
 
     Kafka aborts an open transaction of the previous owner, completes one that was being committed, and refuses every
     later request of that owner (KIP-98). Raises FencedError when another worker took the fence meanwhile,
-    TakeOverRefusedError for a time-out that the brokers do not accept, KafkaException otherwise.
+    TakeOverRefusedError for a time-out that the brokers do not accept, UnendedTransactionError when the transaction of
+    the previous owner does not end, KafkaException otherwise.
 
     `topic` is any existing topic. `watch` receives the producer's errors and log lines.
     """
@@ -99,6 +100,10 @@ def open_fence(
     except KafkaException as error:
         if is_fenced(error):
             raise FencedError(f"{transactional_id}: {error.args[0].str()}") from error
+        if error.args[0].code() == KafkaError.CONCURRENT_TRANSACTIONS:
+            raise UnendedTransactionError(
+                f"Kafka has not ended the last transaction of {transactional_id} for {_INIT_TIMEOUT_S:.0f} s"
+            ) from error
         if error.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise TakeOverRefusedError(
                 f"commit_timeout is {commit_timeout_ms} ms, and the brokers accept less: set it to at most "

@@ -16,6 +16,7 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.proven_end import EachBroker
+from txbridge.worker.gates.topic_lookup import TopicMemory
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.observe.no_longer_held import NoLongerHeld
 from txbridge.worker.slots import PartitionSlots
@@ -48,4 +49,5 @@ class PartitionContext:
     outside: Outside = OUTSIDE
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
     no_longer_held: NoLongerHeld = field(default_factory=NoLongerHeld)
+    topic_memory: TopicMemory = field(default_factory=TopicMemory)
     slots: PartitionSlots = field(default_factory=PartitionSlots)

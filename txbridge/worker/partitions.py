@@ -24,6 +24,7 @@ from txbridge.kafka.failures import (
     ReadStoppedError,
     TakeOverRefusedError,
     UnansweredError,
+    UnendedTransactionError,
 )
 from txbridge.log import get_logger
 from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
@@ -33,6 +34,7 @@ from txbridge.worker.partition_counts import PartitionCounts
 from txbridge.worker.restored import Restored
 from txbridge.worker.slots import NoRoomError
 from txbridge.worker.takeover.restore import take_over
+from txbridge.worker.takeover.unended import why_unended
 from txbridge.worker.turn.commit_loop import CommitLoop
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
@@ -189,6 +191,9 @@ class PartitionOwner(threading.Thread):
             case NoRoomError():
                 # Another partition may be on its way out: this one is asked for again soon.
                 self._report_failure("no_slot", str(error), warn=True)
+            case UnendedTransactionError():
+                why = why_unended(self._context, self.partition, self._told_to_stop)
+                self._report_failure("hanging_transaction", why)
             case HangingTransactionError():
                 self._report_failure("hanging_transaction", str(error))
             case KafkaException():

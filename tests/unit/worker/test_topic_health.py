@@ -22,6 +22,7 @@ from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import UnansweredError
 from txbridge.worker.gates import topic_health
 from txbridge.worker.gates.topic_health import TopicHealth
+from txbridge.worker.gates.topic_lookup import TopicMemory
 
 #: Kafka's answer about every topic that is missing.
 MISSING: Future[Any] = Future()
@@ -76,7 +77,7 @@ def kafka() -> Kafka:
 @pytest.fixture
 def health(kafka: Kafka) -> TopicHealth:
     client: Any = kafka
-    made = TopicHealth(ControllerRequests(lambda: client), kafka)
+    made = TopicHealth(ControllerRequests(lambda: client), TopicMemory(), kafka)
     made.look_up(["bad", "good"])
     return made
 
@@ -143,7 +144,7 @@ def test_p8_rules_that_go_on_explaining_refusals_stay_known_and_are_asked_for_ag
 def test_p8_a_topic_with_small_batches_gets_small_batches_before_it_has_refused_one(kafka: Kafka):
     kafka.configs = {"max.message.bytes": "20000"}
     client: Any = kafka
-    health = TopicHealth(ControllerRequests(lambda: client), kafka)
+    health = TopicHealth(ControllerRequests(lambda: client), TopicMemory(), kafka)
     health.look_up(["bad"])
     assert health.limits == {"bad": 19_900}
     assert health.room is not None
@@ -163,7 +164,7 @@ def test_p8_a_topic_with_small_batches_gets_small_batches_before_it_has_refused_
 def test_p8_nothing_is_written_where_a_transaction_marker_has_no_room(kafka: Kafka, limit: str):
     kafka.configs = {"max.message.bytes": limit}
     client: Any = kafka
-    health = TopicHealth(ControllerRequests(lambda: client), kafka)
+    health = TopicHealth(ControllerRequests(lambda: client), TopicMemory(), kafka)
     health.look_up(["bad"])
     assert health.obstacle_of_new(message()) == (
         f"topic bad: max.message.bytes is {limit}, and Kafka's own transaction marker takes 78 bytes: raise it"
@@ -204,9 +205,7 @@ def test_p2_every_message_to_a_partition_that_is_missing_is_told_so_and_the_topi
     assert [health.problem_of_partition("bad", 7) for _ in range(3)] == [why] * 3
     assert health.problem_of_partition("bad", 1) is None
     kafka.partitions["bad"] = 8
-    kafka.asked.clear()
-    health.look_up(["bad", "good"])
-    assert kafka.asked == ["bad"]
+    turn(kafka, health, 1)
     assert health.problem_of_partition("bad", 7) is None
 
 
@@ -286,3 +285,19 @@ def test_p9_ten_thousand_topics_that_came_and_went_leave_nothing(kafka: Kafka, h
     for _ in range(2):
         turn(kafka, health, 200)
     assert kept(health) <= 10
+
+
+def test_p8_what_a_topic_takes_is_believed_for_a_second_and_asked_once_for_all_partitions(kafka: Kafka):
+    client: Any = kafka
+    requests, memory = ControllerRequests(lambda: client), TopicMemory()
+    two = [TopicHealth(requests, memory, kafka) for _ in range(2)]
+    for health in two:
+        health.look_up(["good"])
+    assert kafka.asked == ["good"]
+    kafka.configs = {"max.message.bytes": "10"}
+    assert [health.why_endless({"good"}) for health in two] == [None, None]
+    kafka.seconds += 1
+    why = "topic good: max.message.bytes is 10, and Kafka's own transaction marker takes 78 bytes: raise it"
+    assert [health.why_endless({"good"}) for health in two] == [why, why]
+    # The next plan knows it, too.
+    assert [health.problem_of("good") for health in two] == [why, why]

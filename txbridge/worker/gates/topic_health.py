@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import CHECK_TOPIC, Names
@@ -16,24 +15,16 @@ from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.failures import UnansweredError
-from txbridge.kafka.topic_rules import TOO_LARGE, TopicRules, partition_problem
+from txbridge.kafka.topic_rules import TOO_LARGE, partition_problem
 from txbridge.log import get_logger
 from txbridge.worker.gates.quarantine import Quarantine
-from txbridge.worker.gates.topic_lookup import DENIED, NO_RULES, look_up_topics
+from txbridge.worker.gates.topic_lookup import DENIED, LookedUpTopic, TopicMemory
 
-#: A topic that was fine is believed for a minute. If it is deleted meanwhile, the write fails and Kafka is asked again.
-_GOOD_FOR_S = 60.0
-#: Kafka is asked about any other topic at every attempt of its held messages, which have a back-off of their own.
-_BAD_FOR_S = 0.9
 #: After a refusal the messages of a topic are compared with its rules, one by one, for this long (s) after the last one
 #: that breaks them. Without an end, the fast path for fresh messages would stay off.
 _STRICT_S = 20.0
-#: Meanwhile its rules are believed for this long (s), so that a change of them has an effect soon.
-_STRICT_GOOD_FOR_S = 10.0
 #: Bytes of a batch beyond its records, rounded up.
 _BATCH_ROOM = 100
-#: Most topics in one request: clients can name thousands at once, of which a busy broker must answer some in time.
-_MOST_ASKED = 200
 #: Most flushes that topics with a small max.message.bytes may cost one Kafka transaction: 500 take about a second.
 _MOST_FLUSHES = 500.0
 #: A logged right is forgotten when the topic was not tried for this long (s). Checks are tried again within a minute.
@@ -49,18 +40,6 @@ _log = get_logger("txbridge.worker")
 RecordFacts = tuple[bytes | None, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _TopicAnswer:
-    """What is known of a topic."""
-
-    #: Monotonic time (s) until which it is believed.
-    until: float
-    problem: str | None
-    #: Number of partitions, if Kafka has described the topic.
-    partitions: int | None = None
-    rules: TopicRules = NO_RULES
-
-
 class TopicHealth:
     """Answers from memory whether a message can be delivered; `look_up` asks Kafka beforehand. Not thread-safe.
 
@@ -68,13 +47,18 @@ class TopicHealth:
     """
 
     def __init__(
-        self, requests: ControllerRequests, outside: Outside = OUTSIDE, batch_bytes: int = BATCH_BYTES
+        self,
+        requests: ControllerRequests,
+        memory: TopicMemory,
+        outside: Outside = OUTSIDE,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         self._outside = outside
         self._requests = requests
+        self._memory = memory
         self._batch_bytes = batch_bytes
         self.quarantine = Quarantine(outside)
-        self._topics: dict[str, _TopicAnswer] = {}
+        self._topics: dict[str, LookedUpTopic] = {}
         #: Monotonic time (s) of the next drop of old entries.
         self._next_drop = 0.0
         #: Check topics whose missing right was logged, with the monotonic time (s) at which that is forgotten.
@@ -97,15 +81,24 @@ class TopicHealth:
         What Kafka has answered by then is remembered, so that the next call asks about the rest.
         """
         now = self._outside.monotonic()
+        unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now}
+        if not unknown:
+            return
         if now >= self._next_drop:
             self._drop_old(now)
-        unknown = sorted({topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now})
-        for first in range(0, len(unknown), _MOST_ASKED):
-            for topic, found in look_up_topics(self._requests, unknown[first : first + _MOST_ASKED]).items():
-                self._log_denied(topic, found.problem, now)
-                good_for = _STRICT_GOOD_FOR_S if topic in self._strict else _GOOD_FOR_S
-                self._topics[topic] = _TopicAnswer(now + (good_for if found.problem is None else _BAD_FOR_S), *found)
-            self._find_limits()
+        found = self._memory.look_up(self._requests, unknown, now)
+        for topic, answer in found.items():
+            self._log_denied(topic, answer.problem, now)
+        self._topics |= found
+        self._find_limits()
+
+    def why_endless(self, topics: Collection[str]) -> str | None:
+        """Reason why a Kafka transaction that writes to these topics would not end, or None. Raises as `look_up`."""
+        for topic, answer in self._memory.look_up(self._requests, topics, self._outside.monotonic()).items():
+            if (why := answer.rules.problem) is not None:
+                self._topics[topic] = answer
+                return f"topic {topic}: {why}"
+        return None
 
     def _drop_old(self, now: float) -> None:
         """Drop entries that say nothing any more: clients can name any number of topics, and topics come and go."""
@@ -114,7 +107,6 @@ class TopicHealth:
         self._strict = {topic: until for topic, until in self._strict.items() if until > now}
         self._denied = {topic: until for topic, until in self._denied.items() if until > now}
         self._too_large = {topic: size for topic, size in self._too_large.items() if topic in self._strict}
-        self._find_limits()
         self.quarantine.drop_unused()
 
     def _find_limits(self) -> None:
@@ -149,10 +141,7 @@ class TopicHealth:
         known = self._topics.get(topic)
         if known is None or known.partitions is None:
             return None
-        if (why := partition_problem(topic, known.partitions, partition)) is not None:
-            # A person may add the partition, so the topic is looked up again.
-            self._topics[topic] = replace(known, until=0.0)
-        return why
+        return partition_problem(topic, known.partitions, partition)
 
     # --- for a draft ------------------------------------------------------------------------------------------------
 
@@ -255,6 +244,7 @@ class TopicHealth:
         """
         known = self._topics.pop(topic, None)
         self._strict[topic] = self._outside.monotonic() + _STRICT_S
+        self._memory.forget()
         try:
             self.look_up([topic])
         except UnansweredError:
@@ -300,9 +290,10 @@ class TopicHealth:
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
         until = self.quarantine.block_topic(topic, reason)
-        self._topics[topic] = _TopicAnswer(until, reason)
+        self._topics[topic] = LookedUpTopic(until, reason)
         return until - self._outside.monotonic()
 
     def forget_answers(self) -> None:
         """Forget all answers, after a write failed for a reason that names no record."""
         self._topics.clear()
+        self._memory.forget()

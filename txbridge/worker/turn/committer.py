@@ -25,6 +25,8 @@ from txbridge.kafka.failures import (
     RecordFailure,
     RecordKind,
     RecordsRefusedError,
+    UnansweredError,
+    UnendedTransactionError,
 )
 from txbridge.log import get_logger
 from txbridge.worker.gates.quarantine import Probe
@@ -105,7 +107,8 @@ class Committer:
         """Write and apply the draft; False when it was abandoned and must be drafted anew.
 
         `probe` is what the draft delivers, if it is nothing else.
-        Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
+        Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked;
+        AbortedError and UnendedTransactionError for a topic without room for a marker, before and after the write.
         """
         state = self._state
         receipt = Receipt()
@@ -134,6 +137,11 @@ class Committer:
         began = self._outside.monotonic()
         if state.writer.must_fence:
             self._require_no_other_write(self._fence_again().checkpoint)
+        try:
+            self._require_room(contents)
+        except UnansweredError:
+            draft.abandon()
+            raise
         contents = replace(
             contents,
             offset_topic_end=self._offset_topic_end,
@@ -147,6 +155,7 @@ class Committer:
             state.writer.write_transaction(contents, receipt)
         except RecordsRefusedError as error:
             draft.abandon()
+            self._require_end(error)
             self._on_refused(contents, error, probe, self._outside.monotonic() - began)
             return False
         except AbortedError as error:
@@ -171,6 +180,23 @@ class Committer:
         self._metrics.note_commit(draft, malformed, seconds, self._clock.now())
         self._metrics.note_registrations(state.writer.take_registrations())
         return True
+
+    def _require_room(self, contents: Contents) -> None:
+        """Raises AbortedError if a topic that this writes to cannot take Kafka's marker."""
+        names, draft = self._context.names, contents.draft
+        topics = {names.op, names.offset, *(names.check(entry.group) for entry in draft.checks)}
+        if draft.discards or draft.abandoned or contents.malformed:
+            topics.add(names.discard)
+        if (why := self._topics.why_endless(topics.union(draft.real_topics, dict(contents.replies)))) is not None:
+            raise AbortedError(why)
+
+    def _require_end(self, error: RecordsRefusedError) -> None:
+        """Raises UnendedTransactionError if a topic that refused records for their size cannot take the marker."""
+        too_large, memory = {one.topic for one in error.failures if one.too_large}, self._context.topic_memory
+        memory.too_large |= too_large
+        memory.forget()
+        if (why := self._topics.why_endless(too_large)) is not None:
+            raise UnendedTransactionError(why)
 
     def _replies_of(self, draft: Draft) -> list[tuple[str, Reply]]:
         """Its replies by topic, without those that would fail the Kafka transaction. Nobody waits for them for long."""
