@@ -22,7 +22,7 @@ ALLOWED = {
     "text": {"errors"},
     "log": {"text"},
     "tracing": set(),
-    "backoff": set(),
+    "backoff": {"errors"},
     "deadline": set(),
     "failpoints": set(),
     "interrupts": set(),
