@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import UsageError
 from txbridge.client.kafka.connection import KafkaConnection
@@ -32,7 +32,7 @@ class FakeProducer:
         self.log.append(("poll", timeout))
         if self.dies:
             self.dies = False
-            self.config["error_cb"](KafkaError(KafkaError._FATAL, "sequence numbers lost", True))
+            raise KafkaException(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence numbers lost", True))
 
     def purge(self):
         self.log.append("purge")

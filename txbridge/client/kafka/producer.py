@@ -49,10 +49,9 @@ class Wire:
         connection: KafkaConnection,
         factory: Callable[[dict[str, Any]], Any] = Producer,
     ) -> None:
-        self._config = {"logger": librdkafka_logger(), **with_guards(config), "error_cb": self._on_error}
+        self._config = {"logger": librdkafka_logger(), **with_guards(config), "error_cb": connection.on_error}
         self._connection = connection
         self._factory = factory
-        self._dead = False
         self._producer = kafka_config.create(factory, self._config)
         process.owns_handle(self)
 
@@ -95,23 +94,21 @@ class Wire:
 
     def serve_reports(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for delivery reports and errors, and act on them."""
-        self._producer.poll(timeout)
-        if self._dead:
+        try:
+            self._producer.poll(timeout)
+        except KafkaException as failure:
+            # confluent-kafka raises a fatal error here, instead of handing it to error_cb.
+            if not failure.args[0].fatal():
+                raise
+            self._connection.on_error(failure.args[0])
             self._replace_producer()
 
     def close(self) -> None:
         """Report undelivered records as failed, and end librdkafka's threads."""
         self._end_producer(self._producer)
 
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            # A librdkafka producer must not be closed inside one of its own callbacks.
-            self._dead = True
-        self._connection.on_error(error)
-
     def _replace_producer(self) -> None:
         dead, self._producer = self._producer, kafka_config.create(self._factory, self._config)
-        self._dead = False
         report(logging.ERROR, "kafka_producer_replaced", reason="a fatal error of librdkafka, see kafka_error")
         self._end_producer(dead)
 
