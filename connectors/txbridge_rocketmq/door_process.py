@@ -82,6 +82,7 @@ def run(settings: WorkerSettings, options: DoorOptions) -> None:
     with end_on_signal(AT_START):
         look = partial(check_layout, admin, Names(settings.namespace), client=True)
         layout = keep_trying(look, _log, settings.bootstrap_servers)
+    kafka.cluster_id = layout.cluster_id
     asyncio.run(_serve(settings, options, kafka, admin, layout))
 
 
@@ -93,7 +94,10 @@ async def _serve(
         raise UsageError(f"{names.half} has more than the {LARGEST_PARTITION + 1} partitions that an END can name")
 
     def look_at_half() -> int | KafkaError:
-        found = admin.list_topics(names.half, timeout=_LOOK_S).topics[names.half]
+        errors = kafka.errors
+        seen = admin.list_topics(names.half, timeout=_LOOK_S)
+        kafka.note_cluster(str(seen.cluster_id), errors)
+        found = seen.topics[names.half]
         return len(found.partitions) if found.error is None else found.error
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
@@ -139,14 +143,14 @@ async def _serve(
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
                 access=options.access,
-                obstacle=lambda: watch.refusal,
+                obstacle=lambda: kafka.refusal or watch.refusal,
             ),
             records,
             DecisionOutlet(end_outlet, names.end, f"door {socket.gethostname()}@{os.getpid()}"),
             topics,
             LookUps(partial(look_up, requests), 1),
             check_topics,
-            partial(_join, user, names, layout, kafka, make_topic),
+            partial(_join, user, names, watch, kafka, make_topic),
             metrics,
             memory=options.memory,
             max_groups=options.max_groups,
@@ -213,7 +217,7 @@ def _make_check_topic(
 def _join(
     user: dict[str, Any],
     names: Names,
-    layout: Layout,
+    watch: TopicWatch,
     kafka: KafkaConnection,
     make_topic: Make,
     group: str,
@@ -224,10 +228,10 @@ def _join(
     consumer = CheckConsumer(
         kafka_config.check_consumer_config(user, group=names.check(group)),
         kafka,
-        CheckGroup(group, names, layout.partitions),
+        CheckGroup(group, names, watch.partitions),
         take,
         _CHECKS_HELD,
-        TopicWatch(names, layout.partitions),
+        watch,
         lambda: make_topic(group, is_unwanted),
     )
     consumer.start()
@@ -264,6 +268,7 @@ def _not_ready(kafka: KafkaConnection, watch: TopicWatch, stopped: asyncio.Event
     reasons = {
         "the door is stopping": stopped.is_set(),
         "Kafka cannot be reached": kafka.is_lost,
+        kafka.refusal: bool(kafka.refusal),
         watch.refusal: bool(watch.refusal),
     }
     return [reason for reason, is_so in reasons.items() if is_so]

@@ -19,7 +19,7 @@ from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.core.names import Headers
 from txbridge.errors import UsageError
-from txbridge.kafka.errors import MSG_TIMED_OUT, PURGE_QUEUE, QUEUE_FULL
+from txbridge.kafka.errors import FAIL, MSG_TIMED_OUT, PURGE_QUEUE, QUEUE_FULL
 
 #: Every delivery report wakes the thread. This bounds how late it notices that it has to end (s).
 _SERVE_S = 0.1
@@ -60,6 +60,8 @@ class Outlet:
         self._open_s = _OPEN * float(config.get("linger.ms", 0)) / 1_000
         self._lanes: defaultdict[tuple[str, int], _PartitionLane] = defaultdict(_PartitionLane)
         self._reports: deque[tuple[_PartitionLane, asyncio.Future[Report], Report]] = deque()
+        #: Acknowledgements that wait until the cluster is recognised.
+        self._unsure = self._reports.copy()
         self._thread = threading.Thread(target=self._run, name=f"txbridge-{what.replace(' ', '-')}", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop, topic: str) -> None:
@@ -148,6 +150,9 @@ class Outlet:
             self._hand_over()
 
     def _hand_over(self) -> None:
+        if not self._connection.is_unsure or self._stopping:
+            self._reports.extend(self._unsure)
+            self._unsure.clear()
         if self._reports and self._loop is not None and not self._loop.is_closed():
             # One call for all reports that came together, because each call wakes the event loop.
             self._loop.call_soon_threadsafe(self._set_answers)
@@ -155,6 +160,8 @@ class Outlet:
     def _set_answers(self) -> None:
         while self._reports:
             lane, answer, outcome = self._reports.popleft()
+            if self._connection.refusal:
+                outcome = KafkaError(FAIL, self._connection.refusal), -1, -1
             if not answer.done():
                 answer.set_result(outcome)
             lane.in_flight -= 1
@@ -170,4 +177,6 @@ class Outlet:
             self._connection.note_time_out(self._what, record.latency() or 0.0)
         partition, offset = record.partition(), record.offset()
         known = error is None and partition is not None and offset is not None
-        self._reports.append((lane, answer, (error, partition if known else -1, offset if known else -1)))  # type: ignore[arg-type]
+        # Where all brokers were away, this one may be of another cluster.
+        reports = self._unsure if known and self._connection.is_unsure else self._reports
+        reports.append((lane, answer, (error, partition if known else -1, offset if known else -1)))  # type: ignore[arg-type]

@@ -171,7 +171,7 @@ def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
     worker = bridge.worker(metrics_port=port)
     eventually(lambda: _ready(port)[0] == 200)
     bridge.admin.create_partitions([NewPartitions(bridge.names.half, 3)])[bridge.names.half].result(120)
-    worker.wait_logged("partitions_changed")
+    worker.wait_logged("topics_changed")
     status, body = _ready(port)
     assert status == 503
     assert f"{bridge.names.half} has 3 partitions, {bridge.names.end} 2 and " in body

@@ -313,13 +313,16 @@ class Bridge:
         self._log_number = itertools.count(1)
 
     def __enter__(self) -> Self:
+        self.make_topics()
+        return self
+
+    def make_topics(self) -> None:
         plans = apply_plan(
             KafkaCluster.connect({"bootstrap.servers": self.bootstrap_servers}),
             self.names,
             PlanOptions(partitions=self.partitions),
         )
         assert all(plan.action is not TopicAction.REFUSED for plan in plans), plans
-        return self
 
     def __exit__(
         self,

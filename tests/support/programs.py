@@ -40,7 +40,7 @@ class Program:
         return http.ask_if_there(f"http://127.0.0.1:{self.port}{path}", 10).status
 
 
-def _on(port: int, pid: int) -> Program:
+def program_on(port: int, pid: int) -> Program:
     def why_not_ready() -> str:
         answer = http.ask_if_there(f"http://127.0.0.1:{port}/readyz", 10)
         return "" if answer.status == 200 else f"{answer.status} {answer.text}"
@@ -70,8 +70,8 @@ def all_programs(
         at_last.callback(answering.kill)
         producer = at_last.enter_context(TransactionProducer("idle", Commits(), settings, namespace=bridge.namespace))
         yield {
-            "worker": _on(ports[0], worker.pid),
-            "door": _on(ports[1], door.pid),
-            "answer-checks": _on(ports[2], answering.pid),
+            "worker": program_on(ports[0], worker.pid),
+            "door": program_on(ports[1], door.pid),
+            "answer-checks": program_on(ports[2], answering.pid),
             "client": Program(lambda: "" if producer.is_connected else "not connected"),
         }

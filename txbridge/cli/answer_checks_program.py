@@ -46,7 +46,11 @@ def run(groups: list[str], database_url: str, patience: float, threads: int, set
 
     def obstacles() -> list[str]:
         reasons = [] if len(running) == len(groups) else ["the checks are not read yet"]
-        return reasons + [f"group {one.group}: no connection to Kafka" for one in running if not one.is_connected]
+        return reasons + [
+            f"group {one.group}: no connection to Kafka, or to another cluster"
+            for one in running
+            if not one.is_connected
+        ]
 
     with service(settings, engine, listener, registry, obstacles, _log) as (at_last, why_not_ready):
         ready = Gauge("txbridge_answer_checks_ready", "Whether checks are answered", registry=registry)

@@ -72,7 +72,7 @@ def run(group: str, database_url: str, table_name: str, patience: float, setting
     def obstacles() -> list[str]:
         reasons = [] if running else ["the relay is starting"]
         if running and not producer.is_connected:
-            reasons.append("no connection to Kafka")
+            reasons.append("no connection to Kafka, or to another cluster")
         return reasons + [text for one in running for text in one.list_problems()]
 
     with service(settings, engine, listener, registry, obstacles, _log) as (at_last, why_not_ready):

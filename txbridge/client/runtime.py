@@ -142,8 +142,8 @@ class Runtime:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection to Kafka works, as far as is known."""
-        return not self._connection.is_lost
+        """Whether the connection to Kafka works, as far as is known, and leads to the cluster of the start."""
+        return not (self._connection.is_lost or self._connection.refusal)
 
     def flush(self, timeout: float | None) -> int:
         """See DecisionSender.flush."""

@@ -40,6 +40,7 @@ def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], 
         return open_client(options, checks)
     connection = KafkaConnection(options.bootstrap_servers, options.settings.get("error_cb"))
     layout = _layout(options, _connect(options, connection), connection, is_unwanted)
+    connection.cluster_id = layout.cluster_id
     connection.note_answer()
 
     def make_check_topic() -> None:

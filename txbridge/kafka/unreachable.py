@@ -1,4 +1,7 @@
-"""Why Kafka cannot be reached, from librdkafka's errors of the connection: the addresses, the cause and the remedy."""
+"""Why Kafka cannot be reached, from librdkafka's errors of the connection: the addresses, the cause and the remedy.
+
+Also if another cluster is reached, which stands for none.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,16 @@ def unreachable(purpose: str, user: Mapping[str, Any], cause: KafkaError | None)
 def note_cause(last: KafkaError | None, error: KafkaError) -> KafkaError:
     """The cause after one more error of the connection. That all brokers are down follows each of the others."""
     return error if last is None or error.code() != ALL_BROKERS_DOWN else last
+
+
+def other_cluster(expected: str, found: str) -> str:
+    """Why a cluster is refused that is not that of the program's start; empty if it is, or if none is expected."""
+    if expected in ("", found):
+        return ""
+    return (
+        f"another Kafka cluster answers at the same address: {found}, not {expected} as at the start. Nothing is sent "
+        "to it or served there. Check the address, or, if the move is meant, restart this process"
+    )
 
 
 def _explain(cause: KafkaError | None, protocol: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, Sight, TopicRequest, wait_for
+from txbridge.kafka.unreachable import other_cluster
 from txbridge.text import counted
 from txbridge.topics.spec import (
     HALF_ROOM,
@@ -52,6 +53,8 @@ class Layout:
     min_insync_replicas: int
     #: Topics that this user may not describe. A worker never has any. A client may lack OP, OFFSET and discard.
     unchecked: tuple[str, ...]
+    #: Kafka's id of the cluster.
+    cluster_id: str = ""
 
     @property
     def max_message_size(self) -> int:
@@ -76,7 +79,8 @@ def check_layout(
 
     Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
     """
-    seen = KafkaCluster(admin, bounds).read_topics([names.half, names.end, names.op, names.offset, names.discard])
+    cluster = KafkaCluster(admin, bounds)
+    seen = cluster.read_topics([names.half, names.end, names.op, names.offset, names.discard])
     half = seen[names.half]
     unchecked: tuple[str, ...] = ()
     if client:
@@ -100,6 +104,7 @@ def check_layout(
         replication_factor=half.replication_factor,
         min_insync_replicas=int(half.config.get("min.insync.replicas", "1")),
         unchecked=unchecked,
+        cluster_id=cluster.read_greeting(names.half).cluster_id,
     )
 
 
@@ -118,6 +123,8 @@ def ensure_check_topic(
     wanted = check_topic(names, group, message_size=layout.max_message_size)
     sight = cluster.read_topics([topic])[topic]
     if sight is None:
+        if problem := other_cluster(layout.cluster_id, cluster.read_greeting(names.half).cluster_id):
+            raise EnvironmentProblemError(problem)
         reason = _create(cluster, wanted, wanted.properties, layout)
         if reason is not None and ALIKE in reason:
             raise UsageError(

@@ -37,6 +37,7 @@ from txbridge.topics.verify import Layout, check_layout
 from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.settings import faust_settings
 from txbridge.worker.faust.transport import TolerantTransport
+from txbridge.worker.http.health import Health
 from txbridge.worker.http.monitor import Monitor
 from txbridge.worker.malloc import return_freed_memory
 from txbridge.worker.partition_context import PartitionContext
@@ -131,7 +132,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             return create(AdminClient, {**admin_config(settings.librdkafka), "logger": librdkafka_logger()})
 
         admin = connect()
-        layout = _wait_for_layout(admin, names, settings)
+        layout = _wait_for_layout(admin, names, settings, self.own_monitor.health)
         membership = GroupMembership(connect)
         require_rights(admin, membership, names, settings.app_id)
         brokers = KeptConnections(settings.librdkafka)
@@ -155,7 +156,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             slots=slots_for(layout.partitions, len(admin.list_topics(timeout=_PROBE_TIMEOUT_S).brokers)),
         )
         self.own_monitor.metrics.found_partitions(layout.partitions)
-        self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
+        self.worker = Worker(context, settings.app_id, self.conf.broker_client_id, layout)
         self.own_monitor.health.look_after(self.worker)
 
     def applied_to(self, tp: TP) -> int | None:
@@ -242,12 +243,15 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
     return app
 
 
-def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings) -> Layout:
-    """Wait until Kafka answers, then check the topics. Raises LayoutError, EnvironmentProblemError."""
+def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings, health: Health) -> Layout:
+    """Wait until the cluster of this process answers, then check the topics.
+
+    Raises LayoutError, EnvironmentProblemError.
+    """
 
     def ask() -> Layout:
         try:
-            admin.list_topics(timeout=_PROBE_TIMEOUT_S)
+            health.require_cluster(str(admin.list_topics(timeout=_PROBE_TIMEOUT_S).cluster_id))
             require_features(settings.librdkafka)
             return check_layout(admin, names, longest_wait_ms=settings.longest_wait)
         except KafkaException as error:

@@ -27,10 +27,11 @@ from txbridge.kafka.failures import (
     UnendedTransactionError,
 )
 from txbridge.log import get_logger
+from txbridge.topics.verify import Layout
 from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
+from txbridge.worker.internal_topics import InternalTopics
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.partition_counts import PartitionCounts
 from txbridge.worker.restored import Restored
 from txbridge.worker.slots import NoRoomError
 from txbridge.worker.takeover.restore import take_over
@@ -287,19 +288,21 @@ class Assignment:
     stable: bool
     member: bool
     partitions: frozenset[int]
+    #: Partitions of END that no member of the group has.
+    uncovered: frozenset[int] = frozenset()
 
 
 class Worker:
     """Starts and stops owners as the group's assignment changes. `client_id` is unique to this process in the group."""
 
-    def __init__(self, context: PartitionContext, group: str, client_id: str) -> None:
+    def __init__(self, context: PartitionContext, group: str, client_id: str, start: Layout) -> None:
         self._context = context
         self._group = group
         self._client_id = client_id
         self._lock = threading.Lock()
         self._owners: dict[int, PartitionOwner] = {}
-        #: Check that the internal topics still have the same number of partitions.
-        self.partition_counts = PartitionCounts(context.requests, context.names, context.metrics)
+        #: Check that the internal topics are still those of the start.
+        self.internal_topics = InternalTopics(context.requests, context.names, context.metrics, start)
         #: Whether the group has made an assignment yet, possibly an empty one.
         self.was_assigned = False
         self.stopped = False
@@ -363,13 +366,17 @@ class Worker:
         """Ask the group's coordinator for the assignment. Raises KafkaException, TimeoutError."""
         answer = self._describe_group()
         end = self._context.names.end
-        members = [member for member in answer.members if member.client_id == self._client_id]
+        own, covered = set[int](), set[int]()
+        for member in answer.members:
+            has = {tp.partition for tp in member.assignment.topic_partitions if tp.topic == end}
+            covered |= has
+            if member.client_id == self._client_id:
+                own |= has
         return Assignment(
             stable=answer.state == ConsumerGroupState.STABLE,
-            member=bool(members),
-            partitions=frozenset(
-                tp.partition for member in members for tp in member.assignment.topic_partitions if tp.topic == end
-            ),
+            member=any(member.client_id == self._client_id for member in answer.members),
+            partitions=frozenset(own),
+            uncovered=frozenset(range(self._context.metrics.partitions_found)) - covered,
         )
 
     def _is_alone(self) -> bool:

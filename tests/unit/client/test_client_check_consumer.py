@@ -25,16 +25,17 @@ def test_one_request_without_an_answer_is_no_outage(monkeypatch: pytest.MonkeyPa
             clock.now += timeout
             lost.append(connection.is_lost)
 
-        def list_topics(self, topic: str, timeout: float) -> None:
+        def list_topics(self, topic: str, timeout: float) -> Any:
             asked.append(clock.now)
             lost.append(connection.is_lost)
             if len(asked) % 2:
                 clock.now += timeout
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return SimpleNamespace(cluster_id="", topics={topic: SimpleNamespace(error=None, partitions={})})
 
     monkeypatch.setattr(consumer, "Consumer", Consumer)
     monkeypatch.setattr(consumer, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    watch: Any = SimpleNamespace(look_if_due=lambda _: None)
+    watch: Any = SimpleNamespace(look_at_new_topics=lambda: None, note_partitions=lambda _: None)
     group = CheckGroup("group", Names(), 2)
     checks = CheckConsumer({}, connection, group, lambda *_: None, 10, watch, lambda: None)
     checks._subscribe_to_checks()

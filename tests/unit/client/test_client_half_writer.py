@@ -135,6 +135,30 @@ def test_close_fails_what_is_not_acknowledged(wire):
     assert "the producer was closed meanwhile" in str(reports[0])
 
 
+@pytest.mark.parametrize("cluster", ["first", "second"])
+def test_an_acknowledgement_after_an_outage_counts_once_the_cluster_is_recognised(wire, cluster):
+    link = KafkaConnection("127.0.0.1:1")
+    link.cluster_id = "first"
+    writer = HalfWriter(wire, link, Names(), "orders")
+    writer.start()
+    link.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    reports = write(writer)
+    wire.acknowledge()
+    eventually(lambda: writer._unsure)
+    # The answer to a question from before the outage.
+    link.note_cluster("first", link.errors - 1)
+    assert (link.is_unsure, reports.empty()) == (True, True)
+    link.note_cluster(cluster, link.errors)
+    result = reports.get(timeout=120)
+    if cluster == "first":
+        assert isinstance(result, Prepared)
+    else:
+        assert "second, not first as at the start" in str(result)
+        with pytest.raises(PrepareError, match="second, not first"):
+            write(writer)
+    writer.close()
+
+
 @pytest.mark.parametrize("error", [ValueError("the user's stats_cb"), SystemExit(1)], ids=["exception", "exit"])
 def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, writer, caplog, error):
     serve, raised = wire.serve_reports, threading.Event()

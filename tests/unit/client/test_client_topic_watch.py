@@ -11,22 +11,13 @@ from txbridge.client.kafka import topic_watch
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.names import Names
 
-MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-
 
 class Kafka:
-    """Answers and counts looks at HALF, and requests about real topics."""
+    """Answers and counts requests about real topics."""
 
-    def __init__(self, half=4, missing=()):
-        self.half = half
-        self.missing = missing
-        self.looks = []
+    def __init__(self):
+        self.missing = ()
         self.requests = []
-
-    def look(self, topic):
-        self.looks.append(topic)
-        return self.half
 
     def find_missing(self, topics):
         self.requests.append(list(topics))
@@ -39,16 +30,7 @@ def kafka():
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    class Clock:
-        now = 1_000.0
-
-    monkeypatch.setattr(topic_watch.time, "monotonic", lambda: Clock.now)
-    return Clock
-
-
-@pytest.fixture
-def watch(clock, kafka):
+def watch(kafka):
     return TopicWatch(Names("ns"), 4, kafka.find_missing)
 
 
@@ -61,7 +43,7 @@ def test_a_real_topic_is_looked_up_once_and_logged_if_it_is_missing(watch, kafka
     for _ in range(3):
         for topic in ("there", "missing"):
             watch.note_topic(topic)
-        watch.look_if_due(kafka.look)
+        watch.look_at_new_topics()
     watch.note_topic("late")
     watch.look_at_new_topics()
     assert kafka.requests == [["there", "missing"], ["late"]]
@@ -72,27 +54,18 @@ def test_names_made_up_for_each_message_are_not_all_looked_up(watch, kafka):
     for number in range(5_000):
         watch.note_topic(f"topic-{number}")
         if number % 100 == 0:
-            watch.look_if_due(kafka.look)
-    watch.look_if_due(kafka.look)
+            watch.look_at_new_topics()
+    watch.look_at_new_topics()
     assert sum(map(len, kafka.requests)) == 1_000
     assert len(kafka.requests) == 11
 
 
-def test_half_is_looked_at_now_and_then_and_refused_once_it_has_changed(watch, clock, kafka, caplog):
+def test_half_is_refused_once_it_has_changed(watch, caplog):
     half = "ns.RMQ_SYS_TRANS_HALF_TOPIC"
-    for _ in range(100):
-        watch.look_if_due(kafka.look)
-        clock.now += 1
-    assert kafka.looks == [half] * 3
+    watch.note_partitions(4)
     assert watch.refusal == ""
-    kafka.half = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-    clock.now += 30
-    watch.look_if_due(kafka.look)
-    assert watch.refusal == ""
-    kafka.half = 6
-    for _ in range(3):
-        clock.now += 30
-        watch.look_if_due(kafka.look)
+    for partitions in (6, 6, 7):
+        watch.note_partitions(partitions)
     assert f"partitions of {half} has changed: 6 instead of the 4" in watch.refusal
     assert "use another namespace" in watch.refusal
     assert events(caplog) == [("half_partitions_changed", half)]

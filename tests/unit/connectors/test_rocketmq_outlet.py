@@ -6,13 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from txbridge_rocketmq import decision_outlet
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.outlet import Outlet
 
+from tests.support.client_fakes import FakeRecord
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
-from txbridge.kafka.errors import PURGE_QUEUE, QUEUE_FULL
+from txbridge.kafka.errors import ALL_BROKERS_DOWN, FAIL, PURGE_QUEUE, QUEUE_FULL
 
 _NOWHERE = "127.0.0.1:1"
 
@@ -74,6 +76,27 @@ async def test_at_the_end_all_decisions_are_given_up_also_those_that_wait_for_an
         reasons = await asyncio.gather(*answers)
     assert all("the producer was closed meanwhile" in str(reason) for reason in reasons)
     assert decisions.unsettled == 0
+
+
+@pytest.mark.parametrize(("cluster", "code"), [("first", None), ("second", FAIL)])
+async def test_an_acknowledgement_after_an_outage_counts_once_the_cluster_is_recognised(
+    cluster: str, code: int | None
+) -> None:
+    link = KafkaConnection(_NOWHERE)
+    link.cluster_id = "first"
+    outlet = Outlet({"bootstrap.servers": _NOWHERE}, link, "messages")
+    outlet._loop = asyncio.get_running_loop()
+    link.on_error(KafkaError(ALL_BROKERS_DOWN))
+    answer = outlet.send_record("HALF", b"value", None, [], partition=0)
+    outlet._note_report(outlet._lanes["HALF", 0], answer, None, FakeRecord(0, 5))  # type: ignore[arg-type]
+    outlet._hand_over()
+    await asyncio.sleep(0.01)
+    assert not answer.done()
+    link.note_cluster(cluster, link.errors)
+    outlet._hand_over()
+    error, *place = await answer
+    assert (error and error.code(), place) == (code, [0, 5] if code is None else [-1, -1])
+    outlet._wire.close()
 
 
 @pytest.mark.parametrize(("linger_ms", "is_held"), [(0, True), (60_000, False)])

@@ -6,7 +6,7 @@ import pytest
 
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import FoundTopic, MissingRight
+from txbridge.kafka.admin import FoundTopic, Greeting, MissingRight
 from txbridge.topics import verify
 from txbridge.topics.spec import PropertyRule, Wanted
 from txbridge.topics.verify import Layout, LayoutError, check_layout, ensure_check_topic
@@ -45,12 +45,16 @@ class FakeCluster:
         self.sights = {topic: facts(topic) for topic in (HALF, END, OP, OFFSET)} | {DISCARD: facts(DISCARD, 1)}
         self.created = []
         self.refusal = None
+        self.cluster_id = "first"
         #: A property that the cluster does not allow to be set.
         self.forbidden = None
 
     def __call__(self, admin, bounds=None):
         assert admin == "admin"
         return self
+
+    def read_greeting(self, topic):
+        return Greeting(self.cluster_id, {})
 
     def read_topics(self, names):
         return {name: seen.pop(0) if isinstance(seen := self.sights[name], list) else seen for name in names}
@@ -89,6 +93,7 @@ def test_right_layout(cluster):
         replication_factor=3,
         min_insync_replicas=2,
         unchecked=(),
+        cluster_id="first",
     )
     assert layout.max_message_size == 1_000_000
 
@@ -185,6 +190,14 @@ def test_check_topic_is_created_and_waited_for(cluster):
     assert (request.name, request.partitions, request.replication_factor) == (CHECK, 4, 3)
     assert request.config == {**LOG, "retention.ms": "3600000", "max.message.bytes": "1131072"}
     assert cluster.sights[CHECK] == []
+
+
+def test_check_topic_is_not_created_in_another_cluster(cluster):
+    layout = check_layout("admin", NAMES)
+    cluster.cluster_id, cluster.sights[CHECK] = "second", None
+    with pytest.raises(EnvironmentProblemError, match="second, not first as at the start"):
+        ensure_check_topic("admin", NAMES, "orders", layout)
+    assert cluster.created == []
 
 
 def test_check_topic_that_is_there_is_left_alone(cluster):

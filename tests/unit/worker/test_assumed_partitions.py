@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.support.client_fakes import LAYOUT
 from txbridge.core.names import Names
 from txbridge.worker import partitions
 from txbridge.worker.http.health import Health
@@ -55,7 +56,7 @@ class Group:
             brokers=SimpleNamespace(close=lambda: None),
             outside=SimpleNamespace(wait=lambda *_: self.meanwhile()),
         )
-        self.worker = Worker(context, "workers", ME)
+        self.worker = Worker(context, "workers", ME, LAYOUT)
 
     def result(self, _timeout: float) -> Any:
         answer = self.answers.pop(0)
@@ -114,7 +115,7 @@ def test_not_after_an_assignment_or_the_end(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_metrics_show_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    health, group = Health(10_000, 20.0), Group(monkeypatch, [])
+    health, group = Health(10_000, 20.0, 6_000), Group(monkeypatch, [])
     health.look_after(group.worker)
     assert health.partition_facts() is None
     group.worker.assume_partitions()

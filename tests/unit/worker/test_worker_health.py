@@ -1,7 +1,8 @@
-"""Readiness and liveness of a worker, without Kafka."""
+"""Liveness of a worker, and who is ready when, without Kafka."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -9,12 +10,18 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
+from txbridge_rocketmq import door_process
 
+from tests.support.client_fakes import LAYOUT
+from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.client.runtime import Runtime
 from txbridge.core.names import Names
+from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.worker.http.health import Health
+from txbridge.worker.internal_topics import InternalTopics
 from txbridge.worker.observe.metrics import WorkerMetrics
-from txbridge.worker.partition_counts import PartitionCounts
 from txbridge.worker.partitions import Assignment, OwnerStatus
 
 
@@ -36,7 +43,7 @@ class FakeWorker:
 
     def __init__(self, *owners, **assignment):
         self.was_assigned, self.stopped = True, False
-        self.partition_counts = SimpleNamespace(problem=None)
+        self.internal_topics = SimpleNamespace(problem=None)
         self.list = list(owners)
         partitions = frozenset(owner.partition for owner in owners)
         self.answer = Assignment(**{"stable": True, "member": True, "partitions": partitions, **assignment})
@@ -66,7 +73,7 @@ def ended():
 
 @pytest.fixture
 def health(clock, ended):
-    return Health(10_000, 20.0, clock=lambda: clock.now, end=ended.append)
+    return Health(10_000, 20.0, 6_000, clock=lambda: clock.now, end=ended.append)
 
 
 def ready(health, worker):
@@ -88,10 +95,6 @@ def test_it_is_not_ready_before_the_group_has_spoken(health):
     worker.was_assigned = True
     health.look_after(worker)
     assert health.not_ready() == ["the group's coordinator was not heard yet"]
-
-
-def test_a_member_whose_partitions_are_served_is_ready(health):
-    assert ready(health, FakeWorker(FakeOwner(0), FakeOwner(1))) == []
 
 
 def test_a_member_with_no_partition_is_ready(health):
@@ -337,56 +340,155 @@ def test_an_event_loop_that_stands_still_is_not_alive(health, clock):
     assert health.not_live() == []
 
 
-class FakeTopics:
-    """Answers with the number of partitions of each topic."""
+ONES = dict.fromkeys(("half", "end", "op", "offset"), 1)
+NAMED = Names().identified
 
-    def __init__(self, **counts):
-        self.counts, self.asked = counts, 0
+
+class FakeTopics:
+    """A cluster with topics, by their short names: the number of partitions and the topic id."""
+
+    def __init__(self):
+        self.counts, self.ids, self.cluster = dict.fromkeys(ONES, 4), dict(ONES), "first"
 
     def describe_topics(self, topics, **_options):
-        self.asked += 1
-        numbers = dict(zip(topics.topic_names, self.counts.values(), strict=True))
-        answers = {topic: Future() for topic in numbers}
-        for topic, count in numbers.items():
-            answers[topic].set_result(SimpleNamespace(partitions=range(count)))
+        answers = {topic: Future() for topic in topics.topic_names}
+        for short, topic in NAMED.items():
+            if short in self.ids:
+                facts = SimpleNamespace(partitions=range(self.counts[short]), topic_id=self.ids[short])
+                answers[topic].set_result(facts)
+            else:
+                answers[topic].set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
         return answers
 
+    def describe_cluster(self, **_options):
+        answer = Future()
+        answer.set_result(SimpleNamespace(cluster_id=self.cluster))
+        return answer
 
-def counted(clock):
-    """Topics with four partitions each, and a worker that compares their numbers."""
-    topics, metrics, worker = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics(), FakeWorker(FakeOwner(0))
+
+def watching(topics, worker):
+    """The metrics of a worker that compares these topics with those of now."""
+    metrics = WorkerMetrics()
     metrics.found_partitions(4)
-    requests = ControllerRequests(lambda: topics)
-    worker.partition_counts = PartitionCounts(requests, Names(), metrics, clock=lambda: clock.now)
-    return topics, metrics, worker
+    start = dataclasses.replace(
+        LAYOUT, topic_ids={NAMED[short]: str(one) for short, one in topics.ids.items()}, cluster_id=topics.cluster
+    )
+    worker.internal_topics = InternalTopics(ControllerRequests(lambda: topics), Names(), metrics, start)
+    return metrics
 
 
-def test_partitions_that_were_added_to_one_topic_make_it_not_ready_and_are_told_once(health, clock):
-    topics, metrics, worker = counted(clock)
-    with capture_logs() as logs:
-        for _ in range(20):
-            assert ready(health, worker) == []
-            health.look_at_topics()
-            clock.now += 1
-        assert topics.asked == 2, "a small request every ten seconds"
-        topics.counts["half"] = 6
-        for _ in range(3):
-            clock.now += 10
-            health.look_at_topics()
-        [reason] = ready(health, worker)
-    assert reason.startswith("RMQ_SYS_TRANS_HALF_TOPIC has 6 partitions, RMQ_SYS_TRANS_END_TOPIC 4 and ")
-    assert "never delivered" in reason
-    assert [line["event"] for line in logs] == ["partitions_changed"]
-    assert metrics.totals()["errors"] == 1
-
-
-def test_partitions_that_were_added_to_all_topics_alike_are_told_and_served(health, clock):
-    topics, metrics, worker = counted(clock)
-    topics.counts = dict.fromkeys(topics.counts, 5)
+def test_partitions_that_were_added_to_all_topics_alike_are_told_and_served(health):
+    topics, worker = FakeTopics(), FakeWorker(FakeOwner(0))
+    metrics = watching(topics, worker)
+    topics.counts = dict.fromkeys(ONES, 5)
     health.look_after(worker)
     with capture_logs() as logs:
         for _ in range(3):
-            clock.now += 10
             health.look_at_topics()
     assert (ready(health, worker), metrics.partitions_found) == ([], 5)
     assert [line["error"][:50] for line in logs] == ["HALF, END, OP and OFFSET have 5 partitions, 4 befo"]
+
+
+def test_a_change_is_told_once_and_only_topics_that_are_all_there_and_others_end_the_process(health, ended):
+    topics, worker = FakeTopics(), FakeWorker(FakeOwner(0))
+    metrics = watching(topics, worker)
+    health.look_after(worker)
+    with capture_logs() as logs:
+        topics.counts["half"] = 6
+        for ids in (ONES, ONES, {}, {"half": 2, "end": 2}, {"half": 2, "end": 2}, dict.fromkeys(ONES, 2)):
+            assert ended == []
+            topics.ids = ids
+            health.look_at_topics()
+    assert ended == [1]
+    texts = [line["error"] for line in logs if line["event"] == "topics_changed"]
+    assert [text.partition(" ")[0] for text in texts] == [NAMED[short] for short in ("half", "half", "op", "half")]
+    assert "were deleted and created again" in texts[-1]
+    assert metrics.totals()["errors"] == 4
+
+
+def test_faust_leaves_another_cluster_once_and_does_not_join_there_again(health, clock, ended):
+    loop, rejoined, topics, worker = FakeLoop(), [], FakeTopics(), FakeWorker(FakeOwner(0))
+    health.require_cluster("first")
+    health.look_after_loop(loop, rejoined.append)
+    watching(topics, worker)
+    health.look_after(worker)
+    topics.cluster, topics.ids = "second", {}
+    for _ in range(3):
+        health.look_at_topics()
+    look(health, clock, loop, 2)
+    [reason] = rejoined
+    assert "another Kafka cluster answers at the same address: second, not first as at the start" in reason
+    health.look_after(None)
+    with pytest.raises(KafkaUnreachableError, match="second, not first"):
+        health.require_cluster("second")
+    assert health.not_ready() == [reason]
+    health.require_cluster("first")
+    assert (health.not_ready()[0][:8], ended) == ("starting", [])
+
+
+class World:
+    """A worker that has partitions 0 and 1, one that has 2 and 3, a door and a client."""
+
+    def __init__(self):
+        self.now, self.kafka, self.watch = 1_000.0, FakeTopics(), TopicWatch(Names(), 4)
+        self.owners = [FakeOwner(partition) for partition in range(4)]
+        self.workers = [FakeWorker(*self.owners[:2]), FakeWorker(*self.owners[2:])]
+        self.healths = [Health(10_000, 20.0, 6_000, clock=lambda: self.now, end=lambda _: None) for _ in self.workers]
+        for health, worker in zip(self.healths, self.workers, strict=True):
+            watching(self.kafka, worker)
+            health.look_after(worker)
+        self.link = KafkaConnection("kafka:9092", clock=lambda: self.now)
+        self.link.cluster_id = "first"
+        self.answers = True
+        self.pass_time(2)
+
+    def pass_time(self, seconds):
+        """Let everybody ask Kafka, every two seconds."""
+        for _ in range(0, seconds, 2):
+            self.now += 2
+            for health in self.healths if self.answers else ():
+                health.ask()
+                health.look_at_topics()
+            if self.answers:
+                self.link.note_answer()
+                self.link.note_cluster(self.kafka.cluster, 0)
+                self.watch.note_partitions(self.kafka.counts["half"])
+
+    def uncover(self):
+        for worker in self.workers:
+            worker.answer = dataclasses.replace(worker.answer, uncovered=frozenset({3}))
+
+    def not_ready(self):
+        door = door_process._not_ready(self.link, self.watch, SimpleNamespace(is_set=lambda: False))
+        client = Runtime.is_connected.fget(SimpleNamespace(_connection=self.link))
+        return [*(" ".join(one.not_ready()) for one in self.healths), " ".join(door), "" if client else "not connected"]
+
+
+GAP, GONE = "no member of the group has partitions [3]", "do not exist any more: `txbridge topics apply`"
+OTHER, AGAIN = "answers at the same address: second, not first as at the start", "deleted and created again"
+SILENT = "the group's coordinator was not heard for 8 s"
+
+
+@pytest.mark.parametrize(
+    ("change", "seconds", "reasons"),
+    [
+        (lambda _: None, 60, ["", "", "", ""]),
+        # Only the worker that has it says no: the roll-out of the repair goes on.
+        (lambda world: vars(world.owners[0]).update(serving=False, error="cut"), 2, ["partition 0: cut", "", "", ""]),
+        (World.uncover, 16, ["", "", "", ""]),
+        (World.uncover, 20, [GAP, GAP, "", ""]),
+        (lambda world: world.kafka.ids.clear(), 2, [GONE, GONE, "", ""]),
+        (lambda world: world.kafka.ids.update(dict.fromkeys(ONES, 2)), 2, [AGAIN, AGAIN, "", ""]),
+        (lambda world: setattr(world.kafka, "cluster", "second"), 2, [OTHER, OTHER, OTHER, "not connected"]),
+        (lambda world: world.kafka.counts.update(half=6), 2, [*["their number was changed"] * 2, "has changed: 6", ""]),
+        (lambda world: setattr(world, "answers", False), 6, ["", "", "", ""]),
+        (lambda world: setattr(world, "answers", False), 8, [SILENT, SILENT, "cannot be reached", "not connected"]),
+    ],
+)
+def test_who_is_ready_when(change, seconds, reasons):
+    """Two workers, a door and a client, so many seconds after a change."""
+    world = World()
+    change(world)
+    world.pass_time(seconds)
+    for found, wanted in zip(world.not_ready(), reasons, strict=True):
+        assert wanted in found if wanted else found == ""

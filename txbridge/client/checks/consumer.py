@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,8 +48,8 @@ _PROBE_S = 0.25
 #: Time-out (s) of a request while partitions are assigned. It takes milliseconds. But a broker answers the requests of
 #: a connection one after the other, and a fetch for new checks takes a second when there are none.
 _LOOK_S = 2.0
-#: How often (s) the check topic is looked up. It costs one small request, and bounds the time for which a group whose
-#: topic was deleted gets no checks.
+#: How often (s) HALF and the check topic are looked up. It costs two small requests. It bounds the time for which a
+#: group whose topic was deleted gets no checks. librdkafka itself learns of new partitions within 5 minutes.
 _LOOK_EVERY_S = 30.0
 #: Pause (s) after an unexpected error of this thread. It prevents a busy loop, and is short compared with
 #: transaction_check_interval.
@@ -99,6 +100,8 @@ class CheckConsumer:
         self._settled: deque[tuple[object, int, int, int]] = deque()
         self._held = self._held_bytes = 0
         self._paused = self._assigned = False
+        #: Errors of the connection when Kafka was last asked with success.
+        self._errors_seen = 0
         self._next_commit = self._next_probe = 0.0
         self._next_look = time.monotonic() + _LOOK_EVERY_S
         self._stopping = threading.Event()
@@ -152,15 +155,18 @@ class CheckConsumer:
         if now >= self._next_commit:
             self._next_commit = now + _COMMIT_S
             self._commit_offsets()
-        if (self._connection.silent_for >= PROOF_EVERY_S or not self._assigned) and now >= self._next_probe:
+        link = self._connection
+        is_quiet = link.silent_for < PROOF_EVERY_S and link.errors == self._errors_seen and self._assigned
+        if link.is_unsure or (not is_quiet and now >= self._next_probe):
             self._probe_kafka()
             # Counted from the question, so that an answer that is late, or lost, has a successor within FRESH_S.
             self._next_probe = now + PROOF_EVERY_S
         self._connection.check_answers()
         if not self._connection.is_lost:
             # This thread has a connection and time. Threads that send have neither.
-            self._watch.look_if_due(self._count_partitions)
+            self._watch.look_at_new_topics()
             if now >= self._next_look:
+                self._probe_kafka()
                 self._keep_topic()
                 self._next_look = time.monotonic() + _LOOK_EVERY_S
 
@@ -178,7 +184,7 @@ class CheckConsumer:
             found = self._count_partitions(self._topic)
         except KafkaException:
             return
-        if isinstance(found, int) or found.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if self._connection.refusal or isinstance(found, int) or found.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             return
         try:
             self._make_topic()
@@ -254,14 +260,18 @@ class CheckConsumer:
             self._offsets.note_commit(positions)
 
     def _probe_kafka(self) -> None:
-        try:
-            self._consumer.list_topics(self._topic, timeout=_LOOK_S if self._assigned else _PROBE_S)
-        except KafkaException:
-            return
-        self._connection.note_answer()
+        with suppress(KafkaException):
+            found = self._count_partitions(self._group.names.half, _LOOK_S if self._assigned else _PROBE_S)
+            if isinstance(found, int):
+                self._watch.note_partitions(found)
 
-    def _count_partitions(self, topic: str) -> int | KafkaError:
-        found = self._consumer.list_topics(topic, timeout=_LOOK_S).topics[topic]
+    def _count_partitions(self, topic: str, timeout: float = _LOOK_S) -> int | KafkaError:
+        errors = self._connection.errors
+        seen = self._consumer.list_topics(topic, timeout=timeout)
+        self._connection.note_answer()
+        self._connection.note_cluster(str(seen.cluster_id), errors)
+        self._errors_seen = errors
+        found = seen.topics[topic]
         return len(found.partitions) if found.error is None else found.error
 
     def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:

@@ -156,8 +156,8 @@ class SendPath:
         """Give the half message to the writer. Yields what the caller must do before: call this, or pause if None.
 
         Nothing to call comes after a None. All of it takes as long as an acknowledgement may. Raises PrepareError after
-        that, and if HALF has changed since the start. Raises UsageError for a timestamp that the real topic refuses.
-        A relay, which names the half partition, sends such a message alone, for the worker to hold.
+        that, and if cluster or HALF are others than at the start. Raises UsageError for a timestamp that the real topic
+        refuses. A relay, which names the half partition, sends such a message alone, for the worker to hold.
         """
         deadline = Deadline(self._prepare_timeout)
         if half_partition == BY_KEY and any(one.timestamp is not None for one in message.messages):
@@ -176,8 +176,6 @@ class SendPath:
             message, on_done = watcher.watch_prepare(transaction_id, message, on_done)
         give_up_at = deadline.at + REPORT_MARGIN_S
         while True:
-            if self._watch.refusal:
-                raise PrepareError(self._watch.refusal)
             try:
                 writer.write_half(message, transaction_id, on_done, give_up_at, self._barrier_id, half_partition)
             except BufferError:

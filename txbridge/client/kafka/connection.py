@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from txbridge.client.base.log import report
 from txbridge.client.kafka.callbacks import guarded
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
-from txbridge.kafka.unreachable import note_cause
+from txbridge.kafka.unreachable import note_cause, other_cluster
 from txbridge.proof import FRESH_S, ProofOfLife
 
 #: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.
@@ -44,6 +44,14 @@ class KafkaConnection:
         self._lock = threading.Lock()
         #: The last error since Kafka has answered; None if there is none.
         self.cause: KafkaError | None = None
+        #: Kafka's id of the cluster of the start; empty until it is known.
+        self.cluster_id = ""
+        #: Why nothing may be sent: another cluster answers. Empty while that of the start does.
+        self.refusal = ""
+        #: Number of errors so far. After each one another cluster may be at the address.
+        self.errors = 0
+        #: Whether all brokers were away since the cluster was last recognised. Acknowledgements wait until it is again.
+        self.is_unsure = False
         self._last_transport_error = ""
         self._reported: dict[int, float] = {}
         self._lost_at: float | None = None
@@ -69,10 +77,12 @@ class KafkaConnection:
     def on_error(self, error: KafkaError) -> None:
         """Note an error. This is the error_cb of every client."""
         code = error.code()
+        self.errors += 1
         self.cause = note_cause(self.cause, error)
         if code == ALL_BROKERS_DOWN:
             # The text of this error only counts brokers.
             self._last_transport_error = self._last_transport_error or "no broker can be reached"
+            self.is_unsure = bool(self.cluster_id)
         elif code in _PASSING:
             self._last_transport_error = error.str()
         else:
@@ -109,6 +119,15 @@ class KafkaConnection:
                 return
             self._reported[error.code()] = now + _REPEAT_S
         report(logging.ERROR, event, error=error.name(), reason=error.str())
+
+    def note_cluster(self, found: str, errors: int) -> None:
+        """Note an answer of this cluster, to a question that was asked after so many `errors`."""
+        problem, before = other_cluster(self.cluster_id, found), self.refusal
+        self.refusal = problem
+        if problem and problem != before:
+            report(logging.ERROR, "cluster_changed", cluster=found, expected=self.cluster_id, next=problem)
+        if errors == self.errors:
+            self.is_unsure = False
 
     def note_answer(self) -> None:
         """Note an answer of Kafka. The connection is back once Kafka answers for a while without trouble."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -16,16 +14,12 @@ from txbridge.client.base.log import report
 from txbridge.client.kafka.admin import quiet_admin
 from txbridge.core.names import Names
 
-#: Seconds between two looks at HALF. librdkafka itself learns of new partitions within 5 minutes, and keys move then.
-_EVERY_S = 30.0
 #: Most real topics that are looked up, once each. An application with more makes up names for its messages.
 _MAX_TOPICS = 1_000
 #: Time-out of the request about real topics (s), the connection included. It takes tens of milliseconds, and some
 #: hundreds with TLS and SASL. A process that sends one message and ends waits for it, too.
 _REQUEST_S = 2.0
 
-#: Returns the partitions of a topic, or Kafka's error for it. Raises KafkaException without an answer.
-Look = Callable[[str], int | KafkaError]
 #: Returns those of the topics that do not exist, as far as Kafka answers.
 FindMissing = Callable[[Collection[str]], list[str]]
 
@@ -47,7 +41,7 @@ def _is_missing(error: BaseException | None) -> bool:
 
 
 class TopicWatch:
-    """Knowledge of the topics. The thread of the checks calls `look_if_due` and `look_at_new_topics`, any the rest."""
+    """Knowledge of the topics. The thread of the checks calls `look_at_new_topics`, any the rest."""
 
     def __init__(self, names: Names, partitions: int, find_missing: FindMissing = lambda _: []) -> None:
         """`find_missing` is needed if real topics are noted."""
@@ -59,7 +53,6 @@ class TopicWatch:
         self.refusal = ""
         self._noted: set[str] = set()
         self._wanted: deque[str] = deque()
-        self._next = time.monotonic() + _EVERY_S
 
     def note_topic(self, real_topic: str) -> None:
         """Note a message for this topic."""
@@ -67,8 +60,8 @@ class TopicWatch:
             self._noted.add(real_topic)
             self._wanted.append(real_topic)
 
-    def note_partitions(self, partitions: int) -> str:
-        """Note that HALF has this many partitions, at least. Returns why it cannot be used, or an empty text."""
+    def note_partitions(self, partitions: int) -> None:
+        """Note that HALF has this many partitions, at least."""
         if partitions != self.partitions and not self.refusal:
             self.refusal = (
                 f"the number of partitions of {self._half} has changed: {partitions} instead of the {self.partitions} "
@@ -84,19 +77,6 @@ class TopicWatch:
                 expected=self.partitions,
                 next="nothing is sent: use another namespace, or create the topics again, and restart",
             )
-        return self.refusal
-
-    def look_if_due(self, look: Look) -> None:
-        """Look at HALF, if that is due, and at the real topics that are new."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _EVERY_S
-            # Without an answer HALF gets another look.
-            with suppress(KafkaException):
-                found = look(self._half)
-                if isinstance(found, int):
-                    self.note_partitions(found)
-        self.look_at_new_topics()
 
     def look_at_new_topics(self) -> None:
         """Look at the real topics that were noted since the last look. A hint is not worth a second request."""

@@ -124,6 +124,8 @@ class HalfWriter:
         self.after_reports: Callable[[], None] | None = None
         #: Half messages in the order of their deadlines. A reported one is removed when it is the first.
         self._expected: deque[_HalfDelivery] = deque()
+        #: Acknowledgements that wait until the cluster is recognised.
+        self._unsure: deque[tuple[_HalfDelivery, Record]] = deque()
         #: Stored once, because every access to a method makes an object.
         self._on_delivery = self._take_report
         self._is_connected = threading.Event()
@@ -134,6 +136,11 @@ class HalfWriter:
         """Start the thread, which connects first. May be called again if it was interrupted."""
         if self._thread.ident is None:
             self._thread.start()
+
+    @property
+    def _refusal(self) -> str:
+        """Why nothing may be sent: no worker of ours would ever read it. Empty if it may."""
+        return self._connection.refusal or ("" if self._watch is None else self._watch.refusal)
 
     @property
     def is_connected(self) -> bool:
@@ -155,8 +162,11 @@ class HalfWriter:
     ) -> None:
         """Begin an attempt. Raises BufferError when too much is in flight already, else `on_done` will be called.
 
-        If there is no report by the `deadline` (time.monotonic), `on_done` gets an error then.
+        Raises PrepareError if cluster or HALF are others than at the start. If there is no report by the `deadline`
+        (time.monotonic), `on_done` gets an error then.
         """
+        if self._refusal:
+            raise PrepareError(self._refusal)
         headers = headers_of(message, transaction_id, self._group, barrier_id)
         size = len(message.value or b"") + message.key_and_headers_size
         delivery = _HalfDelivery(self._on_delivery, transaction_id, size, on_done, deadline)
@@ -209,6 +219,9 @@ class HalfWriter:
         try:
             self._wire.serve_reports(_POLL_S)
         finally:
+            while self._unsure and not self._connection.is_unsure:
+                delivery, record = self._unsure.popleft()
+                self._take_report(delivery, None, record)
             while self._expected and self._expected[0].on_done is None:
                 self._expected.popleft()
             if self._expected:
@@ -240,6 +253,10 @@ class HalfWriter:
                 self._connection.note_time_out("half messages", record.latency() or 0.0)
             delivery.report_once(self._log_failure(transaction_id, error))
             return
+        if self._connection.is_unsure:
+            # This may be a broker of another cluster.
+            self._unsure.append((delivery, record))
+            return
         self._connection.note_answer()
         partition, offset = record.partition(), record.offset()
         if partition is None or offset is None or offset < 0:
@@ -247,8 +264,10 @@ class HalfWriter:
             delivery.report_once(self._log_failure(transaction_id, None))
             return
         if self._watch is not None and partition >= self._watch.partitions:
-            # librdkafka has learnt of new partitions before TopicWatch. No worker will ever read this half message.
-            delivery.report_once(PrepareError(self._watch.note_partitions(partition + 1)))
+            # librdkafka has learnt of new partitions before TopicWatch.
+            self._watch.note_partitions(partition + 1)
+        if self._refusal:
+            delivery.report_once(PrepareError(self._refusal))
             return
         delivery.report_once(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
 

@@ -23,6 +23,8 @@ _REBALANCE_TIMEOUT_S = 15.0
 #: time-out of a dead member. It answers all other requests in milliseconds. So Faust waits this much longer for an
 #: answer. It also waits this long for a broker that accepts connections and never answers. Faust's default is 90 s.
 _ANSWER_MARGIN_S = 5.0
+#: Age at which aiokafka asks for the topics again. By default it is five minutes, in which nobody serves.
+_METADATA_AGE_MS = 5_000
 
 
 def longest_join_s(session_timeout_ms: int) -> float:
@@ -44,6 +46,8 @@ def faust_settings(settings: WorkerSettings) -> dict[str, Any]:
         "broker_session_timeout": session_s,
         "broker_rebalance_timeout": _REBALANCE_TIMEOUT_S,
         "broker_request_timeout": longest_join_s(settings.session_timeout),
+        # A member that has got nothing, because a topic was missing for a moment, learns of the topic by this.
+        "consumer_metadata_max_age_ms": _METADATA_AGE_MS,
         "broker_heartbeat_interval": min(session_s / 3, _LONGEST_HEARTBEAT_S),
         # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
         "processing_guarantee": "at_least_once",

@@ -1,8 +1,10 @@
 """Liveness and readiness of this worker, never from memory alone, and the end of one that serves no more.
 
-Ready means two things. A recent answer of the group's coordinator says that this process is a member. And every
-partition that the process has is restored and served. So a worker that was paused, cut off or overtaken is not ready,
-whatever its own state says.
+Ready means three things. A recent answer of the group's coordinator says that this process is a member, and that its
+members together have all partitions. Every partition that the process has is restored and served. And cluster and
+internal topics are those of its start. So a worker that was paused, cut off or overtaken is not ready, whatever its own
+state says. A partition that another member has and cannot serve is not its matter: that would stop the roll-out of the
+repair.
 
 Faust and aiokafka have many tasks, and each may end or wait forever while the process lives. Whatever it was, in the
 end the group has lost this member. So the coordinator's answers are the watchdog: when they say so for longer than
@@ -19,7 +21,9 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
+from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka.agreement import Agreement
+from txbridge.kafka.unreachable import other_cluster
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.worker.observe.metrics import PartitionFacts
@@ -45,7 +49,9 @@ _MOST_APART_S = 8.0
 #: and after a pause (SIGSTOP) the threads and the event loop have shown progress again.
 _END_AFTER_S = 25.0
 #: The exit code then: not 0, which is for an end on request, and not 2, which is for a worker that cannot work.
-_EXIT_HANGS = 1
+_EXIT_NEEDS_RESTART = 1
+#: The group may leave partitions without a member for the session of a dead one, and as long (s) for the rebalance.
+_UNCOVERED_AFTER_SESSION_S = 10.0
 #: The steps of a Kafka transaction, each bounded by the commit time-out.
 _STEPS = 4
 
@@ -59,6 +65,7 @@ class Health:
         self,
         commit_timeout_ms: int,
         longest_join_s: float,
+        session_timeout_ms: int,
         clock: Callable[[], float] = time.monotonic,
         end: Callable[[int], object] = os._exit,
     ) -> None:
@@ -72,6 +79,11 @@ class Health:
         self._assignment: Assignment | None = None
         self._coordinator = ProofOfLife(clock)
         self._error = ""
+        #: Kafka's id of the cluster of this process, and why another one is refused.
+        self._cluster_id = self._refused_cluster = ""
+        #: Answers that say that nobody has some partitions; their text once there are enough of them.
+        self._gaps = Agreement(session_timeout_ms / 1000 + _UNCOVERED_AFTER_SESSION_S, _LEAST_ANSWERS, _MOST_APART_S)
+        self._uncovered = ""
         #: Answers that say that the group has lost this member; their text once there are enough of them.
         self._absences = Agreement(longest_join_s, _LEAST_ANSWERS, _MOST_APART_S)
         self._lost = ""
@@ -88,10 +100,18 @@ class Health:
     def look_after(self, worker: Worker | None) -> None:
         """Take the worker to look after, which has reached Kafka, or None when Faust has ended."""
         self._assignment = None
-        self._lost = ""
+        self._lost = self._uncovered = ""
         self._absences.note_contradiction()
+        self._gaps.note_contradiction()
         self._looked_after_at = self._clock()
         self._worker = worker
+
+    def require_cluster(self, found: str) -> None:
+        """Refuse any cluster but the first that this process has found. Raises KafkaUnreachableError."""
+        self._cluster_id = self._cluster_id or found
+        self._refused_cluster = other_cluster(self._cluster_id, found)
+        if self._refused_cluster:
+            raise KafkaUnreachableError(self._refused_cluster)
 
     def look_after_loop(
         self, loop: asyncio.AbstractEventLoop | None, rejoin: Callable[[str], object] | None = None
@@ -107,7 +127,7 @@ class Health:
         # One slow answer must not hold up the question for another one.
         for name, steps in (
             ("txbridge-health", (self.ask, self.end_if_hanging)),
-            ("txbridge-partition-counts", (self.look_at_topics,)),
+            ("txbridge-internal-topics", (self.look_at_topics,)),
         ):
             threading.Thread(target=self._repeat, args=steps, name=name, daemon=True).start()
 
@@ -119,14 +139,21 @@ class Health:
             time.sleep(rest_after(self._clock() - began))
 
     def look_at_topics(self) -> None:
-        """Check from time to time whether partitions were added."""
+        """Check whether cluster and internal topics are those of the start."""
         worker = self._worker
         if worker is None or worker.stopped:
             return
         try:
-            worker.partition_counts.look_again()
+            worker.internal_topics.look_again()
         except Exception as error:  # noqa: BLE001 - this thread must go on; that Kafka is away others say
-            _log.debug("partitions_not_compared", error=repr(error))
+            _log.debug("topics_not_compared", error=repr(error))
+            return
+        if worker.internal_topics.is_elsewhere and not self._refused_cluster:
+            # Faust's end takes its time there. That is no reason to end the process, which would forget its cluster.
+            self._refused_cluster = worker.internal_topics.problem
+            self._restart_faust(self._refused_cluster)
+        elif worker.internal_topics.were_made_again:
+            self._end(_EXIT_NEEDS_RESTART)
 
     def ask(self) -> None:
         """Ask the coordinator and the event loop; may wait for the coordinator."""
@@ -152,6 +179,11 @@ class Health:
             self._error = repr(error)
 
     def _compare_with_group(self, asked: float, worker: Worker, assignment: Assignment) -> None:
+        if assignment.stable and not assignment.uncovered:
+            self._gaps.note_contradiction()
+            self._uncovered = ""
+        elif assignment.stable and self._gaps.note(asked):
+            self._uncovered = f"no member of the group has partitions {sorted(assignment.uncovered)}"
         if not worker.was_assigned and asked - self._looked_after_at < _FIRST_JOIN_S:
             return
         # A worker that was alone in its group may serve them without Faust.
@@ -166,8 +198,11 @@ class Health:
             return
         if self._absences.note(asked) and not self._lost:
             self._lost = problem
-            if self._loop is not None and self._rejoin is not None:
-                self._loop.call_soon_threadsafe(self._rejoin, problem)
+            self._restart_faust(problem)
+
+    def _restart_faust(self, problem: str) -> None:
+        if self._loop is not None and self._rejoin is not None:
+            self._loop.call_soon_threadsafe(self._rejoin, problem)
 
     def end_if_hanging(self) -> None:
         """End the process if it has needed a restart for _END_AFTER_S: not every worker has a supervisor that asks."""
@@ -176,7 +211,7 @@ class Health:
             self._needs_restart.note_contradiction()
         elif self._needs_restart.note(self._clock()):
             _log.error("worker_hangs", reasons=reasons, note="the process ends; Kafka aborts its open transactions")
-            self._end(_EXIT_HANGS)
+            self._end(_EXIT_NEEDS_RESTART)
 
     def partition_facts(self) -> list[PartitionFacts] | None:
         """Facts of the owners; None while the partitions are not known."""
@@ -210,7 +245,13 @@ class Health:
         """Reasons why this worker is not ready; empty when it is."""
         worker = self._worker
         if worker is None:
-            return ["starting: Kafka was not reached yet, or its topics are not as they must be"]
+            return [
+                self._refused_cluster or "starting: Kafka was not reached yet, or its topics are not as they must be"
+            ]
+        problems = (worker.internal_topics.problem, self._uncovered)
+        return [*filter(None, problems), *self._not_served(worker)]
+
+    def _not_served(self, worker: Worker) -> list[str]:
         if worker.stopped:
             return ["stopping"]
         if not worker.was_assigned:
@@ -235,6 +276,4 @@ class Health:
                 reasons.append(f"partition {partition}: {owner.error or 'being taken over'}")
             elif owner.clock is not None:
                 reasons.append(f"partition {partition}: {owner.clock}")
-        if worker.partition_counts.problem is not None:
-            reasons.append(worker.partition_counts.problem)
         return reasons

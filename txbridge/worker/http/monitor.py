@@ -26,7 +26,9 @@ class Monitor:
             raise UsageError("status_page needs a metrics_port: that port serves it")
         self._settings = settings
         self.metrics = WorkerMetrics(settings.metrics_max_groups)
-        self.health = Health(settings.commit_timeout, longest_join_s(settings.session_timeout))
+        self.health = Health(
+            settings.commit_timeout, longest_join_s(settings.session_timeout), settings.session_timeout
+        )
         self._is_started = False
 
     def start(self) -> None:
