@@ -47,7 +47,7 @@ class Knowing(Health):
     """An owner's knowledge of these partitions, without a worker."""
 
     def __init__(self, *known: PartitionFacts) -> None:
-        super().__init__(10_000, 20.0)
+        super().__init__(10_000, 20.0, 6_000)
         self.known = list(known)
 
     def partition_facts(self) -> list[PartitionFacts] | None:
@@ -96,7 +96,7 @@ def test_rates_are_differences_over_the_time_that_has_passed() -> None:
     clock = [NOW]
     metrics = WorkerMetrics()
     settings = WorkerSettings(bootstrap_servers="127.0.0.1:1")
-    board = StatusBoard(settings, metrics, Health(10_000, 20.0), clock=lambda: clock[0])
+    board = StatusBoard(settings, metrics, Health(10_000, 20.0, 6_000), clock=lambda: clock[0])
     board.sample()
     metrics.count_failure("fenced")
     metrics.count_failure("refused")
@@ -154,7 +154,7 @@ def alive(board: StatusBoard) -> Any:
 
 
 def test_p8_a_worker_that_is_started_again_asks_again_what_nobody_has_answered_to_the_one_before() -> None:
-    health, before, after = Health(10_000, 20.0), FakeWorker(), FakeWorker()
+    health, before, after = Health(10_000, 20.0, 6_000), FakeWorker(), FakeWorker()
     board, check = board_of(health), Names().check("orders")
     health.look_after(before)  # type: ignore[arg-type]
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_p8_a_worker_that_is_started_again_asks_again_what_nobody_has_answered_t
 
 
 def test_p8_an_unexpected_error_is_logged_once_and_does_not_end_the_sampling() -> None:
-    health, worker = Health(10_000, 20.0), FakeWorker()
+    health, worker = Health(10_000, 20.0, 6_000), FakeWorker()
     board = board_of(health)
     health.look_after(worker)  # type: ignore[arg-type]
     worker.error = RuntimeError("dictionary changed size during iteration")
