@@ -167,6 +167,11 @@ class Names:
         return self._in_namespace("TRANS_AUDIT_VIOLATIONS_TOPIC")
 
     @property
+    def internal(self) -> tuple[str, ...]:
+        """The internal topics, without the check topics."""
+        return self.half, self.end, self.op, self.offset, self.discard
+
+    @property
     def identified(self) -> dict[str, str]:
         """The topics whose Kafka ids the checkpoint keeps, by their short names there."""
         return {"half": self.half, "end": self.end, "op": self.op, "offset": self.offset}

@@ -103,8 +103,7 @@ def limits(view: ClusterView) -> list[Finding]:
             text = f"{option} is {ours} ms, and broker {node} accepts {limit} at {which} ({name}): workers cannot start"
             found.append(problem(Check.LIMITS, text, f"set {option} accordingly, or {name} on the brokers"))
         if config.get(UNCLEAN) == "true":
-            text = f"broker {node} elects leaders that are not in sync ({UNCLEAN}): acknowledged messages and decisions"
-            do = "set it to false on the brokers, or on the internal topics"
-            found.append(warning(Check.LIMITS, f"{text} can be lost", do))
+            text = f"broker {node} elects leaders that are not in sync ({UNCLEAN}): delivered messages can be lost"
+            found.append(warning(Check.LIMITS, text, "set it to false on the brokers, or on each topic"))
     good = "the brokers accept commit_timeout and session_timeout, and elect no unclean leaders"
     return found or [ok(Check.LIMITS, good)]

@@ -103,12 +103,6 @@ class ClusterView:
             groups=self.groups,
         )
 
-    def apply_command(self, option: str = "", value: str = "") -> str:
-        """The command that makes the topics of the namespace as they must be, perhaps with one more option."""
-        namespace = self.settings.namespace
-        more = f" {option} {value}" if option else ""
-        return f"`txbridge topics apply{namespace and ' --namespace '}{namespace}{more}`"
-
     @property
     def half(self) -> FoundTopic | None:
         """HALF; None when it cannot be seen."""
@@ -153,11 +147,6 @@ def _is_settled(answer: Any) -> bool:
     return answer is not None and not (isinstance(answer, KafkaError) and answer.code() in COORDINATOR_COMES)
 
 
-def internal_topics(names: Names) -> list[str]:
-    """The internal topics of a namespace, without the check topics."""
-    return [names.half, names.end, names.op, names.offset, names.discard]
-
-
 def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaCluster) -> ClusterView:
     """Read the state of the cluster. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
     names = Names(settings.namespace)
@@ -165,7 +154,7 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
     prefix = names.check("")
     there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
     groups = tuple(sorted({*questions.groups, *there}))
-    ours = [*internal_topics(names), *map(names.check, groups)]
+    ours = [*names.internal, *map(names.check, groups)]
     # For a topic that is named in the request, Kafka reports a missing right even if the topic does not exist.
     nobodys = names.check(_NOBODY)
     described = _describe(cluster, [*ours, *KAFKAS_OWN, *questions.real_topics])

@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public there, but re-exported without saying so
 
 from txbridge.deadline import Deadline
-from txbridge.doctor.cluster_view import RETRY_S, ClusterView, internal_topics
+from txbridge.doctor.cluster_view import RETRY_S, ClusterView
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown, warning
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.text import duration
@@ -78,7 +78,7 @@ def _read_ends(view: ClusterView, isolation: IsolationLevel) -> _Offsets:
     """The end of each partition with a leader, as readers of this isolation see it. Raises KafkaException."""
     wanted = {
         TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        for topic in internal_topics(view.names)
+        for topic in view.names.internal
         if (described := view.described.get(topic))
         for partition, place in enumerate(described.places)
         if place.leader >= 0

@@ -133,7 +133,6 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
     )
     sending = [topic(names.half, "WRITE", "DESCRIBE_CONFIGS"), *answering]
-    internal = (names.half, names.end, names.op, names.offset, names.discard)
     match role:
         case Role.CLIENT:
             return sending
@@ -165,7 +164,7 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
             ]
         case Role.AUDIT:
             return [
-                *(topic(name, "READ") for name in internal),
+                *(topic(name, "READ") for name in names.internal),
                 topic(checks, "READ", pattern=Pattern.PREFIXED),
                 topic(real_topic, "READ", "DESCRIBE_CONFIGS"),
             ]
@@ -178,13 +177,13 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         case Role.ADMIN:
             create = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
             return [
-                *(topic(name, *create) for name in internal),
+                *(topic(name, *create) for name in names.internal),
                 topic(checks, *create, pattern=Pattern.PREFIXED),
             ]
         case Role.DOCTOR:
             return [
                 Right(ResourceKind.CLUSTER, CLUSTER, Pattern.LITERAL, ("DESCRIBE", "DESCRIBE_CONFIGS")),
-                *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal[:-1]),
+                *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in names.internal[:-1]),
                 topic(names.discard, "DESCRIBE", "DESCRIBE_CONFIGS"),
                 topic(checks, "DESCRIBE", "DESCRIBE_CONFIGS", pattern=Pattern.PREFIXED),
                 topic("__transaction_state", "DESCRIBE"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
@@ -108,9 +108,16 @@ class MissingRight:
     right: str
     topic: str
 
-    def __str__(self) -> str:
+    #: What to do about it.
+    remedy: ClassVar[str] = "grant it to the user of this connection"
+
+    @property
+    def text(self) -> str:
         also = " (or on the cluster)" if self.right == "CREATE" else ""
-        return f"missing right {self.right} on topic {self.topic}{also}: grant it to the user of this connection"
+        return f"missing right {self.right} on topic {self.topic}{also}"
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,9 +213,11 @@ def end_producer_config(user: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the producer of END commands.
 
     There is no linger, because the client has batched the commands already. The time-out is ours: the user's
-    `message.timeout.ms` is meant for the half messages that an application waits for.
+    `message.timeout.ms` is meant for the half messages that an application waits for, and so is the compression: END
+    is not compressed, because a worker's Faust cannot unpack each, and would be late.
     """
-    return producer_config(user, {"message.timeout.ms": END_MESSAGE_TIMEOUT_MS}, defaults={"linger.ms": 0})
+    ours = {"message.timeout.ms": END_MESSAGE_TIMEOUT_MS, "compression.type": "none"}
+    return producer_config(user, ours, defaults={"linger.ms": 0})
 
 
 def transactional_producer_config(

@@ -48,9 +48,7 @@ def _with_groups_there(cluster: KafkaCluster, names: Names, options: PlanOptions
 
 
 def _topics(names: Names, options: PlanOptions) -> list[str]:
-    ours = [names.half, names.end, names.op, names.offset, names.discard]
-    real = [one.name for one in options.real_topics]
-    return [*ours, *(names.check(group) for group in options.groups), *real]
+    return [*names.internal, *map(names.check, options.groups), *(one.name for one in options.real_topics)]
 
 
 def _carry_out(cluster: KafkaCluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
@@ -97,7 +95,7 @@ def _settle(cluster: KafkaCluster, refused: TopicPlan, reason: str, *, dry_run: 
             if why is None:
                 settled = more
                 continue
-        note = f"{change.name}={change.new} is not set, which does no harm: {why}"
+        note = f"{change.name}={change.new} is not set; workers start without it: {why}"
         settled = replace(settled, notes=(*settled.notes, note), left_out=(*settled.left_out, change.name))
     if settled.action is TopicAction.CHANGE and not settled.changes:
         settled = replace(settled, action=TopicAction.OK)

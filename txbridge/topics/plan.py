@@ -8,25 +8,26 @@ from dataclasses import dataclass, replace
 
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
-from txbridge.kafka.admin import UNCLEAN, FoundTopic, MissingRight, Sight
+from txbridge.kafka.admin import FoundTopic, Sight
 from txbridge.text import counted
 from txbridge.topics.real import RealTopic
 from txbridge.topics.spec import (
     DEFAULT_MESSAGE,
     HALF_RETENTION_MS,
     HALF_ROOM,
+    IN_SYNC,
     LARGEST_MESSAGE,
     LONGEST_OUTAGE_MS,
+    RETENTION,
+    UNLIMITED,
+    Change,
+    Deviation,
+    PropertyRule,
+    Wanted,
     WantedTopic,
     check_topic,
-    discard_topic,
-    half_topic,
-    history_topics,
-    late_resume,
-    longer_retention,
-    offset_topic,
+    internal_topics,
 )
-from txbridge.topics.verify import repair_of_policy
 
 #: Each half partition has Kafka transactions of its own, so a small service would pay for each. One carries more than
 #: 30,000 transactions a second.
@@ -73,19 +74,6 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A property to set: from `old` (None when the topic is to be created) to `new`.
-
-    One that is not vital is left out where the cluster refuses it.
-    """
-
-    name: str
-    old: str | None
-    new: str
-    vital: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class TopicPlan:
     """The plan for one topic. `reasons` say why it is refused. `notes` are for information only."""
 
@@ -105,25 +93,8 @@ class TopicPlan:
 
 
 def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
-    aligned = [names.half, names.end, names.op, names.offset]
-    there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], FoundTopic)]
-    partitions = options.partitions or (there[0] if there else _DEFAULT_PARTITIONS)
-    wanted = wanted_topics(names, options, seen)
-    planned = [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
-    # The retention of HALF is not known if this user may not see it.
-    late = (
-        None
-        if isinstance(seen[names.half], MissingRight)
-        else late_resume(
-            names,
-            half_retention_ms=_half_retention(options, seen[names.half]),
-            transaction_max_age=options.transaction_max_age,
-        )
-    )
-    if late is not None:
-        planned = [replace(one, notes=(*one.notes, late)) if one.topic == names.discard else one for one in planned]
     return [
-        *planned,
+        *(_compare_topic(one, seen[one.name], options, brokers) for one in wanted_topics(names, options, seen)),
         *(
             _compare_real(one, seen[one.name], options, size_of(options, seen[names.half]), brokers)
             for one in options.real_topics
@@ -143,31 +114,33 @@ def _compare_real(real: RealTopic, sight: Sight, options: PlanOptions, message_s
             reasons=reasons,
             notes=tuple(real.notes_on(sight, message_size)),
         )
-    partitions = real.partitions or _REAL_PARTITIONS
-    made = _compare_topic(WantedTopic(real.name, (), partitions), sight, options, partitions, brokers)
-    changes = [Change(name, None, value) for name, value in real.config_for(message_size).items()]
-    return replace(made, changes=(*changes, *made.changes)) if sight is None else made
+    size = tuple(Wanted(name, PropertyRule.AT_LEAST, value) for name, value in real.config_for(message_size).items())
+    wanted = WantedTopic(real.name, size, real.partitions or _REAL_PARTITIONS)
+    return _compare_topic(wanted, sight, options, brokers)
+
+
+def judge(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[Deviation]:
+    """All that is wrong with the internal topics and with the check topics of these groups."""
+    return [one for wanted in wanted_topics(names, options, seen) for one in wanted.deviations(seen[wanted.name])]
 
 
 def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[WantedTopic]:
     """The topics as they should be, given the existing ones; no I/O."""
     half = seen[names.half]
-    retention = _half_retention(options, half)
+    kept = half.config[RETENTION] if isinstance(half, FoundTopic) else "0"
+    there = [one.partitions for topic in names.identified.values() if isinstance(one := seen.get(topic), FoundTopic)]
+    partitions = options.partitions or (there[0] if there else _DEFAULT_PARTITIONS)
+    wait = max(options.transaction_max_age, options.timer_max_delay)
+    # A longer retention of HALF stays, and the other topics follow it.
+    longest = max(HALF_RETENTION_MS, wait + LONGEST_OUTAGE_MS, int(kept))
+    retention = UNLIMITED if kept == UNLIMITED else str(longest)
     size = size_of(options, half)
     return [
-        half_topic(names, message_size=size, retention_ms=retention),
-        *history_topics(names, half_retention_ms=retention),
-        offset_topic(names),
-        discard_topic(names, message_size=size),
+        *internal_topics(
+            names, partitions, message_size=size, longest_wait=wait, half_keeps=kept, retention_ms=retention
+        ),
         *(check_topic(names, group, message_size=size) for group in options.groups),
     ]
-
-
-def _half_retention(options: PlanOptions, half: Sight) -> str:
-    """Retention of HALF. A longer existing one stays, and the other topics follow it."""
-    longest_wait = max(options.transaction_max_age, options.timer_max_delay)
-    retention = str(max(HALF_RETENTION_MS, longest_wait + LONGEST_OUTAGE_MS))
-    return longer_retention(retention, half.config["retention.ms"]) if isinstance(half, FoundTopic) else retention
 
 
 def size_of(options: PlanOptions, half: Sight) -> int:
@@ -176,83 +149,28 @@ def size_of(options: PlanOptions, half: Sight) -> int:
     return max(size, int(half.config["max.message.bytes"]) - HALF_ROOM) if isinstance(half, FoundTopic) else size
 
 
-def _compare_topic(
-    wanted: WantedTopic,
-    sight: Sight,
-    options: PlanOptions,
-    partitions: int,
-    brokers: int,
-) -> TopicPlan:
-    copies = options.replication_factor or min(_USUAL_REPLICATION_FACTOR, brokers)
-    count = wanted.partitions or partitions
-    if isinstance(sight, MissingRight):
-        return TopicPlan(wanted.name, TopicAction.REFUSED, count, copies, reasons=(str(sight),))
+def _compare_topic(wanted: WantedTopic, sight: Sight, options: PlanOptions, brokers: int) -> TopicPlan:
+    usual = options.replication_factor or min(_USUAL_REPLICATION_FACTOR, brokers)
+    partitions, copies = wanted.partitions, usual
     if isinstance(sight, FoundTopic):
-        return _compare_facts(wanted, sight, options, partitions, copies)
-    in_sync = options.min_insync_replicas or max(1, copies - 1)
-    changes = [*(Change(prop.name, None, prop.value, prop.vital) for prop in wanted.properties)]
-    changes.append(Change("min.insync.replicas", None, str(in_sync)))
-    refused = _too_many_in_sync(in_sync, copies)
+        partitions, copies = sight.partitions, sight.replication_factor
+    wanted = replace(wanted, in_sync=options.min_insync_replicas)
+    found = list(wanted.deviations(sight))
+    changes = [one.change for one in found if one.change] if sight else wanted.new_properties(copies)
+    reasons = [str(one) for one in found if sight and not one.change]
+    if any(one.name == IN_SYNC and int(one.new) > copies for one in changes):
+        has = counted(copies, "copy", "copies")
+        reasons.append(
+            f"{IN_SYNC} {options.min_insync_replicas} is more than its {has}: nothing could be written to it"
+        )
+    fine = TopicAction.CREATE if sight is None else TopicAction.CHANGE if changes else TopicAction.OK
+    behind = f"has {copies} of {usual} copies; kafka-reassign-partitions.sh adds the others"
     return TopicPlan(
         wanted.name,
-        TopicAction.REFUSED if refused else TopicAction.CREATE,
-        count,
+        TopicAction.REFUSED if reasons else fine,
+        partitions,
         copies,
         changes=tuple(changes),
-        reasons=refused,
-    )
-
-
-def _compare_facts(
-    wanted: WantedTopic,
-    facts: FoundTopic,
-    options: PlanOptions,
-    partitions: int,
-    copies: int,
-) -> TopicPlan:
-    reasons: list[str] = []
-    notes: list[str] = []
-    changes: list[Change] = []
-    if wanted.partitions is None and facts.partitions != partitions:
-        reasons.append(
-            f"has {counted(facts.partitions, 'partition')}, must have {partitions}: all four topics have the same "
-            "number, fixed for the life of a namespace, because partitions with the same number belong together. To "
-            "grow, use a new namespace and drain this one; to keep this one, ask for the number that is there",
-        )
-    for prop in wanted.unmet_properties(facts.config):
-        actual = facts.config.get(prop.name)
-        if prop.name == "cleanup.policy":
-            reasons.append(repair_of_policy(wanted.name, actual, prop.value))
-        else:
-            changes.append(Change(prop.name, actual, prop.value, prop.vital))
-    in_sync = options.min_insync_replicas or max(1, facts.replication_factor - 1)
-    actual_in_sync = facts.config.get("min.insync.replicas", "1")
-    if int(actual_in_sync) < in_sync:
-        reasons += _too_many_in_sync(in_sync, facts.replication_factor)
-        changes.append(Change("min.insync.replicas", actual_in_sync, str(in_sync)))
-    if facts.replication_factor < copies:
-        notes.append(
-            f"has {facts.replication_factor} of {copies} copies; kafka-reassign-partitions.sh adds the others",
-        )
-    if facts.elects_unclean:
-        notes.append(
-            f"{UNCLEAN} is true: acknowledged messages and decisions can be lost. Set it to false "
-            "(kafka-configs.sh), here or on the brokers",
-        )
-    action = TopicAction.REFUSED if reasons else TopicAction.CHANGE if changes else TopicAction.OK
-    return TopicPlan(
-        wanted.name,
-        action,
-        facts.partitions,
-        facts.replication_factor,
-        changes=tuple(changes),
         reasons=tuple(reasons),
-        notes=tuple(notes),
+        notes=(behind,) if copies < usual else (),
     )
-
-
-def _too_many_in_sync(in_sync: int, copies: int) -> tuple[str, ...]:
-    if in_sync <= copies:
-        return ()
-    has = counted(copies, "copy", "copies")
-    return (f"min.insync.replicas {in_sync} is more than its {has}: nothing could be written to it",)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, Sight, TopicRequest, wait_for
+from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, TopicRequest, wait_for
 from txbridge.kafka.unreachable import other_cluster
-from txbridge.text import counted
-from txbridge.topics.spec import (
-    HALF_ROOM,
-    Wanted,
-    WantedTopic,
-    check_topic,
-    discard_topic,
-    half_topic,
-    history_topics,
-    offset_topic,
-)
+from txbridge.topics.plan import PlanOptions, judge
+from txbridge.topics.spec import HALF_ROOM, IN_SYNC, RETENTION, Change, WantedTopic, check_topic
 
 __all__ = ["Layout", "LayoutError", "check_layout", "ensure_check_topic"]
 
@@ -51,8 +42,8 @@ class Layout:
     #: Of HALF. Check topics are created with the same values.
     replication_factor: int
     min_insync_replicas: int
-    #: Topics that this user may not describe. A worker never has any. A client may lack OP, OFFSET and discard.
-    unchecked: tuple[str, ...]
+    #: Each deviation without which nothing would be lost, with its remedy.
+    weak: tuple[str, ...] = ()
     #: Kafka's id of the cluster.
     cluster_id: str = ""
 
@@ -80,30 +71,25 @@ def check_layout(
     Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
     """
     cluster = KafkaCluster(admin, bounds)
-    seen = cluster.read_topics([names.half, names.end, names.op, names.offset, names.discard])
+    seen = cluster.read_topics(names.internal)
     half = seen[names.half]
-    unchecked: tuple[str, ...] = ()
-    if client:
-        unchecked = tuple(
-            topic for topic in (names.op, names.offset, names.discard) if isinstance(seen[topic], MissingRight)
-        )
-    problems = [
-        f"{topic}: {problem}"
-        for topic, problem in _problems(names, seen, half, longest_wait_ms)
-        if topic not in unchecked
-    ]
-    if problems or not isinstance(half, FoundTopic):
-        raise LayoutError(problems)
+    spared = (names.op, names.offset, names.discard) if client else ()
+    unchecked = tuple(topic for topic in spared if isinstance(seen[topic], MissingRight))
+    # No size is asked for: whatever HALF takes, the others must take as well.
+    options = PlanOptions(max_message_size=1, transaction_max_age=longest_wait_ms)
+    found = [one for one in judge(names, options, seen) if one.topic not in unchecked]
+    if any(one.vital for one in found) or not isinstance(half, FoundTopic):
+        raise LayoutError([f"{one.topic}: {one}" for one in found if one.vital])
     present = [facts for facts in seen.values() if isinstance(facts, FoundTopic)]
     return Layout(
         partitions=half.partitions,
         topic_ids={facts.name: facts.topic_id for facts in present},
         half_max_message_bytes=int(half.config["max.message.bytes"]),
         max_message_bytes=max(int(facts.config["max.message.bytes"]) for facts in present),
-        half_retention_ms=int(half.config["retention.ms"]),
+        half_retention_ms=int(half.config[RETENTION]),
         replication_factor=half.replication_factor,
-        min_insync_replicas=int(half.config.get("min.insync.replicas", "1")),
-        unchecked=unchecked,
+        min_insync_replicas=int(half.config.get(IN_SYNC, "1")),
+        weak=tuple(f"{one.topic}: {one}" for one in found if not one.vital),
         cluster_id=cluster.read_greeting(names.half).cluster_id,
     )
 
@@ -125,17 +111,17 @@ def ensure_check_topic(
     if sight is None:
         if problem := other_cluster(layout.cluster_id, cluster.read_greeting(names.half).cluster_id):
             raise EnvironmentProblemError(problem)
-        reason = _create(cluster, wanted, wanted.properties, layout)
-        if reason is not None and ALIKE in reason:
-            raise UsageError(
-                f"the name of producer group {group!r} is too similar to that of another group here: {reason}"
-            )
-        # Some providers' clusters do not let every property be set. Then the topic is created with the vital ones only.
-        vital = tuple(prop for prop in wanted.properties if prop.vital)
-        if reason is not None and _create(cluster, wanted, vital, layout) is not None:
-            raise LayoutError([f"{topic}: {reason}; or let an administrator run {_apply(names, group)}"])
-    elif problems := list(_of_topic(wanted, sight, _apply(names, group))):
-        raise LayoutError([f"{topic}: {problem}" for problem in problems])
+        # Some providers' clusters do not let every property be set. Those that are not vital are given up, one by one.
+        properties = sorted(wanted.new_properties(layout.replication_factor), key=lambda one: not one.vital)
+        while (reason := _create(cluster, wanted, properties, layout)) is not None:
+            if ALIKE in reason:
+                raise UsageError(
+                    f"the name of producer group {group!r} is too similar to that of another group here: {reason}"
+                )
+            if properties.pop().vital:
+                raise LayoutError([f"{topic}: {reason}; or let an administrator run {wanted.apply}"])
+    elif problems := [f"{topic}: {one}" for one in wanted.deviations(sight) if one.vital]:
+        raise LayoutError(problems)
 
     def is_visible() -> bool:
         now = cluster.read_topics([topic])[topic]
@@ -145,63 +131,8 @@ def ensure_check_topic(
     return sight is None
 
 
-def _create(cluster: KafkaCluster, topic: WantedTopic, properties: tuple[Wanted, ...], layout: Layout) -> str | None:
+def _create(cluster: KafkaCluster, topic: WantedTopic, changes: Sequence[Change], layout: Layout) -> str | None:
     """Create a check topic with these properties. Returns the reason if it was refused."""
-    config = {prop.name: prop.value for prop in properties}
-    config["min.insync.replicas"] = str(layout.min_insync_replicas)
-    request = TopicRequest(topic.name, topic.partitions or 1, layout.replication_factor, config)
+    config = {one.name: one.new for one in changes} | {IN_SYNC: str(layout.min_insync_replicas)}
+    request = TopicRequest(topic.name, topic.partitions, layout.replication_factor, config)
     return cluster.create_topics([request], dry_run=False)[topic.name]
-
-
-def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:
-    """The remedy for a wrong cleanup policy. txbridge does not change it, because records may be missing."""
-    return (
-        f"cleanup.policy is {actual}, must be {wanted}: records that are needed may have been removed. If nothing in "
-        f"{name} is needed, delete it and run `txbridge topics apply`; else set the policy yourself (kafka-configs.sh)"
-    )
-
-
-def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait_ms: int) -> Iterator[tuple[str, str]]:
-    """All problems, each with its topic. Without HALF, the other topics are judged by their own needs only."""
-    retention, size = str(longest_wait_ms), 0
-    if isinstance(half, FoundTopic):
-        retention = half.config["retention.ms"]
-        size = int(half.config["max.message.bytes"]) - HALF_ROOM
-    every = [
-        half_topic(names, message_size=1, retention_ms=str(longest_wait_ms)),
-        *history_topics(names, half_retention_ms=retention),
-        offset_topic(names),
-        discard_topic(names, message_size=size),
-    ]
-    for wanted in every:
-        sight = seen[wanted.name]
-        for problem in _of_topic(wanted, sight, _apply(names)):
-            yield wanted.name, problem
-        if wanted.partitions is not None or not isinstance(half, FoundTopic) or not isinstance(sight, FoundTopic):
-            continue
-        if sight.partitions != half.partitions:
-            has = counted(sight.partitions, "partition")
-            problem = (
-                f"has {has}, {names.half} has {half.partitions}: the number must be the same and never change. Use "
-                f"another namespace, or, if nothing in the topic is needed, delete it and run {_apply(names)}"
-            )
-            yield wanted.name, problem
-
-
-def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
-    if sight is None:
-        yield f"does not exist: {remedy} creates it"
-    elif isinstance(sight, MissingRight):
-        yield str(sight)
-    else:
-        for prop in wanted.unmet_properties(sight.config):
-            actual = sight.config.get(prop.name)
-            if prop.name == "cleanup.policy":
-                yield repair_of_policy(wanted.name, actual, prop.value)
-            elif prop.vital:
-                yield f"{prop.complaint_about(actual)}: {remedy} sets it"
-
-
-def _apply(names: Names, group: str = "") -> str:
-    namespace = f" --namespace {names.namespace}" if names.namespace else ""
-    return f"`txbridge topics apply{namespace}{group and ' --group '}{group}`"

@@ -257,7 +257,10 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings,
         except KafkaException as error:
             raise KafkaUnreachableError(error.args[0].str()) from None
 
-    return keep_trying(ask, _log, settings.bootstrap_servers)
+    layout = keep_trying(ask, _log, settings.bootstrap_servers)
+    if layout.weak:
+        _log.warning("topics_differ", topics=layout.weak, next="messages are delivered as always")
+    return layout
 
 
 def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:

@@ -69,10 +69,9 @@ def require_rights(admin: AdminClient, membership: GroupMembership, names: Names
     Raises EnvironmentProblemError, which names all missing rights. A right about which Kafka gives no answer does not
     count as missing.
     """
-    internal = {names.half, names.end, names.op, names.offset, names.discard}
     wanted = [right for right in rights(Role.WORKER, names, app_id=app_id) if right.pattern is Pattern.LITERAL]
     missing = [
-        *_of_topics(admin, [right for right in wanted if right.name in internal]),
+        *_of_topics(admin, [right for right in wanted if right.name in names.internal]),
         *_of_group(membership, next(right for right in wanted if right.kind is ResourceKind.GROUP)),
     ]
     if missing:

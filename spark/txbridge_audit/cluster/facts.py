@@ -28,7 +28,7 @@ def named(namespace: str) -> Names:
 def internal_topics(cluster: AuditedCluster, names: Names) -> dict[str, list[TopicPartition]]:
     """The partitions of each internal topic. Raises CouldNotAuditError when topics or rights are missing."""
     counts = cluster.partition_counts()
-    wanted = (names.half, names.end, names.op, names.offset, names.discard)
+    wanted = names.internal
     missing = [name for name in wanted if name not in counts]
     if hidden := cluster.forbidden_topics(missing):
         raise CouldNotAuditError(

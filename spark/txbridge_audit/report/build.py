@@ -33,7 +33,7 @@ def report_of(
     `starts` are log starts, `cuts` the first offset and the end of what was read of each partition, and `hidden` the
     partitions that an open Kafka transaction hides. `about` are further fields of the report.
     """
-    internal = {names.half, names.end, names.op, names.offset, names.discard}
+    internal = set(names.internal)
     found = sums.entries
     found.add_all(odd.make_entries())
     found.add_all(entries.ranges_gone(names, facts))

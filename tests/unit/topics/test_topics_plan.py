@@ -6,48 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.right_topics import ALL, DISCARD, END, HALF, LOG, OFFSET, OP, RIGHT, facts
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import FoundTopic, MissingRight
 from txbridge.topics.apply import apply, plan
-from txbridge.topics.plan import Change, PlanOptions, TopicAction, compare
+from txbridge.topics.plan import PlanOptions, TopicAction, compare
 from txbridge.topics.real import RealTopic
+from txbridge.topics.spec import Change
 
 NAMES = Names()
-HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
-END = "RMQ_SYS_TRANS_END_TOPIC"
-OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-OFFSET = "RMQ_SYS_TRANS_OFFSET_TOPIC"
-DISCARD = "TRANS_CHECK_MAX_TIME_TOPIC"
-ALL = (HALF, END, OP, OFFSET, DISCARD)
 DAY = 86_400_000
-
-LOG = {
-    "cleanup.policy": "delete",
-    "retention.ms": "604800000",
-    "retention.bytes": "-1",
-    "message.timestamp.type": "LogAppendTime",
-}
-RIGHT = {
-    HALF: {**LOG, "max.message.bytes": "1065536"},
-    END: {**LOG, "max.message.bytes": "1048576"},
-    OP: {**LOG, "max.message.bytes": "1048576"},
-    OFFSET: {
-        "cleanup.policy": "compact",
-        "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": "1048576",
-        "segment.bytes": "16777216",
-        "min.cleanable.dirty.ratio": "0.1",
-        "delete.retention.ms": "86400000",
-    },
-    DISCARD: {**LOG, "retention.ms": "2592000000", "max.message.bytes": "1131072"},
-}
-
-
-def facts(topic, partitions=4, copies=3, in_sync="2", **config):
-    config = {name.replace("_", "."): value for name, value in config.items()}
-    every = {**RIGHT[topic], "min.insync.replicas": in_sync, "segment.ms": "604800000", **config}
-    return FoundTopic(topic, f"id of {topic}", 1 if topic == DISCARD else partitions, copies, 0, every)
 
 
 def seen(**changed):
@@ -97,39 +66,16 @@ def test_chosen_values():
     assert {change.name: change.new for change in plans["RMQ_SYS_TRANS_CHECK.orders"].changes} == {
         **LOG,
         "retention.ms": "3600000",
+        "segment.ms": "600000",
         "max.message.bytes": "10131072",
         "min.insync.replicas": "4",
     }
 
 
-def test_small_messages_leave_room_for_batches_of_copies():
-    plans = by_topic(NOTHING, PlanOptions(max_message_size=1_000))
-    assert Change("max.message.bytes", None, "66536") in plans[HALF].changes
-    assert Change("max.message.bytes", None, "1048576") in plans[DISCARD].changes
-
-
 def test_as_wanted():
     plans = by_topic(seen())
     assert {one.action for one in plans.values()} == {TopicAction.OK}
-    assert all(not one.changes and not one.reasons for one in plans.values())
-    assert all(not one.notes for topic, one in plans.items() if topic != DISCARD)
-
-
-def test_a_discarded_message_can_be_resumed_for_longer_than_its_body_is_kept():
-    options = PlanOptions(transaction_max_age=3 * DAY)
-    note = (
-        f"discarded messages can be resumed for 30d, but {HALF} keeps their bodies for 7d after their birth: a message "
-        "that is resumed later cannot be delivered, and its commit has to be abandoned. Resume in time; or set "
-        f"retention.ms of {HALF} to 2851200000 (kafka-configs.sh) and run `txbridge topics apply`, which raises END "
-        "and OP as well"
-    )
-    for sights in (seen(), NOTHING):
-        assert by_topic(sights, options)[DISCARD].notes == (note,)
-    for enough in ("2851200000", "-1"):
-        changed = {topic: facts(topic, retention_ms=enough) for topic in (HALF, END, OP)}
-        assert by_topic(seen(**changed), options)[DISCARD].notes == ()
-    changed = {topic: facts(topic, retention_ms="2851199999") for topic in (HALF, END, OP)}
-    assert len(by_topic(seen(**changed), options)[DISCARD].notes) == 1
+    assert all(not one.changes and not one.reasons and not one.notes for one in plans.values())
 
 
 @pytest.mark.parametrize(
@@ -156,9 +102,9 @@ def test_weaker_settings_are_raised():
     plans = by_topic(sights)
     assert [plans[topic].action.value for topic in ALL] == ["change", "ok", "change", "change", "change"]
     assert plans[HALF].changes == (
-        Change("retention.ms", "3600000", "604800000"),
+        Change("retention.ms", "3600000", "604800000", vital=False),
         Change("message.timestamp.type", "CreateTime", "LogAppendTime"),
-        Change("min.insync.replicas", "1", "2"),
+        Change("min.insync.replicas", "1", "2", vital=False),
     )
     assert plans[OP].changes == (Change("retention.bytes", "1000000", "-1"),)
     assert plans[OFFSET].changes == (
@@ -184,17 +130,13 @@ def test_larger_values_are_left_alone_and_the_others_follow():
     }
 
 
-def test_unlimited_half_needs_unlimited_history():
-    plans = by_topic(seen(**{HALF: facts(HALF, retention_ms="-1")}))
-    assert plans[HALF].action is TopicAction.OK
-    assert plans[END].changes == (Change("retention.ms", "604800000", "-1"),)
-
-
 def test_retention_covers_the_oldest_message_and_an_outage_of_four_days():
     for longest in ({"transaction_max_age": 10 * DAY}, {"timer_max_delay": 10 * DAY}):
         plans = by_topic(seen(), PlanOptions(**longest))
         assert {topic: one.changes for topic, one in plans.items() if one.changes} == {
-            topic: (Change("retention.ms", "604800000", "1209600000"),) for topic in (HALF, END, OP)
+            # Clients and workers start while HALF is longer than the longest wait, and END and OP are as long as HALF.
+            topic: (Change("retention.ms", "604800000", "1209600000", vital=topic == HALF),)
+            for topic in (HALF, END, OP)
         }
     assert by_topic(seen(), PlanOptions(transaction_max_age=3 * DAY))[HALF].action is TopicAction.OK
 
@@ -203,7 +145,10 @@ def test_partitions_that_differ_are_refused():
     plans = by_topic(seen(**{OP: facts(OP, partitions=8)}))
     assert plans[OP].action is TopicAction.REFUSED
     assert plans[OP].partitions == 8
-    assert plans[OP].reasons[0].startswith("has 8 partitions, must have 4: all four topics have the same number, fixed")
+    reason = (
+        "has 8 partitions, must have 4: HALF, END, OP and OFFSET have the same number, fixed for the life of a names"
+    )
+    assert plans[OP].reasons[0].startswith(reason)
     assert "use a new namespace" in plans[OP].reasons[0]
     assert [plans[topic].action for topic in (HALF, END, OFFSET)] == [TopicAction.OK] * 3
     plans = by_topic(seen(), PlanOptions(partitions=8))
@@ -221,11 +166,8 @@ def test_a_wrong_cleanup_policy_is_refused_not_changed(topic, wrong):
     plans = by_topic(seen(**{topic: facts(topic, cleanup_policy=wrong)}))
     right = "compact" if topic == OFFSET else "delete"
     assert plans[topic].action is TopicAction.REFUSED
-    assert (
-        plans[topic]
-        .reasons[0]
-        .startswith(f"cleanup.policy is {wrong}, must be {right}: records that are needed may have been removed. ")
-    )
+    complaint = f"cleanup.policy is {wrong}, must be {right}, or records that are needed are removed: if nothing in "
+    assert plans[topic].reasons[0].startswith(complaint)
     assert plans[topic].changes == ()
 
 
@@ -303,28 +245,14 @@ class FakeCluster:
         return {topic: self.refuse.get(topic) for topic in changes}
 
 
-def test_apply_creates_and_raises_once():
-    cluster = FakeCluster()
-    assert {one.action for one in plan(cluster, NAMES, PlanOptions())} == {TopicAction.CREATE}
-    assert cluster.topics == {}
-    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {TopicAction.CREATE}
-    assert list(cluster.topics) == list(ALL)
-    cluster.calls.clear()
-    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {TopicAction.OK}
-    assert cluster.calls == []
-    cluster.topics[END].config["retention.ms"] = "5"
-    assert [one.action.value for one in apply(cluster, NAMES, PlanOptions())] == ["ok", "change", "ok", "ok", "ok"]
-    assert cluster.calls == [("alter", True, [END]), ("alter", False, [END])]
-    assert cluster.topics[END].config["retention.ms"] == "604800000"
-
-
 def test_nothing_is_done_when_anything_is_refused():
     cluster = FakeCluster(refuse={OP: "missing right CREATE"})
     plans = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
     assert plans[OP].action is TopicAction.REFUSED
     assert plans[OP].reasons == ("missing right CREATE",)
     assert plans[HALF].action is TopicAction.CREATE
-    assert cluster.calls == [("create", True, list(ALL))]
+    # Nor is it done without the properties that matter less.
+    assert cluster.calls == [("create", True, list(ALL)), ("create", True, [OP])]
 
 
 class ManagedCluster(FakeCluster):
@@ -371,9 +299,9 @@ def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vit
     if judges:  # The accepted properties are set. Without validation the refused one is unknown.
         assert made["delete.retention.ms"] == "86400000"
         assert done[OFFSET].notes == (
-            "segment.bytes=16777216 is not set, which does no harm: Kafka refused: segment.bytes cannot be set",
+            "segment.bytes=16777216 is not set; workers start without it: Kafka refused: segment.bytes cannot be set",
             (
-                "min.cleanable.dirty.ratio=0.1 is not set, which does no harm: "
+                "min.cleanable.dirty.ratio=0.1 is not set; workers start without it: "
                 "Kafka refused: min.cleanable.dirty.ratio cannot be set"
             ),
         )
@@ -400,14 +328,6 @@ def test_a_setting_that_matters_less_does_not_keep_another_change_away():
     assert done.action is TopicAction.CHANGE
     assert done.changes == (Change("max.message.bytes", "1000", "1048576"),)
     assert cluster.topics[OFFSET].config["max.message.bytes"] == "1048576"
-
-
-def test_check_topics_that_are_there_grow_with_the_largest_message():
-    cluster = FakeCluster()
-    apply(cluster, NAMES, PlanOptions(groups=("orders",)))
-    planned = plan(cluster, NAMES, PlanOptions(max_message_size=2_000_000))
-    assert planned[-1].topic == "RMQ_SYS_TRANS_CHECK.orders"
-    assert planned[-1].changes == (Change("max.message.bytes", "1131072", "2131072"),)
 
 
 def test_apply_does_not_wait_for_ever(monkeypatch):

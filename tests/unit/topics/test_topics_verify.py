@@ -4,45 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.right_topics import RIGHT, facts
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import FoundTopic, Greeting, MissingRight
+from txbridge.kafka.admin import Greeting, MissingRight
 from txbridge.topics import verify
 from txbridge.topics.spec import PropertyRule, Wanted
 from txbridge.topics.verify import Layout, LayoutError, check_layout, ensure_check_topic
 
-HALF = "ns.RMQ_SYS_TRANS_HALF_TOPIC"
-END = "ns.RMQ_SYS_TRANS_END_TOPIC"
-OP = "ns.RMQ_SYS_TRANS_OP_HALF_TOPIC"
-OFFSET = "ns.RMQ_SYS_TRANS_OFFSET_TOPIC"
-DISCARD = "ns.TRANS_CHECK_MAX_TIME_TOPIC"
-CHECK = "ns.RMQ_SYS_TRANS_CHECK.orders"
+HALF, END, OP, OFFSET, DISCARD, CHECK = (f"ns.{name}" for name in RIGHT)
 NAMES = Names("ns")
 APPLY = "`txbridge topics apply --namespace ns`"
 APPLY_GROUP = "`txbridge topics apply --namespace ns --group orders`"
-
-LOG = {
-    "cleanup.policy": "delete",
-    "retention.ms": "604800000",
-    "retention.bytes": "-1",
-    "message.timestamp.type": "LogAppendTime",
-    "max.message.bytes": "1065536",
-    "min.insync.replicas": "2",
-}
-
-
-def facts(topic, partitions=4, leaderless=0, **config):
-    policy = {"cleanup.policy": "compact"} if topic == OFFSET else {}
-    size = {"max.message.bytes": "1131072"} if topic in {DISCARD, CHECK} else {}
-    changed = {name.replace("_", "."): value for name, value in config.items()}
-    return FoundTopic(topic, f"id-{topic}", partitions, 3, leaderless, {**LOG, **policy, **size, **changed})
 
 
 class FakeCluster:
     """Shows `sights`, one after the other for a topic with a list of them. Creates into `created`."""
 
     def __init__(self):
-        self.sights = {topic: facts(topic) for topic in (HALF, END, OP, OFFSET)} | {DISCARD: facts(DISCARD, 1)}
+        self.sights = {topic: facts(topic) for topic in (HALF, END, OP, OFFSET, DISCARD)}
         self.created = []
         self.refusal = None
         self.cluster_id = "first"
@@ -86,13 +66,12 @@ def test_right_layout(cluster):
     layout = check_layout("admin", NAMES, longest_wait_ms=259_200_000)
     assert layout == Layout(
         partitions=4,
-        topic_ids={topic: f"id-{topic}" for topic in (HALF, END, OP, OFFSET, DISCARD)},
+        topic_ids={topic: f"id of {topic}" for topic in (HALF, END, OP, OFFSET, DISCARD)},
         half_max_message_bytes=1_065_536,
         max_message_bytes=1_131_072,
         half_retention_ms=604_800_000,
         replication_factor=3,
         min_insync_replicas=2,
-        unchecked=(),
         cluster_id="first",
     )
     assert layout.max_message_size == 1_000_000
@@ -103,39 +82,33 @@ def test_missing_topics(cluster):
     assert problems() == [f"{topic}: does not exist: {APPLY} creates it" for topic in (HALF, END, OP, OFFSET, DISCARD)]
 
 
-def test_without_a_namespace(cluster):
-    cluster.sights = dict.fromkeys(name.removeprefix("ns.") for name in cluster.sights)
-    with pytest.raises(
-        LayoutError, match=r"- RMQ_SYS_TRANS_HALF_TOPIC: does not exist: `txbridge topics apply` creates"
-    ):
-        check_layout("admin", Names())
-
-
 def test_everything_that_is_wrong_is_said_at_once(cluster):
     cluster.sights |= {
         HALF: facts(HALF, message_timestamp_type="CreateTime"),
         END: facts(END, partitions=8, retention_ms="3600000"),
         OP: facts(OP, cleanup_policy="compact", retention_bytes="1000"),
         OFFSET: facts(OFFSET, cleanup_policy="compact,delete"),
-        DISCARD: facts(DISCARD, 1, max_message_bytes="1048588"),
+        DISCARD: facts(DISCARD, max_message_bytes="1048588"),
     }
+    lost = ", or records that are needed are removed"
+    yourself = "; else set the policy yourself (kafka-configs.sh)"
+    again = "or finished messages are asked about, and could be delivered, again"
     assert problems() == [
         f"{HALF}: message.timestamp.type is CreateTime, must be LogAppendTime: {APPLY} sets it",
-        f"{END}: retention.ms is 3600000, must be at least 604800000: {APPLY} sets it",
         (
-            f"{END}: has 8 partitions, {HALF} has 4: the number must be the same and never change. Use another "
-            f"namespace, or, if nothing in the topic is needed, delete it and run {APPLY}"
+            f"{END}: has 8 partitions, must have 4: HALF, END, OP and OFFSET have the same number, fixed for the life "
+            "of a namespace, because partitions with the same number belong together: ask for the number that is "
+            f"there, or use a new namespace; or, if nothing in the topic is needed, delete it and run {APPLY}"
         ),
+        f"{END}: retention.ms is 3600000 (1h), must be at least 604800000 (7d), {again}: {APPLY} sets it",
         (
-            f"{OP}: cleanup.policy is compact, must be delete: records that are needed may have been removed. "
-            f"If nothing in {OP} is needed, delete it and run `txbridge topics apply`; else set the policy yourself "
-            "(kafka-configs.sh)"
+            f"{OP}: cleanup.policy is compact, must be delete{lost}: if nothing in {OP} is needed, delete it and run "
+            f"{APPLY}{yourself}"
         ),
         f"{OP}: retention.bytes is 1000, must be -1 (unlimited): {APPLY} sets it",
         (
-            f"{OFFSET}: cleanup.policy is compact,delete, must be compact: records that are needed may have been "
-            f"removed. If nothing in {OFFSET} is needed, delete it and run `txbridge topics apply`; else set the "
-            "policy yourself (kafka-configs.sh)"
+            f"{OFFSET}: cleanup.policy is compact,delete, must be compact{lost}: if nothing in {OFFSET} is needed, "
+            f"delete it and run {APPLY}{yourself}"
         ),
         f"{DISCARD}: max.message.bytes is 1048588, must be at least 1131072: {APPLY} sets it",
     ]
@@ -144,20 +117,34 @@ def test_everything_that_is_wrong_is_said_at_once(cluster):
 def test_history_must_be_kept_as_long_as_the_half_messages(cluster):
     cluster.sights[HALF] = facts(HALF, retention_ms="-1")
     assert problems() == [
-        f"{topic}: retention.ms is 604800000, must be -1 (unlimited): {APPLY} sets it" for topic in (END, OP)
+        f"{topic}: retention.ms is 604800000 (7d), must be -1 (unlimited), or finished messages are asked about, and "
+        f"could be delivered, again: {APPLY} sets it"
+        for topic in (END, OP)
     ]
 
 
 def test_half_messages_must_be_kept_for_their_whole_life(cluster):
     assert problems(longest_wait_ms=604_800_001) == [
-        f"{HALF}: retention.ms is 604800000, must be at least 604800001: {APPLY} sets it",
+        (
+            f"{HALF}: retention.ms is 604800000 (7d), must be at least 604800001 (7d), or messages vanish that wait "
+            f"for 7d (transaction_max_age, timer_max_delay): {APPLY} sets it"
+        ),
     ]
 
 
-def test_what_only_costs_time_is_not_refused(cluster):
+def test_what_only_costs_time_is_told_and_not_refused(cluster):
+    cluster.sights[END] = facts(END, compression_type="zstd")
     cluster.sights[OFFSET] = facts(OFFSET, segment_bytes="1073741824", min_cleanable_dirty_ratio="0.5")
-    cluster.sights[DISCARD] = facts(DISCARD, 1, retention_ms="3600000")
-    assert check_layout("admin", NAMES).partitions == 4
+    cluster.sights[DISCARD] = facts(DISCARD, retention_ms="3600000")
+    sets = f": {APPLY} sets it, if the cluster allows it"
+    early = "or records are deleted too early"
+    late = "a small record that unpacks to a huge one stops a partition, and commits can be a second late"
+    assert check_layout("admin", NAMES).weak == (
+        f"{END}: compression.type is zstd, must be uncompressed, or {late}{sets}",
+        f"{OFFSET}: segment.bytes is 1073741824, must be at most 16777216, or take-overs read more{sets}",
+        f"{OFFSET}: min.cleanable.dirty.ratio is 0.5, must be at most 0.1, or take-overs read more{sets}",
+        f"{DISCARD}: retention.ms is 3600000 (1h), must be at least 2592000000 (30d), {early}{sets}",
+    )
 
 
 def test_missing_rights_are_named(cluster):
@@ -176,10 +163,9 @@ def test_missing_rights_are_named(cluster):
 def test_a_client_needs_no_rights_on_what_only_the_worker_touches(cluster):
     cluster.sights |= {topic: MissingRight("DESCRIBE", topic) for topic in (OP, OFFSET, DISCARD)}
     layout = check_layout("admin", NAMES, client=True)
-    assert layout.unchecked == (OP, OFFSET, DISCARD)
-    assert layout.topic_ids == {HALF: f"id-{HALF}", END: f"id-{END}"}
+    assert layout.topic_ids == {HALF: f"id of {HALF}", END: f"id of {END}"}
     cluster.sights[OP] = facts(OP, partitions=5)
-    assert problems(client=True)[0].startswith(f"{OP}: has 5 partitions, {HALF} has 4: ")
+    assert problems(client=True)[0].startswith(f"{OP}: has 5 partitions, must have 4: ")
 
 
 def test_check_topic_is_created_and_waited_for(cluster):
@@ -188,7 +174,7 @@ def test_check_topic_is_created_and_waited_for(cluster):
     ensure_check_topic("admin", NAMES, "orders", layout)
     (request,) = cluster.created
     assert (request.name, request.partitions, request.replication_factor) == (CHECK, 4, 3)
-    assert request.config == {**LOG, "retention.ms": "3600000", "max.message.bytes": "1131072"}
+    assert request.config == {**RIGHT["RMQ_SYS_TRANS_CHECK.orders"], "min.insync.replicas": "2"}
     assert cluster.sights[CHECK] == []
 
 
@@ -226,13 +212,15 @@ def test_check_topic_that_can_not_carry_checks_or_be_created(cluster, sight, pro
     assert caught.value.problems == (f"{CHECK}: {problem}",)
 
 
-def test_check_topic_without_a_setting_that_the_cluster_refuses_and_that_is_not_vital(cluster):
+@pytest.mark.parametrize(("forbidden", "kept"), [("retention.ms", False), ("unclean.leader.election.enable", True)])
+def test_check_topic_without_a_setting_that_the_cluster_refuses_and_that_is_not_vital(cluster, forbidden, kept):
     layout = check_layout("admin", NAMES)
     cluster.sights[CHECK] = [None, facts(CHECK)]
-    cluster.forbidden = "retention.ms"
+    cluster.forbidden = forbidden
     ensure_check_topic("admin", NAMES, "orders", layout)
     (request,) = cluster.created
-    assert "retention.ms" not in request.config
+    assert forbidden not in request.config
+    assert ("retention.ms" in request.config) is kept
     assert request.config["message.timestamp.type"] == "LogAppendTime"
 
 
