@@ -181,6 +181,7 @@ def test_commits_are_not_late_where_brokers_and_clients_compress(bridge: Bridge)
     assert not worker.events("end_not_readable_by_faust")
     eventually(lambda: Seen(bridge).lines("topics")[0][0] == "warning")
     assert "compression.type is producer, must be uncompressed, or " in Seen(bridge).one("topics", "warning")
+    worker.stop()
     [event] = bridge.worker().events("topics_differ")
     assert f"{bridge.names.end}: compression.type is producer" in str(event["topics"])
 

@@ -72,9 +72,10 @@ def test_a_batch_never_exceeds_what_the_topic_accepts():
     assert (chosen["message.max.bytes"], chosen["batch.size"]) == (165_536, 16_384)
 
 
-def test_end_producer_keeps_its_own_time_out():
-    config = kafka_config.end_producer_config({**USER, "message.timeout.ms": 500})
+def test_end_producer_keeps_its_own_time_out_and_does_not_compress():
+    config = kafka_config.end_producer_config({**USER, "message.timeout.ms": 500, "compression.codec": "lz4"})
     assert config["message.timeout.ms"] == 30_000
+    assert config["compression.type"] == "none"
     assert config["linger.ms"] == 0
 
 
