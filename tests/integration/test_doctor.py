@@ -98,7 +98,7 @@ def run(bridge: Bridge, *arguments: str) -> tuple[int, str]:
 
 def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -> None:
     bridge.worker()
-    with bridge.member("orders", {"max.message.bytes": "2000000", "segment.ms": "600000"}):
+    with bridge.member("orders", {"max.message.bytes": "2000000"}):
         real = bridge.create_topic("real")
         code, output = run(bridge, "--format", "json", "--group", "orders", "--real-topic", real)
         assert code == 0, output

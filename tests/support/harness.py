@@ -420,7 +420,7 @@ class Bridge:
         """A live member of a producer group. Makes its check topic with this configuration, if that is missing."""
         topic = self.names.check(group)
         if topic not in self.admin.list_topics(timeout=120).topics:
-            config = {"message.timestamp.type": "LogAppendTime", **config}
+            config = {"message.timestamp.type": "LogAppendTime", "segment.ms": "600000", **config}
             self.admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(120)
         return CheckMember(self.bootstrap_servers, self.names, group)
 
