@@ -120,6 +120,7 @@ class FakeWorker:
     """A worker that was assigned its partitions, with one producer group; the test answers who is alive in it."""
 
     was_assigned, stopped, names = True, False, Names()
+    internal_topics = SimpleNamespace(problem=None)
 
     def __init__(self) -> None:
         self.asked: list[str] = []
