@@ -22,6 +22,7 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, commit_of
+from txbridge.client.course import Stage
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
@@ -87,21 +88,40 @@ class DjangoTransactionListener(BarrierListener):
             close_old_connections()
 
     def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
-        connection = connections[self._database]
+        connection, course = connections[self._database], message.course
+        try:
+            with self._open_transaction():
+                answer = self._run_open(function, message, arg)
+                course.stage = Stage.COMMITTING
+        except (DatabaseError, LostTransactionError) as error:
+            # COMMIT was not sent, or it has failed, unless Django has closed a connection that did not answer it. Or
+            # the error is that of a hook after COMMIT.
+            is_answered = isinstance(error, LostTransactionError) or connection.connection is not None
+            if course.stage is Stage.COMMITTING and is_answered:
+                course.stage = Stage.ENDED
+            raise
+        return answer
+
+    def _run_open(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
+        connection, course = connections[self._database], message.course
         earlier_error = connection.rollback_exc
-        with self._open_transaction():
-            xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
+        xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
+        course.stage = Stage.OPEN
+        try:
             with connection.execute_wrapper(_refuse_after_the_end):
                 answer = commit_of(function(message, arg))
-            if connection.needs_rollback:
-                # Django's ORM marks the transaction for a rollback when one of its statements fails.
-                if connection.rollback_exc is not earlier_error:
-                    raise LostTransactionError(_CAUGHT)
-                raise Rollback
-            # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite may
-            # have ended the transaction by itself.
-            if not self._is_committable(message.transaction_id, xid):
-                raise LostTransactionError(_CAUGHT, answer)
+        finally:
+            if connection.closed_in_transaction or not is_in_transaction(connection.connection):
+                course.stage = Stage.ENDED
+        if connection.needs_rollback:
+            # Django's ORM marks the transaction for a rollback when one of its statements fails.
+            if connection.rollback_exc is not earlier_error:
+                raise LostTransactionError(_CAUGHT)
+            raise Rollback
+        # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite may have
+        # ended the transaction by itself.
+        if not self._is_committable(message.transaction_id, xid):
+            raise LostTransactionError(_CAUGHT, answer)
         return answer
 
     @contextmanager

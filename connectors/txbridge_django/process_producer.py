@@ -73,8 +73,8 @@ def send_message_in_transaction(
 
     It stores the half message, runs the function in `transaction.atomic()` of the database of the settings, and sends
     the decision. The function returns None, True or `Committed(value)` to commit. It returns False, raises
-    `Rollback(reason)`, or calls `set_rollback` to roll back. Another exception rolls the database back, too. It is
-    `local_exception` of the result, and the message is undecided until it is checked.
+    `Rollback(reason)`, or calls `set_rollback` to roll back. Another exception rolls both back, too. It is
+    `local_exception` of the result.
 
     Raises:
         UsageError: the message or the settings cannot work, or the function is a coroutine function, or this was

@@ -23,6 +23,7 @@ from txbridge.client.barrier import (
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, commit_of
 from txbridge.client.coroutines import require_arguments, require_plain
+from txbridge.client.course import Stage
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
@@ -53,8 +54,8 @@ class SqlTransactionListener(BarrierListener[G]):
         execute: called as `execute(connection, message, arg)`, with a Session instead of the connection when a
             sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
             through unless a savepoint contains them. It returns None, True or `Committed(value)` to commit. It returns
-            False or raises `Rollback(reason)` to roll back. Another exception rolls the database back, too, but leaves
-            the message undecided until it is checked. Without it, each send names its function.
+            False or raises `Rollback(reason)` to roll back. Another exception rolls both back, too. Without it, each
+            send names its function.
         check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
             "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
             `timeout` of the connection, 5 s).
@@ -149,11 +150,14 @@ class SqlTransactionListener(BarrierListener[G]):
 
     def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
         known = Known() if self.forwarding is None else self.forwarding.known
-        with begin(self._open, transactions) as work:
+        with begin(self._open, transactions, message.course) as work:
             work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
             if self.forwarding is not None and message.has_half:
                 self.forwarding.require_direct(work.connection, message, known)
+            message.course.stage = Stage.OPEN
             answer = commit_of(function(work.given, message, arg))
+            # From here on, handlers of events may end it, too.
+            message.course.stage = Stage.ENDED
             if work.is_over():
                 raise LostTransactionError(_ENDED, answer)
             if self.forwarding is not None and not message.has_half:

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from txbridge.client.barrier import is_in_transaction
 from txbridge.client.barrier_listener import LostTransactionError, RowDecidesError
+from txbridge.client.course import Course, Stage
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.hidden_transaction import outlives_commit, refuse_autocommit
 from txbridge_sqlalchemy.row import Row
@@ -55,6 +56,7 @@ class Work:
         given: the connection or session that the application's function gets.
         connection: the connection on which the row is written.
         transaction: SQLAlchemy's object that commits or rolls back.
+        course: what is known of a local transaction, whose function runs in it.
 
     """
 
@@ -65,6 +67,7 @@ class Work:
         self.connection = connection
         self.transaction = transaction
         self._table = table
+        self.course = Course()
         self._pooled = connection.connection
         self._row: Row | None = None
         #: PostgreSQL's id of the transaction with the row.
@@ -125,7 +128,16 @@ class Work:
                 "the database has rolled the transaction back before its COMMIT: an error that ended it was caught. "
                 "Put the statement that may fail into a savepoint (begin_nested), or let the error through",
             )
-        send(self._pooled)
+        dialect = self.connection.dialect
+        self.course.stage = Stage.COMMITTING
+        try:
+            send(self._pooled)
+        except dialect.loaded_dbapi.Error as error:
+            if not dialect.is_disconnect(error, self._pooled, None):
+                # The database has answered that it does not commit, as for a deferred constraint.
+                self.course.stage = Stage.OPEN
+            raise
+        self.course.stage = Stage.ENDED
         self._is_committed = True
         if outlives_commit(self.connection):
             # Closing the connection ends the transaction.
@@ -160,6 +172,13 @@ class Work:
         finally:
             cursor.close()
         return int(found)
+
+    def note_failure(self) -> None:
+        """Note whether the function may have ended the transaction by itself, before what is open is rolled back."""
+        # A connection that is lost before COMMIT was sent is rolled back by the server.
+        is_open = self.connection.invalidated or is_in_transaction(self._pooled.driver_connection)
+        if self.course.stage is Stage.OPEN and not is_open:
+            self.course.stage = Stage.ENDED
 
     def roll_back_rest(self) -> None:
         """Roll back the rest of a transaction that the function has ended by itself.
@@ -253,7 +272,7 @@ def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
 
 
 @contextmanager
-def begin(open_one: Opener, table: Table) -> Iterator[Work]:
+def begin(open_one: Opener, table: Table, course: Course | None = None) -> Iterator[Work]:
     """A transaction for a row of this table: committed at the end of the block, rolled back on an exception.
 
     Raises LostTransactionError instead of a COMMIT that would not commit the row of `Work.write_row`.
@@ -262,12 +281,16 @@ def begin(open_one: Opener, table: Table) -> Iterator[Work]:
         connection, transaction = _begun(plain, table) if isinstance(plain, Session) else (plain, plain.begin())
         _guard(connection.engine)
         work = Work(given, connection, transaction, table)
+        work.course = course or work.course
         keys = (connection.connection, plain)
         _UNDER_WAY.update(dict.fromkeys(keys, work))
         try:
             with transaction:
                 try:
                     yield work
+                except BaseException:
+                    work.note_failure()
+                    raise
                 finally:
                     work.roll_back_rest()
         finally:

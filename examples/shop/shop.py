@@ -91,10 +91,13 @@ def answer(result: AsyncTransactionSendResult[Any], made: dict[str, Any]) -> JSO
             return JSONResponse(made, 201)
         case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.FUNCTION:
             return JSONResponse({"error": result.reason}, 409)
-        case LocalTransactionState.ROLLBACK_MESSAGE, _:
+        case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.CHECK:
             return try_again("the database took too long")
+        case LocalTransactionState.ROLLBACK_MESSAGE, _:
+            assert result.local_exception is not None
+            raise result.local_exception  # a bug, or the database failed: 500, and a trace in the log
         case _:
-            # A check finds out. The same request, sent again, gets the answer.
+            # COMMIT was not answered. A check finds out. The same request, sent again, gets the answer.
             return JSONResponse({"error": "not known yet: ask again"}, 202)
 
 
@@ -126,6 +129,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @app.exception_handler(PrepareError)
     async def refuse(request: Request, error: PrepareError) -> JSONResponse:
-        return try_again("Kafka did not store the message")
+        return try_again("Kafka did not store the message" if error.cause else "the database does not answer")
 
     return app

@@ -137,7 +137,7 @@ def run_tests(url: str, *files: str) -> str:
 
 
 def test_the_fast_tests_of_the_shop_pass(postgres_url: str) -> None:
-    assert "7 passed" in run_tests(postgres_url, "tests/test_shop.py")
+    assert "8 passed" in run_tests(postgres_url, "tests/test_shop.py")
 
 
 @pytest.mark.long

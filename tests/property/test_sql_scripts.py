@@ -30,13 +30,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, registry
-from txbridge_sqlalchemy import Rollback, create_table
+from txbridge_sqlalchemy import LostTransactionError, Rollback, create_table
 
 from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
-from tests.support.listeners import answer_of
 from tests.support.mariadb import in_new_database
-from tests.support.sql_application import COMMIT, ROLLBACK, in_new_schema, message
+from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, in_new_schema, message
 from tests.support.sql_service import SqlService
+from txbridge.client.listener import execute
 
 tables = MetaData()
 rows = Table("rows", tables, Column("id", Integer, primary_key=True), Column("owner", String(32), nullable=False))
@@ -254,18 +254,20 @@ _ids = itertools.count(1)
 def test_the_answer_is_commit_exactly_when_the_rows_are_there(engine, listener, steps, end, swallows):
     name = f"{next(_ids):032X}"
     script = Script(steps, end, swallows, owner=name)
-    try:
-        answer = answer_of(listener.execute_local_transaction, message(name), script)
-        raised = None
-    except (Boom, *ERRORS) as error:
-        answer, raised = None, error
-    # The answer may be unknown only after an error of the function, of COMMIT, or of a savepoint that was left open and
-    # that the database has lost.
-    may_fail = {"line_without_row", "pending_object_refused", "savepoint_left_open"} & set(steps)
-    assert raised is None or end == "error" or not swallows or may_fail
+    outcome = execute(listener.execute_local_transaction, message(name), script)
+    # There is an error only from the function, from COMMIT, from a savepoint that was left open and that the database
+    # has lost, or because the transaction was over.
+    may_fail = {"line_without_row", "pending_object", "pending_object_refused", "savepoint_left_open"} & set(steps)
+    expected = end == "error" or not swallows or may_fail
+    assert outcome.exception is None or isinstance(outcome.exception, Rollback | LostTransactionError) or expected
     with engine.connect() as connection:
         found = set(connection.execute(select(rows.c.id).where(rows.c.owner == name)).scalars())
-    assert answer in (None, COMMIT if script.marker in found else ROLLBACK)
+    if outcome.state is UNKNOWN:
+        # The function has raised an error after a commit of its own.
+        assert script.marker in found
+        assert outcome.exception is not None
+    else:
+        assert outcome.state is (COMMIT if script.marker in found else ROLLBACK)
     if not {"text_commit", "commit", *(["text_begin"] if engine.dialect.name == "mysql" else [])} & set(steps):
         # All rows or none are there, unless the application itself committed some; on MySQL, BEGIN does.
         assert script.marker in found or not found

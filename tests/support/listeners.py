@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt, Rollback, TransactionListener
+from txbridge.client.barrier_listener import LostTransactionError
 
 COMMIT, ROLLBACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
 
 
 def answer_of(run: Callable[..., Any], *arguments: Any) -> Any:
-    """What a local transaction answers, where its reason does not matter: Rollback is ROLLBACK."""
+    """What a local transaction answers, where its reason does not matter: Rollback and a lost one are ROLLBACK."""
     try:
         return run(*arguments)
-    except Rollback:
+    except (Rollback, LostTransactionError):
         return ROLLBACK
 
 

@@ -48,6 +48,8 @@ class DecidedBy(Enum):
     FUNCTION = "function"
     #: A check, which was first and has rolled it back. The function has had no effect, so sending again is safe.
     CHECK = "check"
+    #: An exception that is no Rollback: a SQL listener or Django has rolled everything back.
+    ERROR = "error"
     #: Nobody so far. A check will, if there is a half message.
     NOBODY = "nobody"
 

@@ -85,7 +85,7 @@ async def call_function(
             if inspect.isawaitable(returned):
                 # A plain method that returns the coroutine of another one.
                 returned = await returned
-    except Exception as error:  # noqa: BLE001  whatever the application raises counts as unknown
+    except Exception as error:  # noqa: BLE001  whatever the application raises is an outcome
         return failed(message, error)
     return judged(returned, message, run)
 

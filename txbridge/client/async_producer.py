@@ -160,8 +160,8 @@ class AsyncTransactionProducer(Generic[G]):
 
         If it is cancelled before Kafka has acknowledged the half message, the attempt is given up: the local
         transaction is not run, and a check is answered with rollback. If it is cancelled while the local transaction
-        runs, unknown is sent, so that the worker asks. A plain listener method goes on in its thread, and `close` waits
-        for it.
+        runs, unknown is sent, so that the worker asks, or rollback if a SQL listener is sure of it. A plain listener
+        method goes on in its thread, and `close` waits for it.
         """
         check_message(message, self._options.names)
         return await self._send_one(message, arg, bind_execute(self._listener, execute))
@@ -210,7 +210,7 @@ class AsyncTransactionProducer(Generic[G]):
                 with calling(self):
                     outcome = await call_function(run, given, arg, failed=execution_failed, left_running=left.append)
             except BaseException as error:
-                sends.send_unknown(prepared, given, error)
+                sends.send_interrupted(prepared, given, error)
                 raise
             return AsyncTransactionSendResult.of_decision(
                 prepared, outcome, sends.send_decision(prepared, outcome, message), _hand_over=hand_over

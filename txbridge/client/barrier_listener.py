@@ -21,6 +21,7 @@ from txbridge.client.barrier import (
     report_lost,
     report_purged,
 )
+from txbridge.client.course import Stage
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError
@@ -58,6 +59,8 @@ class BarrierListener(TransactionListener[G]):
     def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
         """Write the row and run the function, in one transaction, and commit them. Returns what `commit_of` says.
 
+        Keeps the stage of `message.course`: OPEN when the function is called, and so on.
+
         Raises RowDecidesError, LostTransactionError, and what the function raises. The row comes
         first, so that a check waits from then on until it is committed or rolled back. If it came last, a check could
         roll back a running transaction. SQLite locks the database for the row, where it can wait, and not halfway,
@@ -85,9 +88,9 @@ class BarrierListener(TransactionListener[G]):
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> _Commit:
         """Run the application's function and write the transaction's row, all or nothing.
 
-        Exceptions of the function and of the database are raised after the rollback. Rollback rolls the message back,
-        too; RolledBackByCheck if a check was first. After another exception the client counts the transaction as
-        unknown, and a check finds its outcome, also when a commit was not answered.
+        Exceptions of the function and of the database are raised after the rollback. The client rolls the message
+        back, too, with the exception as `local_exception`; RolledBackByCheck if a check was first. Only if COMMIT was
+        not answered, or the function has committed by itself, it counts as unknown, and a check finds the outcome.
         """
         if self._function is None:
             raise UsageError("the listener has no function: give it one, or each send (execute)")
@@ -97,28 +100,29 @@ class BarrierListener(TransactionListener[G]):
         return partial(self._run_function, super().bind_function(function))
 
     def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
-        self._verify_once()
+        course = message.course
+        course.stage = Stage.BEFORE
         try:
+            self._verify_once()
             answer = self._run(function, message, arg)
         except RowDecidesError:
             # A check was faster, or the application has called this method twice with one message.
             if (answer := self._decision_of(message)) is LocalTransactionState.ROLLBACK_MESSAGE:
                 report_check_was_first(message)
                 raise RolledBackByCheck(_CHECK_WAS_FIRST) from None
-        except LostTransactionError as error:
-            if (answer := self._decision_of(message)) is LocalTransactionState.ROLLBACK_MESSAGE:
-                report_lost(message, error)
-                raise Rollback(str(error)) from error
-            if answer is LocalTransactionState.COMMIT_MESSAGE:
-                answer = error.answer
-        except Rollback:
-            # It was too late if the function has sent COMMIT as text, or a statement that commits.
-            if self._read_states(message.transaction_id).get(message.transaction_id) != COMMITTED:
-                raise
-            answer = LocalTransactionState.COMMIT_MESSAGE
-        except BaseException:
+        except BaseException as error:
             self._barrier.note_failed(message.transaction_id)
-            raise
+            if not self._is_committed(message, error):
+                if isinstance(error, LostTransactionError) and course.stage is Stage.ROLLED_BACK:
+                    report_lost(message, error)
+                raise
+            # It was too late to roll back: the function has sent COMMIT as text, or a statement that commits.
+            if isinstance(error, LostTransactionError):
+                answer = error.answer
+            elif isinstance(error, Rollback):
+                answer = LocalTransactionState.COMMIT_MESSAGE
+            else:
+                raise
         else:
             if message.has_half or self.forwarding is None:
                 return answer
@@ -130,6 +134,24 @@ class BarrierListener(TransactionListener[G]):
                 "Leave COMMIT to txbridge"
             )
         return answer
+
+    def _is_committed(self, message: MessageExt, error: BaseException) -> bool:
+        """Whether the table says that a transaction which has failed is committed. Notes if it is rolled back."""
+        course, state = message.course, ROLLED_BACK
+        if course.stage is Stage.COMMITTING:
+            return False
+        if course.stage is not Stage.BEFORE and isinstance(error, Exception):
+            # The server has no transaction of this connection any more, or none that will be committed.
+            try:
+                state = self._read_states(message.transaction_id).get(message.transaction_id, ROLLED_BACK)
+            except Exception:
+                if course.stage is Stage.ENDED:
+                    raise
+        elif course.stage is Stage.ENDED:
+            # Interrupted: this must not wait for a connection.
+            return False
+        course.stage = Stage.ENDED if state == COMMITTED else Stage.ROLLED_BACK
+        return state == COMMITTED
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.

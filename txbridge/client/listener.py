@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
 
 from txbridge.client.answers import A, Answer, Committed, G, LocalTransactionState, R, Rollback, SendStatus, Stored
 from txbridge.client.base.log import report
 from txbridge.client.coroutines import require_arguments, require_plain
+from txbridge.client.course import Stage
 from txbridge.client.message import MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.core.names import short_id
@@ -127,7 +128,7 @@ def execute(run: LocalTransaction, message: MessageExt, arg: Any) -> ListenerOut
     """Run the local transaction. Raises only errors that are no Exception: KeyboardInterrupt, SystemExit."""
     try:
         returned = run(message, arg)
-    except Exception as error:  # noqa: BLE001  whatever the application raises counts as unknown
+    except Exception as error:  # noqa: BLE001  whatever the application raises is an outcome
         return execution_failed(message, error)
     return judged(returned, message, run)
 
@@ -142,8 +143,12 @@ def check(listener: TransactionListener, message: MessageExt) -> ListenerOutcome
 
 
 def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
-    """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark; Rollback rolls back."""
-    if isinstance(error, Rollback):
+    """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark.
+
+    Rollback rolls back, unless the listener is not sure of it. Any error does if the listener is.
+    """
+    stage = message.course.stage
+    if isinstance(error, Rollback) and stage in (Stage.BEFORE, Stage.ROLLED_BACK):
         return _refused(error)
     report(
         logging.WARNING,
@@ -152,7 +157,8 @@ def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutco
         transaction=short_id(message.transaction_id),
         topic=message.topic,
     )
-    return _failed("executeLocalTransactionBranch exception: ", error)
+    failed = _failed("executeLocalTransactionBranch exception: ", error)
+    return replace(failed, state=_ROLLBACK.state) if stage is Stage.ROLLED_BACK else failed
 
 
 def check_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 
+from txbridge.client.course import Course
 from txbridge.client.message_fields import Data, Headers, Model, body_of, data_of, headers_of, number_of, serialized
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError, whole_number
@@ -204,6 +205,12 @@ class MessageExt(Message):
     def has_half(self) -> bool:
         """Whether there is a half message, and so an END to come."""
         return self.half_offset != NO_HALF
+
+    @property
+    def course(self) -> Course:
+        """The course of its local transaction, for listeners of txbridge: they tell the client what they know."""
+        course: Course = self.__dict__.setdefault("_course", Course())
+        return course
 
     def without_half(self) -> Self:
         """Return the message for a local transaction that stores it, with an id that no half message has."""

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Self
 
-from txbridge.client.answers import DecidedBy, LocalTransactionState, R, RolledBackByCheck, SendStatus
+from txbridge.client.answers import DecidedBy, LocalTransactionState, R, Rollback, RolledBackByCheck, SendStatus
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.listener import ListenerOutcome, text_of
@@ -29,8 +29,8 @@ class _Sent(Generic[R]):
     half_offset: int
     #: The outcome of the local transaction.
     local_transaction_state: LocalTransactionState
-    #: The exception of the local transaction, if it raised one: Rollback, with the state ROLLBACK_MESSAGE, or another
-    #: one, with the state UNKNOWN. UsageError if it returned what is no answer.
+    #: The exception of the local transaction, if it raised one: Rollback, with the state ROLLBACK_MESSAGE; or another
+    #: one, with that state if it is known to be rolled back, else UNKNOWN. UsageError if it returned what is no answer.
     local_exception: Exception | None
     #: What the local transaction has returned in `Committed`; else None.
     value: R | None
@@ -58,10 +58,12 @@ class _Sent(Generic[R]):
 
     @property
     def decided_by(self) -> DecidedBy:
-        """Who has decided: the local transaction, a check that was first, or nobody so far."""
+        """Who has decided: the local transaction, its error, a check that was first, or nobody so far."""
         if self.local_transaction_state is LocalTransactionState.UNKNOWN:
             return DecidedBy.NOBODY
-        return DecidedBy.CHECK if isinstance(self.local_exception, RolledBackByCheck) else DecidedBy.FUNCTION
+        if isinstance(self.local_exception, RolledBackByCheck):
+            return DecidedBy.CHECK
+        return DecidedBy.FUNCTION if isinstance(self.local_exception, Rollback | None) else DecidedBy.ERROR
 
     @property
     def reason(self) -> str | None:

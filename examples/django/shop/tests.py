@@ -23,6 +23,7 @@ from txbridge_django.models import Transaction
 from shop.models import Order
 from shop.views import place_order
 from txbridge import Committed, LocalTransactionState, Message, MessageExt, Rollback, TransactionProducer, UsageError
+from txbridge.client.barrier_listener import LostTransactionError
 from txbridge.testing.memory import MemoryBridge
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -43,7 +44,7 @@ class LocalTransactions(TransactionTestCase):
         """What the local transaction answers, where neither its value nor its reason matters."""
         try:
             answer = self.listener.bind_function(function)(message(), arg)
-        except Rollback:
+        except (Rollback, LostTransactionError):
             return ROLLBACK
         return COMMIT if isinstance(answer, Committed) else answer
 
@@ -133,7 +134,7 @@ class LocalTransactions(TransactionTestCase):
                 cursor.execute("INSERT INTO shop_order (number) VALUES ('A0')")
 
         self.assertIs(self.execute(swallow), ROLLBACK)
-        self.assertEqual(self.stored(), (["A0"], [(ID, "rolled back")]))
+        self.assertEqual(self.stored(), (["A0"], []))
 
     def test_an_error_of_the_orm_that_was_caught_is_no_commit_and_gets_a_warning(self):
         Order.objects.create(number="A0")
@@ -148,7 +149,7 @@ class LocalTransactions(TransactionTestCase):
             with self.assertLogs("txbridge.client", "WARNING") as logs:
                 self.assertIs(self.execute(swallow), ROLLBACK)
             self.assertIn("the function caught an error that ended its transaction", logs.output[0])
-            self.assertEqual(self.seen_elsewhere(), (["A0"], [(ID, "rolled back")]))
+            self.assertEqual(self.seen_elsewhere(), (["A0"], []))
 
         def wish(message, number):
             place_order(message, number)
@@ -187,7 +188,7 @@ class LocalTransactions(TransactionTestCase):
                 place_order(message, number)
 
         self.assertIs(self.execute(end), ROLLBACK)
-        self.assertEqual(self.seen_elsewhere(), ([], [(ID, "rolled back")]))
+        self.assertEqual(self.seen_elsewhere(), ([], []))
 
     def test_an_atomic_block_that_is_left_open_is_no_commit(self):
         def leave_open(message, number):
@@ -199,7 +200,7 @@ class LocalTransactions(TransactionTestCase):
         with self.assertLogs("txbridge.client", "WARNING") as logs:
             self.assertIs(self.execute(leave_open), ROLLBACK)
         self.assertIn("has entered an atomic() that it has not left", logs.output[0])
-        self.assertEqual(self.seen_elsewhere(), ([], [(ID, "rolled back")]))
+        self.assertEqual(self.seen_elsewhere(), ([], []))
         Transaction.objects.all().delete()
         with self.assertRaises(ZeroDivisionError):
             self.execute(leave_open, "error")
@@ -425,6 +426,13 @@ class Announcements(TransactionTestCase):
         self.assertEqual(self.client.post("/orders/A1").status_code, 201)
         self.assertEqual(self.client.post("/orders/A1").status_code, 409)
         self.assertEqual(self.announced(), [b"A1"])
+
+    def test_an_error_of_the_view_is_a_server_error_and_rolled_back_at_once(self):
+        self.client.raise_request_exception = False
+        with patch.object(Order.objects, "create", side_effect=KeyError("A1")):
+            self.assertEqual(self.client.post("/orders/A1").status_code, 500)
+        self.assertEqual(self.bridge.list_pending(), [])
+        self.assertEqual(self.client.post("/orders/A1").status_code, 201)
 
     def test_several_messages_are_sent_by_the_producer_under_the_same_rules(self):
         producer, messages = (

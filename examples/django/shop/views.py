@@ -27,8 +27,10 @@ def place(request, number):
             return JsonResponse({"order": number, "id": result.value}, status=201)
         case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.FUNCTION:
             return JsonResponse({"error": result.reason}, status=409)
-        case LocalTransactionState.ROLLBACK_MESSAGE, _:
+        case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.CHECK:
             return JsonResponse({"error": "a check was first; nothing has happened, try again"}, status=503)
+        case LocalTransactionState.ROLLBACK_MESSAGE, _:
+            raise result.local_exception
         case _:
             return JsonResponse({"error": "not known yet whether the order was placed"}, status=503)
 

@@ -1,7 +1,9 @@
 """The promises of the shop, with failures. No test needs Kafka, and none waits: the bridge is in memory."""
 
 import json
+from unittest.mock import patch
 
+import pytest
 from billing import WORK, invoices, payments, reminders, tables
 from fastapi.testclient import TestClient
 from settings import Settings
@@ -46,6 +48,13 @@ def test_what_is_out_of_stock_is_never_announced(client: TestClient, txbridge_me
     answer = client.post("/orders", json={**ORDER, "quantity": 4})
     assert (answer.status_code, answer.json()) == (409, {"error": "out of stock"})
     assert txbridge_memory.delivered("orders.placed") == []
+
+
+def test_a_bug_is_a_server_error_and_leaves_nothing(client: TestClient, txbridge_memory: MemoryBridge):
+    with patch("orders.update", side_effect=KeyError("a bug")), pytest.raises(KeyError, match="a bug"):
+        client.post("/orders", json=ORDER)
+    assert txbridge_memory.list_pending() == []
+    assert client.post("/orders", json=ORDER).status_code == 201
 
 
 def test_a_lost_decision_is_repaired_by_a_check(client: TestClient, txbridge_memory: MemoryBridge):

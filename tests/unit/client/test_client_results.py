@@ -24,6 +24,7 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client.answers import RolledBackByCheck
+from txbridge.client.course import Stage
 from txbridge.client.listener import check
 
 MESSAGE = Message("t", b"v")
@@ -81,6 +82,12 @@ OUTCOMES = [
         (UNKNOWN, DecidedBy.NOBODY, "5 bolts", None),
         "executeLocalTransactionBranch exception: ValueError: 5 bolts",
     ),
+    # Of a listener that knows the outcome.
+    (
+        KeyError("bolt"),
+        (ROLLBACK, DecidedBy.ERROR, "'bolt'", None),
+        "executeLocalTransactionBranch exception: KeyError: 'bolt'",
+    ),
 ]
 
 
@@ -92,7 +99,7 @@ def test_each_outcome_can_be_told_apart(make, runtime, is_given):
     options = {"execute": given.execute_local_transaction} if is_given else {}
     with make(listener) as producer:
         for answer, expected, remark in OUTCOMES:
-            called.execute = lambda *_, answer=answer: _given(answer)
+            called.execute = lambda message, _, answer=answer: _given(answer, message)
             result = producer.send(MESSAGE, "arg", **options)
             assert seen(result) == expected
             assert result.local_exception is (answer if isinstance(answer, Exception) else None)
@@ -100,7 +107,9 @@ def test_each_outcome_can_be_told_apart(make, runtime, is_given):
     assert ([arg for _, arg in called.executed], other.executed) == (["arg"] * len(OUTCOMES), [])
 
 
-def _given(answer):
+def _given(answer, message):
+    if isinstance(answer, KeyError):
+        message.course.stage = Stage.ROLLED_BACK
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from txbridge_sqlalchemy import (
     LostTransactionError,
@@ -185,7 +186,13 @@ def test_a_listener_without_a_function_runs_that_of_each_send(engine):
             refused(lambda message, arg: None)
 
 
-def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine, make):
+def outcome_of(listener, placed=MESSAGE):
+    """What the client makes of the local transaction: its answer, and the class of the exception."""
+    outcome = client.execute(listener.execute_local_transaction, placed, 1)
+    return outcome.state, type(outcome.exception)
+
+
+def test_another_exception_gets_out_after_the_rollback_which_is_the_answer(engine, make):
     def fail(work, placed, arg):
         place(work, placed, arg)
         raise ZeroDivisionError
@@ -194,17 +201,80 @@ def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine, ma
     with pytest.raises(ZeroDivisionError):
         service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
-    assert client.execute(service.execute_local_transaction, MESSAGE, 1).state is UNKNOWN
+    assert outcome_of(service) == (ROLLBACK, ZeroDivisionError)
+    assert state_of(engine, ID) is None
     assert service.check_local_transaction(MESSAGE) is ROLLBACK
 
 
-def test_the_functions_own_conflict_is_an_exception_like_any_other(engine, listener):
+def test_the_functions_own_conflict_is_an_exception_like_any_other(engine, make):
     with engine.begin() as connection:
         connection.execute(insert(orders).values(id=1, transaction_id="other"))
-    with pytest.raises(IntegrityError):
-        listener.execute_local_transaction(MESSAGE, 1)
-    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert outcome_of(make()) == (ROLLBACK, IntegrityError)
     assert rows(engine) == [(1, "other")]
+
+
+def test_a_pool_without_a_connection_is_a_rollback(url, engine):
+    full = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.1)
+    listener = SqlTransactionListener(full, place)
+    listener.verify()
+    with full.connect():
+        assert outcome_of(listener) == (ROLLBACK, PoolTimeoutError)
+    full.dispose()
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["", "table out of reach"])
+@pytest.mark.parametrize("end", ["KeyError", "COMMIT, KeyError", "COMMIT, Rollback"])
+def test_only_what_the_function_may_have_committed_is_no_rollback(engine, make, end, asks):
+    def refuse(*_):
+        raise OperationalError("no connection", {}, Exception())
+
+    def run(work, placed, arg):
+        place(work, placed, arg)
+        if end.startswith("COMMIT"):
+            work.execute(text("COMMIT"))
+        if not asks:
+            event.listen(getattr(service.engine, "sync_engine", service.engine), "checkout", refuse)
+        raise Rollback if end.endswith("Rollback") else KeyError(arg)
+
+    service = make(run)
+    state, error = outcome_of(service)
+    assert rows(engine) == ([] if end == "KeyError" else [(1, ID)])
+    if end == "KeyError":
+        assert (state, error) == (ROLLBACK, KeyError)
+    elif asks and end.endswith("Rollback"):
+        assert (state, error) == (COMMIT, type(None))
+    else:
+        assert (state, error) == (UNKNOWN, KeyError if asks else OperationalError)
+
+
+@pytest.mark.parametrize("form", ["connection", "asyncio"])
+@pytest.mark.parametrize("where", ["function", "COMMIT", "after COMMIT"])
+def test_an_interrupted_transaction_is_rolled_back_before_its_commit_is_sent(url, engine, form, where):
+    """KeyboardInterrupt, or a task that is cancelled: the client then asks for what is known, and waits for nothing."""
+
+    def run(work, placed, arg):
+        place(work, placed, arg)
+        if where == "function":
+            raise KeyboardInterrupt
+
+    service, placed = SqlService(url, form, run), message(ID)
+    service.verify()
+    dialect = getattr(service.engine, "sync_engine", service.engine).dialect
+    send = dialect.do_commit.args[0]
+
+    def commit(pooled):
+        if where == "after COMMIT":
+            send(pooled)
+        raise KeyboardInterrupt
+
+    if where != "function":
+        dialect.do_commit = partial(dialect.do_commit.func, commit)
+    with pytest.raises(KeyboardInterrupt):
+        service.execute_local_transaction(placed, 1)
+    outcome = client.execution_failed(placed, KeyboardInterrupt())
+    assert (outcome.state, outcome.exception) == (ROLLBACK if where == "function" else UNKNOWN, None)
+    assert len(rows(engine)) == (where == "after COMMIT")
+    service.close()
 
 
 @pytest.mark.parametrize("then", ["Rollback", "swallowed"])
@@ -222,7 +292,7 @@ def test_a_failed_flush_is_rolled_back(engine, then):
             session.execute(select(Order))
 
     listener = SqlTransactionListener(sessionmaker(engine), place_order)
-    with pytest.raises(Rollback):
+    with pytest.raises(Rollback if then == "Rollback" else LostTransactionError):
         listener.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == [(1, "other")]
 
@@ -295,7 +365,7 @@ def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engi
                 place(work, placed, arg)
 
     service = make(swallow)
-    with pytest.raises(Rollback):
+    with pytest.raises(LostTransactionError):
         service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == [(7, "other")]
     assert service.check_local_transaction(MESSAGE) is ROLLBACK
@@ -340,7 +410,7 @@ def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
         place(session, placed, arg)
         event.listen(session, "before_commit", swallow)
 
-    with pytest.raises(Rollback):
+    with pytest.raises(LostTransactionError):
         SqlTransactionListener(factory, place_order).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
 
@@ -368,7 +438,7 @@ def test_a_handler_of_commit_that_ends_the_transaction_is_no_commit(engine, make
     service.verify()
     event.listen(getattr(service.engine, "sync_engine", service.engine), "commit", end)
     ending.append(True)
-    with pytest.raises(Rollback):
+    with pytest.raises(LostTransactionError):
         service.execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
     assert service.check_local_transaction(MESSAGE) is ROLLBACK
@@ -392,14 +462,14 @@ def test_a_function_that_closes_what_it_was_given_has_rolled_back(engine, make):
         place(work, placed, arg)
         work.close()
 
-    with pytest.raises(Rollback):
+    with pytest.raises(LostTransactionError):
         make(close).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
 
 
 @both
 @pytest.mark.parametrize("itself", [False, True], ids=["our commit", "its own commit"])
-def test_a_constraint_that_fails_at_commit_is_unknown_and_the_check_rolls_back(url, factory, itself):
+def test_a_constraint_that_fails_at_commit_is_a_rollback(url, factory, itself):
     engine = create_engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", lambda dbapi, _: dbapi.execute("PRAGMA foreign_keys = ON"))
@@ -416,8 +486,7 @@ def test_a_constraint_that_fails_at_commit_is_unknown_and_the_check_rolls_back(u
             work.commit()
 
     listener = SqlTransactionListener(factory(engine), place_line)
-    with pytest.raises(IntegrityError):
-        listener.execute_local_transaction(MESSAGE, 1)
+    assert outcome_of(listener) == (ROLLBACK, IntegrityError)
     # Also on the connection that was used: SQLite's transaction would still be open.
     with engine.connect() as connection:
         assert connection.execute(text("SELECT id FROM lines")).all() == []
@@ -428,7 +497,7 @@ def test_a_constraint_that_fails_at_commit_is_unknown_and_the_check_rolls_back(u
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_a_serialization_failure_at_commit_is_unknown_and_the_check_rolls_back(url, engine):
+def test_a_serialization_failure_at_commit_is_a_rollback(url, engine):
     """Two transactions read each other's writes. The second one to commit is refused."""
     strict = create_engine(url, isolation_level="SERIALIZABLE")
 
@@ -440,8 +509,8 @@ def test_a_serialization_failure_at_commit_is_unknown_and_the_check_rolls_back(u
             other.execute(insert(orders).values(id=2, transaction_id="other"))
 
     listener = SqlTransactionListener(strict, read_and_place)
-    with pytest.raises(OperationalError, match="could not serialize"):
-        listener.execute_local_transaction(MESSAGE, 1)
+    outcome = client.execute(listener.execute_local_transaction, MESSAGE, 1)
+    assert (outcome.state, "could not serialize" in str(outcome.exception)) == (ROLLBACK, True)
     assert rows(engine) == [(2, "other")]
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
     strict.dispose()
@@ -486,8 +555,8 @@ def test_a_connection_that_is_lost_at_commit_is_unknown_and_the_check_decides(en
             ),
         )
     listener = SqlTransactionListener(engine, place)
-    with pytest.raises(OperationalError):
-        listener.execute_local_transaction(MESSAGE, 1)
+    outcomes = outcome_of(listener)
+    assert outcomes == (UNKNOWN, OperationalError)
     assert rows(engine) == []
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
 
@@ -703,8 +772,7 @@ def test_a_commit_whose_answer_was_lost_is_found_by_the_check(engine, listener):
         connection.connection.dbapi_connection.commit()
         raise OperationalError("COMMIT", {}, Exception("connection lost"))
 
-    with pytest.raises(OperationalError, match="connection lost"):
-        listener.execute_local_transaction(MESSAGE, 1)
+    assert outcome_of(listener) == (UNKNOWN, OperationalError)
     event.remove(engine, "commit", lose)
     assert rows(engine) == [(1, ID)]
     assert listener.check_local_transaction(MESSAGE) is COMMIT
@@ -733,8 +801,7 @@ def test_a_connection_that_is_lost_in_the_transaction(engine):
             other.execute(text(f"SELECT pg_terminate_backend({backend}, 10000)"))
 
     listener = SqlTransactionListener(engine, lose)
-    with pytest.raises(DBAPIError):
-        listener.execute_local_transaction(MESSAGE, 1)
+    assert outcome_of(listener) == (ROLLBACK, OperationalError)
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
     assert rows(engine) == []
 
@@ -744,14 +811,12 @@ def test_a_connection_that_is_lost_in_the_transaction(engine):
     ["postgresql+psycopg://nobody@127.0.0.1:1/none?connect_timeout=2", "sqlite:////nowhere/at/all.db"],
     ids=["postgresql", "sqlite"],
 )
-def test_a_database_that_can_not_be_asked_is_unknown_and_no_rollback(away):
+def test_a_check_of_a_database_that_can_not_be_asked_is_unknown_and_no_rollback(away):
     engine = create_engine(away)
     listener = SqlTransactionListener(engine, place)
-    with pytest.raises(OperationalError):
-        listener.execute_local_transaction(MESSAGE, 1)
+    assert outcome_of(listener) == (ROLLBACK, OperationalError)
     with pytest.raises(OperationalError):
         listener.check_local_transaction(MESSAGE)
-    assert client.execute(listener, MESSAGE, 1).state is UNKNOWN
     assert client.check(listener, MESSAGE).state is UNKNOWN
     engine.dispose()
 
@@ -764,7 +829,9 @@ def test_a_database_that_goes_away_later_is_unknown_too(engine, listener):
     assert outcome.state is UNKNOWN
     # The id is the right to decide; it is shown neither to the worker nor in a log.
     assert ID not in outcome.remark
-    assert ID not in client.execute(listener, MESSAGE, 1).remark
+    outcome = client.execute(listener.execute_local_transaction, MESSAGE, 1)
+    assert outcome.state is ROLLBACK
+    assert ID not in outcome.remark
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------

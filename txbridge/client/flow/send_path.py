@@ -69,7 +69,7 @@ class SendPath:
     4. `halves` chooses the writer of the half message, and `hand_over` gives it the message.
     5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up. If the listener
        has an outbox, the local transaction then stores the message; while Kafka is known to be away, at once.
-    6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_unknown` does.
+    6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_interrupted` does.
     7. `finish_attempt` ends the attempt in every case.
     """
 
@@ -241,8 +241,8 @@ class SendPath:
         end.leave_soon()
         return end.as_future()
 
-    def send_unknown(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
-        """Queue unknown for the worker, while KeyboardInterrupt or the like is raised."""
+    def send_interrupted(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
+        """Queue unknown, or the rollback that is certain, while KeyboardInterrupt or the like is raised."""
         self.send_decision(prepared, execution_failed(given, error))
 
     def finish_attempt(self, transaction_id: str) -> None:
@@ -300,6 +300,6 @@ class SendPath:
         try:
             outcome = execute(run, given, arg)
         except BaseException as error:
-            self.send_unknown(prepared, given, error)
+            self.send_interrupted(prepared, given, error)
             raise
         return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome, message))
